@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
 
 # What runs in the Python environments of simulators, from 3.10 on.
-FOREIGN := sims embodied_rl/interfaces $(addprefix embodied_rl/processes/,worker.py messages.py bootstrap.py)
+FOREIGN := sims embodied_rl/interfaces $(addprefix embodied_rl/runtime/processes/,worker.py messages.py bootstrap.py)
 
 .PHONY: demo test lint style types foreign_types packaging check clean
 

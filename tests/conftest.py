@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from embodied_rl.processes.handle import Handle
+from embodied_rl.runtime.processes.handle import Handle
 
 ROOT = str(Path(__file__).parents[1])
 """On this process's path by `pythonpath` in pyproject.toml, and below on that of every process that a test starts."""
@@ -35,8 +35,33 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # in the background of a 
 settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
+_VARIABLES = dict(os.environ)
 APART = {"slow", "packaging", "gpu", "network"}
 """Tests so marked run only where `-m` names one of their marks, whatever else it says."""
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> Iterator[None]:
+    """No test leaves variables to the next: forks of the tests' server have to fit the variables of their starter."""
+    from tests.support.forks import is_fit
+
+    before = dict(os.environ)
+    assert is_fit(before, _VARIABLES), f"a module's or session's fixture left {before.items() ^ _VARIABLES.items()}"
+    yield
+    changed = {name for name in {*before, *os.environ} if before.get(name) != os.environ.get(name)}
+    for name in changed - {"PYTEST_CURRENT_TEST"}:
+        os.environ.pop(name, None)
+        if name in before:
+            os.environ[name] = before[name]
+
+
+@pytest.fixture
+def forks() -> Iterator[None]:
+    """The ranks and workers that a test starts are forks: for what they compute, not for how they start."""
+    from tests.support import forked  # it notes the variables that are set above
+
+    with forked.fork_own_children():
+        yield
 
 
 @pytest.fixture

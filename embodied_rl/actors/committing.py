@@ -12,11 +12,11 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.flow.committed import Committed
-from embodied_rl.flow.continuation import PlannedActions, guide_sample, replace_sample, weigh_plan
-from embodied_rl.flow.sampler import Velocity, ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.mathematics.flow.committed import Committed
+from embodied_rl.mathematics.flow.continuation import PlannedActions, guide_sample, replace_sample, weigh_plan
+from embodied_rl.mathematics.flow.sampler import Velocity, ode_sample
 
 STRATEGIES = ("prefix", "replacement", "guided")
 """Ways to continue a prefix; see `Actor.infer`."""

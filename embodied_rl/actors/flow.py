@@ -20,7 +20,6 @@ from embodied_rl.actors.fit import check_fit, freeze_parameters, is_frozen, sele
 from embodied_rl.actors.flow_inference import DeployedFlow
 from embodied_rl.actors.kept_inputs import Keep, make_input_spec, make_input_trace, read_inputs, select_entries
 from embodied_rl.actors.precision import autocast_method
-from embodied_rl.flow.committed import Committed, give_times
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Context,
@@ -32,6 +31,7 @@ from embodied_rl.interfaces.policy import (
     Trace,
 )
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.mathematics.flow.committed import Committed, give_times
 
 FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
 COMMITTED = f"{FLOW}committed"
@@ -62,7 +62,7 @@ class FlowActor(DeployedFlow):
 
         Args:
             backbone: the network; its sizes must fit the embodiment.
-            sampler: draws and scores denoise chains (`embodied_rl.flow.sampler`); an nn.Module where it learns.
+            sampler: draws and scores denoise chains (`mathematics.flow.sampler`); an nn.Module if it learns.
             critic: the value head, or None for methods without one (values are then 0).
             embodiment: names, statistics and limits.
             privileged_names: the columns of `Observation.privileged` of the simulator at hand.

@@ -20,12 +20,12 @@ from embodied_rl.actors.committing import (
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kept_inputs import Keep, keep_inputs
 from embodied_rl.actors.precision import autocast_method
-from embodied_rl.flow.committed import Committed
-from embodied_rl.flow.noise import NoiseStream, draw_normal
-from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Context, FlowBackbone, NoiseKeys, PolicyInput
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.mathematics.flow.committed import Committed
+from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
+from embodied_rl.mathematics.flow.sampler import ode_sample
 
 
 class DeployedFlow(Actor):

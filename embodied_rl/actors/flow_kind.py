@@ -9,9 +9,9 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.kinds import ActorSettings
 from embodied_rl.actors.placement import place_actor
 from embodied_rl.config.schema import SamplerNode
-from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 
 DENOISE_STEPS = 4
 """Where a policy file does not say."""

@@ -13,8 +13,8 @@ from embodied_rl.config.schema import CollectConfig, PlayConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator
-from embodied_rl.processes.handle import GaveUp
-from embodied_rl.processes.local import InlineHandle
+from embodied_rl.runtime.processes.handle import GaveUp
+from embodied_rl.runtime.processes.local import InlineHandle
 
 WORDS = ("expert", "random")
 RESTARTS = 3

@@ -9,6 +9,7 @@ import torch
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import detection, fitting, tensor_files, unsupported, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.checkpoints.prefix_length import read_prefix_length
@@ -18,7 +19,6 @@ from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runs.untrusted_files import name_file
 
 Make = Callable[[type[Any], Any], Callable[[Embodiment, tuple[str, ...]], FlowBackbone]]

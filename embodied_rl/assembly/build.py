@@ -8,6 +8,8 @@ from typing import Any
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
+from embodied_rl.actors.learning import checkpoint, trainable
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import attach, growing
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
@@ -19,12 +21,10 @@ from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import checkpoint, trainable
-from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.runs import other_files
 from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 
 POLICY = "policy.safetensors"
 """The deployable policy inside a checkpoint or a run folder."""

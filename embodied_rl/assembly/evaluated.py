@@ -12,8 +12,9 @@ from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.rollout.delay import Chunks
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.simulators.trust import check_settings
+from embodied_rl.runtime.simulators.trust import check_settings
 
 
 def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
@@ -95,3 +96,9 @@ def name_simulators(config: EvalConfig) -> list[str]:
     _, file = find_policy(config)
     said = None if file is None else read_simulator(file, find_run(file))
     return [] if said is None else [str(said.get("name"))]
+
+
+def read_stored_chunks(file: Path) -> Chunks:
+    """Return what a policy file says of its chunks, without loading weights."""
+    said = read_metadata(file)
+    return Chunks(int(said.config["horizon"]), said.embodiment.executed, said.prefix_trained_to)

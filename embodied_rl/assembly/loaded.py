@@ -102,7 +102,7 @@ class LoadedPolicy:
 def load_policy(policy: str, *, seed: int | None = None, device: str = "cpu") -> LoadedPolicy:
     """Load a policy to act with; see `embodied_rl.load_policy`."""
     if policy in WORDS or "://" in policy:
-        remedy = "embodied_rl.policy_server.client.PolicyClient asks a server" if "://" in policy else ""
+        remedy = "embodied_rl.deployment.policy_server.client.PolicyClient asks a server" if "://" in policy else ""
         raise UserError(f"{policy!r} is no file of a policy. Give a run, a file or asset:<name>. {remedy}".rstrip())
     if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
         raise UserError(f"device={device} is not there; device='cpu' is.")
@@ -150,8 +150,8 @@ def find_control_hz(metadata: PolicyMetadata) -> float | None:
     from embodied_rl.config.freeze import freeze_config
     from embodied_rl.config.schema import SimNode
     from embodied_rl.interfaces.sim import Unavailable
-    from embodied_rl.simulators.kind import SimulatorKind
-    from embodied_rl.simulators.trust import check_settings
+    from embodied_rl.runtime.simulators.kind import SimulatorKind
+    from embodied_rl.runtime.simulators.trust import check_settings
 
     sim = metadata.extra.get("sim")
     if not isinstance(sim, Mapping):

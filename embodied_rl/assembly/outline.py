@@ -10,6 +10,7 @@ import torch
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
+from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import check_placement
 from embodied_rl.assembly import attach, growing
 from embodied_rl.assembly.build import (
@@ -26,7 +27,6 @@ from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode, SamplerNode
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import trainable
 
 
 def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:

@@ -2,14 +2,14 @@
 
 from embodied_rl.assembly.asked import ask_server
 from embodied_rl.config.schema import DoctorConfig
+from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
+from embodied_rl.deployment.policy_server.robot_fit import examine_policy
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.inspection import inspect_robot
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis
-from embodied_rl.policy_server.exchange import NoPolicyAnswer
-from embodied_rl.policy_server.robot_fit import examine_policy
-from embodied_rl.robots.description import RobotDescription
-from embodied_rl.robots.inspection import inspect_robot
-from embodied_rl.robots.reading import load_robot
-from embodied_rl.transport.opening import open_transport
 
 ASKING_S = 30.0
 """So long a policy server is asked."""

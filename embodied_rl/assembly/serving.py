@@ -4,13 +4,13 @@ import hashlib
 import re
 from pathlib import Path
 
+from embodied_rl.actors.learning import checkpoint
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
 from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.config import assets
+from embodied_rl.deployment.policy_server.served import ServedWeights
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.learning import checkpoint
-from embodied_rl.learning.checkpoint import CheckpointError
-from embodied_rl.policy_server.served import ServedWeights
 
 _STEP = re.compile(r"\d{8,}")
 

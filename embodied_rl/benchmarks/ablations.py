@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from embodied_rl.learning import checkpoint
+from embodied_rl.actors.learning import checkpoint
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report
 from embodied_rl.runs.folder import RunFolder

@@ -3,7 +3,7 @@
 from functools import partial
 
 from embodied_rl.benchmarks.stopwatch import TurnTimes, hold_one_thread, take_turns
-from embodied_rl.deployment.settings import CONTINUING
+from embodied_rl.deployment.execution.settings import CONTINUING
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 

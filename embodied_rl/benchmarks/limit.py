@@ -10,11 +10,11 @@ from rich.table import Table
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
+from embodied_rl.actors.learning.update_memory import without_memory
 from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.networks import NetworkSize
 from embodied_rl.interfaces.policy import PolicyInput
-from embodied_rl.learning.update_memory import without_memory
 
 ROWS, STEPS = (1, 32), (4, 10)
 

@@ -11,12 +11,12 @@ from rich.table import Table
 from embodied_rl.benchmarks import busy
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.config.schema import TrainConfig
-from embodied_rl.planner import choice
-from embodied_rl.planner.allocation import Allocation
-from embodied_rl.planner.costs import CostFile, Costs
-from embodied_rl.planner.model import Workload
-from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import Candidate, predict_candidate
+from embodied_rl.training.planner import choice
+from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.costs import CostFile, Costs
+from embodied_rl.training.planner.model import Workload
+from embodied_rl.training.planner.resources import Resources
+from embodied_rl.training.planner.search import Candidate, predict_candidate
 
 SYNC, PIPELINED = Allocation("split", 1, 2, 1), Allocation("split", 1, 1, 2)
 

@@ -8,10 +8,10 @@ from typing import Any
 from rich.table import Table
 
 from embodied_rl.actors.kept_inputs import Keep
+from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
 from embodied_rl.benchmarks import limit, networks
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.networks import NetworkSize
-from embodied_rl.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
 
 MEMORIES = (24, 80, 141)
 """GB (10⁹ bytes) of an RTX 4090, an A100 or H100, and an H200."""

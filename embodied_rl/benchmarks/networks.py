@@ -12,12 +12,12 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FLOW, FlowActor
 from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.actors.kept_inputs import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
+from embodied_rl.actors.learning import trainable
 from embodied_rl.assembly import build
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import PolicyNode, SamplerNode
 from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput, Trace
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
-from embodied_rl.learning import trainable
 
 POLICIES = ("pi0", "pi05")
 KEEPS: tuple[Keep, ...] = ("images", "features", "prefix")

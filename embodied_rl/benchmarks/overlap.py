@@ -17,11 +17,11 @@ from embodied_rl.assembly import build
 from embodied_rl.config.schema import BenchConfig, SamplerNode
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
 
 REPEATS = 3
 DECISIONS = 24

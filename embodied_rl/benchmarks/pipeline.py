@@ -15,17 +15,17 @@ import numpy as np
 from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.planner.allocation import Allocation, Order
-from embodied_rl.planner.costs import Costs, LinearCost
-from embodied_rl.planner.model import DRAWS, Workload, predict_rollout
-from embodied_rl.planner.resources import Resources
-from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
-from embodied_rl.processes.handle import Handle
-from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.this_machine import ThisMachine
 from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
+from embodied_rl.training.planner.allocation import Allocation, Order
+from embodied_rl.training.planner.costs import Costs, LinearCost
+from embodied_rl.training.planner.model import DRAWS, Workload, predict_rollout
+from embodied_rl.training.planner.resources import Resources
 
 DECISIONS = 24
 REPEATS = 3

@@ -17,10 +17,10 @@ from rich.table import Table
 
 from embodied_rl.benchmarks import ahead, pipeline
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.processes.base import Deadlines, NodeShare, Runtime
-from embodied_rl.processes.handle import Handle, WorkerDied, revive
-from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import Handle, WorkerDied, revive
+from embodied_rl.runtime.processes.this_machine import ThisMachine
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import RayRuntime

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodied_rl.config.schema import Plan
-from embodied_rl.processes.handle import WorkerDied, revive
-from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.handle import WorkerDied, revive
+from embodied_rl.runtime.processes.local import ProcessHandle
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 KILLS = 3
 """As many as the budget of restarts allows within an hour."""

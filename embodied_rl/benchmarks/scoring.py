@@ -19,15 +19,15 @@ from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.config.plugins import configure_plugin
 from embodied_rl.config.schema import Plan, RewardNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.processes.local import InlineHandle
-from embodied_rl.ranks.collective import Ranks
-from embodied_rl.reward.counting import summarise_scores
-from embodied_rl.reward.scoring_writer import ScoringOptions, ScoringWriter
+from embodied_rl.judge.reward.counting import summarise_scores
+from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.timeline import SIMULATE, Timeline
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.metrics import add_counts
 from embodied_rl.training.parts import assemble_parts

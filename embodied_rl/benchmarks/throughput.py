@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, Simulator
-from embodied_rl.processes.remote import RemoteSimulator
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes.remote import RemoteSimulator
 
 CHUNK = 5
 """Control steps between two pictures."""

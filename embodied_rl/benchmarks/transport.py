@@ -13,8 +13,8 @@ from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
-from embodied_rl.processes.local import ProcessHandle
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.testing.sleeping_stages import EXECUTED
 
 STEPS = 200

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import lerobot, openpi
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runs import other_files
 
 READERS = {"lerobot": lerobot, "openpi": openpi}

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from embodied_rl.actors.learning.checkpoint import separate_tensors
 from embodied_rl.checkpoints.prefix_length import write_prefix_length
 from embodied_rl.checkpoints.weight_names import PREFIX, CheckpointSource, as_foreign, strip_outermost, to_their_name
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.learning.checkpoint import separate_tensors
 
 
 def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:

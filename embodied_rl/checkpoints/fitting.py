@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot, openpi
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
@@ -14,7 +15,6 @@ from embodied_rl.checkpoints.tensor_files import parse_json
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runs.untrusted_files import shorten
 
 KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}

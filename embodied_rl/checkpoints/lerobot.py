@@ -14,11 +14,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runs.untrusted_files import shorten
 
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"

@@ -9,8 +9,8 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import tensor_files
-from embodied_rl.learning.checkpoint import CheckpointError
 
 STATE = "observation.state"
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"

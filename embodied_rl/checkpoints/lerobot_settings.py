@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.learning.checkpoint import CheckpointError
 
 POLICIES = ("pi0", "pi05", "smolvla")
 """lerobot's policies that have a network here."""

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runs.untrusted_files import shorten
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")

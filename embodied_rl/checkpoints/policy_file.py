@@ -19,6 +19,10 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning import sharded
+from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
+from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
+from embodied_rl.actors.learning.weights import adopt_whole, gather_whole
 from embodied_rl.checkpoints.prefix_length import parse_prefix_length
 from embodied_rl.checkpoints.tensor_files import check_shapes
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
@@ -26,10 +30,6 @@ from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import LoraNode
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
-from embodied_rl.learning import sharded
-from embodied_rl.learning.checkpoint import CheckpointError, explain_failed_writes
-from embodied_rl.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
-from embodied_rl.learning.weights import adopt_whole, gather_whole
 from embodied_rl.runs.atomic_write import make_folder, replace_file
 from embodied_rl.runs.untrusted_files import check_name, name_file, parse_json, shorten
 

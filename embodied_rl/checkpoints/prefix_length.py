@@ -5,7 +5,7 @@ Loaders of lerobot and openpi skip such entries of a safetensors header, and hav
 
 from collections.abc import Mapping
 
-from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 
 KEY = "embodied_rl.prefix_trained_to"
 

@@ -11,8 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runs.untrusted_files import check_inside, read_json, shorten
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 
 SUPPORTED = "lerobot's pi0, pi05 and smolvla, and openpi's π0 and π0.5"
 

@@ -23,7 +23,7 @@ from embodied_rl.config.schema import (
     SimNode,
     TrainLoop,
 )
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 Plugins = dict[str, type[Any]]
 """Node of the configuration → the plug-in's class."""

@@ -10,9 +10,9 @@ from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.prompts.prompt import find_prompt, list_prompts
-from embodied_rl.simulators.kind import SimulatorKind
-from embodied_rl.simulators.python_environments import find_recipe_file
+from embodied_rl.judge.prompts.prompt import find_prompt, list_prompts
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.python_environments import find_recipe_file
 
 _KINDS = {
     "sims": ("sims", "sim"),

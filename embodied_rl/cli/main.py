@@ -8,10 +8,10 @@ from importlib import import_module
 from embodied_rl.cli.signals import announce_end
 from embodied_rl.cli.table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.ranks.torchrun_place import FAILED, TorchrunPlace
 from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.runtime.ranks.torchrun_place import FAILED, TorchrunPlace
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
     if (place := TorchrunPlace.find()) is not None:
-        return import_module("embodied_rl.ranks.torchrun").run_process(
+        return import_module("embodied_rl.runtime.ranks.torchrun").run_process(
             place, lambda: _run(words), lambda: _dispatch(words)
         )
     return _run(words)
@@ -53,16 +53,22 @@ def _run(arguments: list[str]) -> int:
         print("embodied-rl: interrupted", file=sys.stderr)
         return INTERRUPTED
     except UserError as error:
-        print(f"embodied-rl: {make_printable(str(error))}", file=sys.stderr)
+        _tell(error)
         return USER_ERROR
     except RuntimeError as error:
         from embodied_rl.interfaces.sim import Unavailable
-        from embodied_rl.processes.handle import RunFailed
+        from embodied_rl.runtime.processes.handle import RunFailed
 
-        if not isinstance(error, RunFailed | Unavailable):
+        if not isinstance(error, RunFailed | Unavailable | TransportError):
             raise
-        print(f"embodied-rl: {make_printable(str(error))}", file=sys.stderr)
+        _tell(error)
         return FAILED
+
+
+def _tell(error: Exception) -> None:
+    """Print an error, and what was noted beside it, such as that a robot was not brought to rest."""
+    for line in (str(error), *getattr(error, "__notes__", ())):
+        print(f"embodied-rl: {make_printable(line)}", file=sys.stderr)
 
 
 def _dispatch(arguments: list[str]) -> int:

@@ -8,7 +8,7 @@ from embodied_rl.cli.options import Options, parse_arguments
 from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.planner import stored
+from embodied_rl.training.planner import stored
 
 
 def run_command(command: Command, arguments: Sequence[str]) -> int:

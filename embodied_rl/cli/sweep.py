@@ -2,7 +2,8 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,8 +17,8 @@ from embodied_rl.cli import execution
 from embodied_rl.cli.options import Options
 from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
-from embodied_rl.processes.process import count_stops
 from embodied_rl.runs.folder import note_new_folders
+from embodied_rl.runtime.processes.process import count_stops
 
 # Runs make their own folders: Hydra makes only the folder of the sweep's record, and configures no logging.
 _QUIET = (
@@ -27,6 +28,7 @@ _QUIET = (
     "hydra.run.dir=.",
     "hydra.sweep.subdir=.",
 )
+_TRACEBACKS = "HYDRA_FULL_ERROR"
 _RECORD = "hydra.sweep.dir=${oc.select:run.root,runs}/sweeps/${now:%Y-%m-%d_%H-%M-%S}"
 
 
@@ -81,14 +83,22 @@ def _hydra(
     told = composition.make_hydra_overrides(options.overrides, command.values, options.config_dir)
     folder = ["--config-dir", str(options.config_dir)] if options.config_dir else []
     quiet = () if options.hydra else _QUIET
-    # Hydra reads the process's arguments, and hides tracebacks unless told not to.
-    sys.argv = ["embodied-rl", *folder, *flags, *quiet, *told]
-    os.environ["HYDRA_FULL_ERROR"] = "1"
     Plugins.instance().register(composition.ConfigPackages)
     main = hydra.main(version_base="1.3", config_path=str(composition.find_config_folder()), config_name=command.config)
-    try:
-        with composition.explain_errors():
-            main(task)()
-    finally:
-        sys.argv = words
+    with _hand_to_hydra([*folder, *flags, *quiet, *told]), composition.explain_errors():
+        main(task)()
     return folders[0]
+
+
+@contextmanager
+def _hand_to_hydra(words: list[str]) -> Iterator[None]:
+    """Hydra reads the process's arguments, and hides tracebacks unless a variable says not to."""
+    before, variable = sys.argv, os.environ.get(_TRACEBACKS)
+    sys.argv, os.environ[_TRACEBACKS] = ["embodied-rl", *words], "1"
+    try:
+        yield
+    finally:
+        sys.argv = before
+        del os.environ[_TRACEBACKS]
+        if variable is not None:
+            os.environ[_TRACEBACKS] = variable

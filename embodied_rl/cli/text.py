@@ -36,13 +36,19 @@ def make_console() -> Console:
 
 
 def print_columns(rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
-    """Print rows with aligned columns; only the last column wraps, and begins a line of its own if it is too narrow."""
+    """Print rows with aligned columns; only the last column wraps, and begins a line of its own if it is too narrow.
+
+    Where the other columns are wider than the screen, each cell but the first has a line of its own.
+    """
     if not rows:
         return
     widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]) - 1)]
     start = indent + sum(widths) + 2 * len(widths)
     for *cells, last in rows:
         head = " " * indent + "".join(f"{cell:{width}}  " for cell, width in zip(cells, widths, strict=True))
+        if len(head.rstrip()) > find_width():
+            print("\n".join([" " * indent + cells[0], *(" " * (indent + 4) + cell for cell in cells[1:])]))
+            head = ""
         print_hanging(head, last, start if start <= find_width() // 2 else indent + 4)
 
 

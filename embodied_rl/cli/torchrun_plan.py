@@ -5,7 +5,7 @@ from typing import Any
 
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 
 
 def place_on_torchrun(command: str, config: Any) -> Any:

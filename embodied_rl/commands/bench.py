@@ -18,7 +18,7 @@ from embodied_rl.config.schema import BenchConfig, Plan
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import make_folder, write_text
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
 ASYNC, CLUSTER, CRITIC, DELAY = "async", "cluster", "critic", "delay"
@@ -115,8 +115,8 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     """Measure the transport of a step, the recovery from a killed simulator, and the planner's prediction errors: first
     with stages that sleep, then with the configured training run."""
     from embodied_rl.benchmarks import live, pipeline, recovery, transport
-    from embodied_rl.planner import choice, profile
-    from embodied_rl.planner import resources as available
+    from embodied_rl.training.planner import choice, profile
+    from embodied_rl.training.planner import resources as available
 
     console = Console()
     carried = [transport.measure_transport(load) for load in transport.LOADS]
@@ -165,7 +165,7 @@ def measure_cluster(config: BenchConfig) -> dict[str, Any]:
 def measure_critic(config: BenchConfig) -> dict[str, Any]:
     """Measure iterations beside a scorer that takes its time, that is too slow, or or that is not there; our server."""
     from embodied_rl.benchmarks import scoring
-    from embodied_rl.examination import server_speed
+    from embodied_rl.critic.examination import server_speed
 
     found = scoring.measure_scoring(config, config.seconds)
     Console().print(scoring.make_scoring_table(found))
@@ -177,7 +177,7 @@ def measure_critic(config: BenchConfig) -> dict[str, Any]:
 
 def compare_rewards(config: BenchConfig) -> dict[str, Any]:
     """Train with one reward after another from the same start, and compare success after equally many decisions."""
-    from embodied_rl.examination import reward_comparison
+    from embodied_rl.critic.examination import reward_comparison
 
     table, found = reward_comparison.compare_rewards(config, make_folder(Path(config.out) / "runs", "out"))
     Console().print(table)
@@ -186,8 +186,8 @@ def compare_rewards(config: BenchConfig) -> dict[str, Any]:
 
 def measure_server(config: BenchConfig) -> dict[str, Any]:
     """Measure a policy behind `serve`: one client, eight, and what the way costs."""
-    from embodied_rl.policy_server import speed
-    from embodied_rl.policy_server.settings import check_installed
+    from embodied_rl.deployment.policy_server import speed
+    from embodied_rl.deployment.policy_server.settings import check_installed
 
     check_installed("bench server")
     policy = config.policy_file or POLICY_ASSET
@@ -198,7 +198,7 @@ def measure_server(config: BenchConfig) -> dict[str, Any]:
 
 def measure_deployment(config: BenchConfig) -> dict[str, Any]:
     """Measure a policy on a simulated robot over ROS 2: lockstep, real time, stops, streams, fuzz."""
-    from embodied_rl.trials import measuring
+    from embodied_rl.benchmarks.trials import measuring
 
     policy, folder = config.policy_file or ASYNC_ASSET, make_folder(Path(config.out) / DEPLOY, "out")
     episodes, seconds, ticks = min(config.episodes, 48), config.seconds, config.ticks

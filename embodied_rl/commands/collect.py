@@ -15,17 +15,17 @@ from pathlib import Path
 
 from embodied_rl.assembly.acting import check_acting, choose_policy
 from embodied_rl.config.schema import CollectConfig
+from embodied_rl.critic.examination.demonstration_filter import choose_filter
+from embodied_rl.critic.examination.filtered_demonstrations import filter_records
 from embodied_rl.datasets.record import Record, write_npz
 from embodied_rl.evaluate.protocol import enumerate_episodes
-from embodied_rl.examination.demonstration_filter import choose_filter
-from embodied_rl.examination.filtered_demonstrations import filter_records
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Episode, Observation, Simulator, SimulatorSpec, StepResult
-from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.rollout.episode_sampler import derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors, make_folder
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.local import wrap_simulator
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 AT_ONCE = 16
 """Episodes that run side by side."""
@@ -73,7 +73,7 @@ def choose_writer(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callab
         Unavailable: a package that the format needs is not installed.
     """
     if config.format == "npz":
-        yield lambda record: {"file": write_npz(Path(config.out), record)}
+        yield lambda record: {"file": write_npz(Path(config.out), record, spec.body)}
         return
     from embodied_rl.datasets.lerobot import collected  # needs the optional pyarrow and PyAV
 

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 from embodied_rl.config.schema import ContractConfig
+from embodied_rl.deployment.robots.reading import find_robot_file
+from embodied_rl.deployment.rosetta.contract_reading import read_contract
+from embodied_rl.deployment.rosetta.contract_writing import write_contract
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.robots.reading import find_robot_file
-from embodied_rl.rosetta.contract_reading import read_contract
-from embodied_rl.rosetta.contract_writing import write_contract
+from embodied_rl.runs.atomic_write import make_folder, write_text
 
 
 def run(config: ContractConfig) -> int:
@@ -15,7 +16,8 @@ def run(config: ContractConfig) -> int:
     if config.out is None:
         print(text, end="")
     else:
-        Path(config.out).write_text(text, encoding="utf-8")
+        make_folder(Path(config.out).parent, "out")
+        write_text(Path(config.out), text, "out")
         print(f"wrote {config.out}")
     if missing:
         print(f"# {len(missing)} keys stand as ?, because contracts do not say them: {', '.join(missing)}")

@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 
 from embodied_rl.config.schema import ConvertConfig
-from embodied_rl.recording.bag_writer import check_new
-from embodied_rl.recording.conversion import Conversion, write_dataset
-from embodied_rl.replay.recorded_episodes import write_replay
-from embodied_rl.robots.reading import load_robot
+from embodied_rl.deployment.recording.bag_writer import check_new
+from embodied_rl.deployment.recording.conversion import Conversion, write_dataset
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.environment import read_environment
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.rollout.replay.recorded_episodes import write_replay
 from embodied_rl.runs.atomic_write import write_text
-from embodied_rl.transport.environment import read_environment
-from embodied_rl.transport.messages import Messages
 
 
 def run(config: ConvertConfig) -> None:
@@ -27,6 +28,9 @@ def run(config: ConvertConfig) -> None:
         write_replay(conversion, out) if config.format == "replay" else write_dataset(conversion, out, config.images)
     )
     lines = [json.dumps(line) + "\n" for line in writes]
+    if not lines:
+        said = "; ".join(conversion.list_lines())
+        raise UserError(f"{config.recording}: nothing could be converted, and {out} holds no episode. {said}.")
     write_text(out / "index.jsonl", "".join(lines), "out")
     for line in conversion.list_lines():
         print(line)

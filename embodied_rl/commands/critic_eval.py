@@ -9,17 +9,17 @@ from embodied_rl.config.freeze import to_yaml
 from embodied_rl.config.schema import CriticEvalConfig
 from embodied_rl.critic.assessment import assess_judge
 from embodied_rl.critic.evaluation import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
-from embodied_rl.examination.calibrating import FILE as CALIBRATION
-from embodied_rl.examination.calibrating import (
+from embodied_rl.critic.examination.calibrating import FILE as CALIBRATION
+from embodied_rl.critic.examination.calibrating import (
     calibrate,
     check_calibration,
     describe_calibration,
     draw_calibration,
     write_calibration,
 )
-from embodied_rl.examination.episode_source import EpisodeSource, find_source
-from embodied_rl.examination.page import write_page
-from embodied_rl.examination.report import (
+from embodied_rl.critic.examination.episode_source import EpisodeSource, find_source
+from embodied_rl.critic.examination.page import write_page
+from embodied_rl.critic.examination.report import (
     FILE,
     PAGE,
     describe_verdicts,
@@ -29,7 +29,7 @@ from embodied_rl.examination.report import (
     write_report,
 )
 from embodied_rl.interfaces.scorer import Scorer
-from embodied_rl.reward.run_scoring import check_scorer
+from embodied_rl.judge.reward.run_scoring import check_scorer
 from embodied_rl.runs.atomic_write import make_folder
 
 

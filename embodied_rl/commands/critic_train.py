@@ -5,8 +5,8 @@ import time
 from rich.console import Console
 
 from embodied_rl.config.schema import CriticTrainConfig
+from embodied_rl.critic.examination.report import make_table
 from embodied_rl.critic.making import make_critic, prepare_critic
-from embodied_rl.examination.report import make_table
 
 
 def run(config: CriticTrainConfig) -> None:

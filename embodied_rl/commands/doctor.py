@@ -10,12 +10,13 @@ from embodied_rl.assembly.machine_doctor import examine_machine
 from embodied_rl.assembly.robot_doctor import examine_robot
 from embodied_rl.cli.text import make_console
 from embodied_rl.config.schema import DoctorConfig, SimNode
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
-from embodied_rl.processes.handle import RunFailed
 from embodied_rl.runs.untrusted_files import make_printable
-from embodied_rl.simulators.installation import is_current
-from embodied_rl.simulators.kind import SimulatorKind
-from embodied_rl.simulators.python_environments import find_recipe_file
+from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.simulators.installation import is_current
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.python_environments import find_recipe_file
 
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
@@ -23,6 +24,8 @@ _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 def run(config: DoctorConfig) -> int:
     """Print every check; return exit code 1 if one failed, else 0."""
     if config.robot is not None or config.policy is not None:
+        if config.sim is not None:
+            raise UserError(f"doctor checks a robot or a simulator: leave out sim={config.sim.name}, or robot=.")
         return print_checks(examine_robot(config), "ready to move")
     checks = examine_machine(Path(config.run.root).expanduser().absolute())
     if config.sim is not None:

@@ -13,13 +13,22 @@ import torch
 from rich.console import Console
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning.memory_budget import format_bytes
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.acting import is_address, load_deployed, open_expert
 from embodied_rl.assembly.asked import ask_server, check_server, describe_server, end_asking
-from embodied_rl.assembly.evaluated import find_policies, find_run, find_simulator, name_simulators, place_policies
+from embodied_rl.assembly.evaluated import (
+    find_policies,
+    find_run,
+    find_simulator,
+    name_simulators,
+    place_policies,
+    read_stored_chunks,
+)
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import EvalConfig
+from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
 from embodied_rl.evaluate.delayed import describe_delays, find_delay
 from embodied_rl.evaluate.kept import FILE as RESULTS
@@ -33,23 +42,21 @@ from embodied_rl.evaluate.resumption import (
     begin_evaluation,
     check_same,
     check_same_policies,
+    choose_output_folder,
     read_evaluation,
 )
 from embodied_rl.evaluate.video import AT_ONCE, film_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
-from embodied_rl.learning.memory_budget import format_bytes
-from embodied_rl.policy_server.client import PolicyClient
-from embodied_rl.processes.handle import Handle, RunFailed
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.table import make_summary_table
-from embodied_rl.rollout.delay import Chunks, Delay, read_chunks
+from embodied_rl.rollout.delay import Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
-from embodied_rl.runs.atomic_write import make_folder
-from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
-from embodied_rl.simulators.trust import repeat_trusted_change
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.processes.handle import Handle, RunFailed
+from embodied_rl.runtime.simulators.trust import repeat_trusted_change
 from embodied_rl.training.run_checks import check_environments
 
 
@@ -259,12 +266,6 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
     return [episodes, ("memory", f"parameters {size}. Simulators and activations come on top")]
 
 
-def read_stored_chunks(file: Path) -> Chunks:
-    """Return what a policy file says of its chunks, without loading weights."""
-    said = read_metadata(file)
-    return Chunks(int(said.config["horizon"]), said.embodiment.executed, said.prefix_trained_to)
-
-
 def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -> None:
     """Check that the observations and actions of every part fit the policy's embodiment.
 
@@ -336,17 +337,6 @@ def evaluate_parallel(
     finally:
         for handle in handles:
             handle.close()
-
-
-def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
-    """Return `out` if given; else a new folder in the run's `eval/`, or in `./eval/` for a file outside a run."""
-    what = config.split if config.benchmark is None else config.benchmark.name
-    use = "" if config.episodes_for == "report" else f"_{config.episodes_for}"
-    late = f"_delay_{config.delay}" if config.delay else ""
-    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}") + late
-    if config.out is not None:
-        return note_folder(make_folder(Path(config.out), "out"))
-    return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
 def film_as_configured(evaluation: PlannedEvaluation, played: Sequence[list[EpisodeResult]], out: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning.checkpoint import explain_failed_writes
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import (
     detection,
@@ -29,7 +30,6 @@ from embodied_rl.config.schema import ExportConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.learning.checkpoint import explain_failed_writes
 from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode
 from embodied_rl.runs.untrusted_files import name_file
 

@@ -15,7 +15,7 @@ from embodied_rl.config import assets
 from embodied_rl.config.schema import ImportConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import other_files
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 
 def run(config: ImportConfig) -> None:

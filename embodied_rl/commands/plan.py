@@ -10,15 +10,15 @@ from rich.table import Table
 
 from embodied_rl.config.schema import PlanConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.planner import auto, choice, node_placement, stored
-from embodied_rl.planner import resources as available
-from embodied_rl.planner.costs import CostFile
-from embodied_rl.planner.model import Workload
-from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import Candidate, Choice
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import PLAN
+from embodied_rl.training.planner import auto, choice, node_placement, stored
+from embodied_rl.training.planner import resources as available
+from embodied_rl.training.planner.costs import CostFile
+from embodied_rl.training.planner.model import Workload
+from embodied_rl.training.planner.resources import Resources
+from embodied_rl.training.planner.search import Candidate, Choice
 
 SHOWN = 8
 """Allocations in the printed table; plan.json has all."""
@@ -57,7 +57,7 @@ def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path
             f"resources={config.resources}: what accelerators cost cannot be measured here. "
             "Give costs=<file>; its format is that of the costs.json which `embodied-rl plan` writes."
         )
-    from embodied_rl.planner import profile
+    from embodied_rl.training.planner import profile
 
     print(f"Measuring the stages on {resources.cores} cores …")
     measured = profile.measure_stages(config, resources.cores)

@@ -8,7 +8,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.evaluate.video import record_episodes, tile_recordings, write_mp4
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
 from embodied_rl.runs.atomic_write import make_folder
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 
 def run(config: PlayConfig) -> None:

@@ -3,13 +3,13 @@
 from pathlib import Path
 
 from embodied_rl.config.schema import RecordConfig
-from embodied_rl.recording.bag_writer import check_new
-from embodied_rl.recording.command import record_robot
-from embodied_rl.recording.recording_folder import recover_recording
-from embodied_rl.recording.topics import list_topics
-from embodied_rl.robots.reading import load_robot
-from embodied_rl.transport.environment import read_environment
-from embodied_rl.transport.messages import Messages
+from embodied_rl.deployment.recording.bag_writer import check_new
+from embodied_rl.deployment.recording.command import record_robot
+from embodied_rl.deployment.recording.recording_folder import recover_recording
+from embodied_rl.deployment.recording.topics import list_topics
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.environment import read_environment
+from embodied_rl.deployment.transport.messages import Messages
 
 
 def run(config: RecordConfig) -> None:

@@ -7,12 +7,12 @@ import numpy as np
 from PIL import Image
 
 from embodied_rl.config.schema import RobotConfig
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.simulated_robot.filming import FilmedEpisode
+from embodied_rl.deployment.simulated_robot.running import check_robot, run_robot
 from embodied_rl.evaluate.video import SIZE, Recording, tile_recordings, write_mp4
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.robots.reading import load_robot
-from embodied_rl.runs.atomic_write import make_folder
-from embodied_rl.simulated_robot.filming import FilmedEpisode
-from embodied_rl.simulated_robot.running import check_robot, run_robot
+from embodied_rl.runs.atomic_write import check_writable
 
 
 def run(config: RobotConfig) -> None:
@@ -21,6 +21,8 @@ def run(config: RobotConfig) -> None:
     Raises:
         UserError: the robot cannot be simulated; the message says why.
     """
+    if config.film is not None:
+        check_writable(config.film, "film")
     filmed = run_robot(config)
     if config.film is None:
         return
@@ -45,7 +47,6 @@ def write_film(path: Path, filmed: Sequence[FilmedEpisode], control_hz: float) -
         Recording(each.episode, each.instruction, [_enlarge(one) for one in each.pictures], each.success)
         for each in filmed
     ]
-    make_folder(path.parent, "film")
     write_mp4(path, tile_recordings(recordings, control_hz), control_hz)
 
 

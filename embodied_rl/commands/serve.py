@@ -8,8 +8,8 @@ from embodied_rl.assembly.acting import find_policy_file
 from embodied_rl.assembly.serving import find_newest_file, weigh_policy
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config.schema import ServeConfig
-from embodied_rl.policy_server.names import WireNames
-from embodied_rl.policy_server.settings import PolicyServerSettings, check_settings
+from embodied_rl.deployment.policy_server.names import WireNames
+from embodied_rl.deployment.policy_server.settings import PolicyServerSettings, check_settings
 
 
 def run(config: ServeConfig) -> None:
@@ -21,9 +21,9 @@ def run(config: ServeConfig) -> None:
     file = check_start(config)
     import torch
 
-    from embodied_rl.policy_server.follow import WeightFollower
-    from embodied_rl.policy_server.served import ServedPolicy
-    from embodied_rl.policy_server.server import serve_policy
+    from embodied_rl.deployment.policy_server.follow import WeightFollower
+    from embodied_rl.deployment.policy_server.served import ServedPolicy
+    from embodied_rl.deployment.policy_server.server import serve_policy
 
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) - 1))
     served = ServedPolicy(weigh_policy(file, config.device), config.batch)

@@ -13,30 +13,30 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import place_network
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import SftConfig
+from embodied_rl.critic.examination.demonstration_filter import DemonstrationFilter, choose_filter
+from embodied_rl.critic.examination.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.evaluate.protocol import choose_tasks
-from embodied_rl.examination.demonstration_filter import DemonstrationFilter, choose_filter
-from embodied_rl.examination.filtered_demonstrations import filter_dataset, filter_recording
-from embodied_rl.imitation import dataset as lessons
-from embodied_rl.imitation.cloning import SFT, SFTConfig
-from embodied_rl.imitation.cloning import Report as Say
-from embodied_rl.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
-from embodied_rl.imitation.prefixes import ExecutedPrefix
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
-from embodied_rl.learning import trainable
-from embodied_rl.processes.allocator import keep_freed_memory
 from embodied_rl.reports.report import Report
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.allocator import keep_freed_memory
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.training.algorithms.imitation import dataset as lessons
+from embodied_rl.training.algorithms.imitation.cloning import SFT, SFTConfig
+from embodied_rl.training.algorithms.imitation.cloning import Report as Say
+from embodied_rl.training.algorithms.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
+from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
 from embodied_rl.training.cloning_checks import Row, check_cloning
 from embodied_rl.training.cloning_report import CloningLog, evaluate_clone, finish_cloning
 

@@ -12,7 +12,7 @@ from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import EnvironmentConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.simulators.installation import (
+from embodied_rl.runtime.simulators.installation import (
     find_places,
     find_python_version,
     is_current,
@@ -21,7 +21,7 @@ from embodied_rl.simulators.installation import (
     lock_environment,
     make_environment,
 )
-from embodied_rl.simulators.python_environments import (
+from embodied_rl.runtime.simulators.python_environments import (
     MARK,
     Recipe,
     find_environment_folder,

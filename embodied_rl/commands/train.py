@@ -5,26 +5,26 @@ from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
+from embodied_rl.actors.learning import checkpoint
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import TrainConfig
-from embodied_rl.examination.examined import check_run_scorer
+from embodied_rl.critic.examination.examined import check_run_scorer
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.learning import checkpoint
-from embodied_rl.planner import auto, choice, stored
-from embodied_rl.processes.handle import RunFailed
-from embodied_rl.ranks.launch import Stopped
-from embodied_rl.ranks.torchrun import decide_on_rank_0
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.simulators import trust
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.ranks.launch import Stopped
+from embodied_rl.runtime.ranks.torchrun import decide_on_rank_0
+from embodied_rl.runtime.simulators import trust
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.patience import derive_patience
+from embodied_rl.training.planner import auto, choice, stored
 from embodied_rl.training.run_checks import check_run
 
 

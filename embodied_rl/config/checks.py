@@ -155,7 +155,8 @@ def check_deadlines(plan: Plan) -> None:
 
 def check_resume(overrides: Sequence[str]) -> None:
     """Check that a resumed run changes no setting. Only `resume`, `run.root`, `train.iterations`, `cluster` and keys of
-    `sim` may be typed; `embodied_rl.simulators.trust` checks the last two, `embodied_rl.training.extension` the third.
+    `sim` may be typed; `embodied_rl.runtime.simulators.trust` checks the last two, `embodied_rl.training.extension` the
+    third.
     """
     for override in overrides:
         key = override.lstrip("+~").partition("=")[0]
@@ -170,7 +171,7 @@ def check_evaluation(config: EvalConfig) -> None:
     """Check that an evaluation has a policy; or, if it is continued, that nothing is changed.
 
     Beside `resume`, the place of the same policy and keys of `sim` may be typed; the command checks the one, and
-    `embodied_rl.simulators.trust` the other.
+    `embodied_rl.runtime.simulators.trust` the other.
     """
     if config.resume is None:
         return check_actor(config)

@@ -280,7 +280,8 @@ def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
         return Path(value)
     if type(value) is hint or (hint not in _SCALARS and isinstance(value, hint)):
         return value
-    remedy = f" To give a number as text, quote it twice: {where}='\"{value}\"'" if hint is str and value else ""
+    number = hint is str and type(value) in (int, float)
+    remedy = f" To give a number as text, quote it twice: {where}='\"{value}\"'" if number else ""
     raise UserError(f"{_wrong(value, _describe(hint), where)}{remedy}")
 
 

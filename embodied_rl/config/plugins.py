@@ -21,7 +21,7 @@ GROUPS = {
     "curricula": "embodied_rl.curricula",
     "scorers": "embodied_rl.scorers",
 }
-OWN = {"sims": {"robot": "embodied_rl.robot_simulator.simulator:RobotSimulator"}}
+OWN = {"sims": {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}}
 """Plug-ins of the engine's own, whose rooms stand above this one."""
 _OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
 _SINGULAR = {

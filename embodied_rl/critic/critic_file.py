@@ -16,12 +16,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.assembly.build import choose_backbone_maker
 from embodied_rl.checkpoints.policy_file import PICKLE_STARTS
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.critic.network import CriticConfig, ProgressCritic
-from embodied_rl.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.runs.atomic_write import make_folder, replace_file
 from embodied_rl.runs.untrusted_files import name_file, parse_json
 

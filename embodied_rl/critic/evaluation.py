@@ -17,9 +17,9 @@ from embodied_rl.critic.measures import add_up_gains
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
-from embodied_rl.judging.request_queue import Ticket
-from embodied_rl.judging.service import ScoreService, ServiceLimits
-from embodied_rl.scorers.choice import configure_scorer
+from embodied_rl.judge.requests.request_queue import Ticket
+from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
+from embodied_rl.judge.scorers.choice import configure_scorer
 
 KINDS: tuple[ScoreKind, ...] = ("absolute", "trajectory", "pair", "done")
 """The questions that can be evaluated; of those that a scorer answers, the first is asked."""

@@ -48,7 +48,7 @@ CRITERIA = (
     Criterion("wrong_object_share", "it takes wrong objects for right ones", most=0.05),
     Criterion("failures", "it does not see where a failure stands", least=0.5),
     Criterion("done_recall", "it misses successes, which then earn nothing", least=0.5, uses=("terminal",)),
-    Criterion("done_false", "it rewards failures, and a policy finds these", most=0.15, uses=("terminal",)),
+    Criterion("done_false", "it rewards failures, and a policy finds these", most=0.1, uses=("terminal",)),
 )
 """What must hold. A potential cannot change which policy is best, so that a shaping scorer's errors cost time alone;
 what `terminal` rewards is what a policy learns, so that the scorer has to be right about the end, too."""

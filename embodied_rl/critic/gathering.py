@@ -22,12 +22,12 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalWatched
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, Simulator, SimulatorSpec
-from embodied_rl.processes.base import Deadlines, NodeShare
-from embodied_rl.processes.local import wrap_simulator
-from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+from embodied_rl.runtime.processes.local import wrap_simulator
+from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 AT_ONCE = 32
 """Episodes that run side by side."""

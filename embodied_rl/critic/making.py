@@ -19,7 +19,7 @@ from embodied_rl.critic.network import ProgressCritic
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.critic.training import TrainingOptions, train_critic
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.judging.service import ServiceLimits
+from embodied_rl.judge.requests.service import ServiceLimits
 
 SHOWN = (
     "voc", "failures", "other_object", "gap_object", "true_gap_object", "gap_task", "true_gap_task", "wrong_object",

@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from embodied_rl.actors.learning.optimiser import LightAdam
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.network import ProgressCritic
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scene import Scene
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.learning.optimiser import LightAdam
 
 AT_ONCE = 256
 """Frames that the backbone sees at once."""

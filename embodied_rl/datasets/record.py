@@ -1,7 +1,9 @@
 """Hold one recorded episode, and write it to a file.
 
 episode_000000.npz    images/<camera> uint8 [T, h, w, 3] and state float32 [T, S] before each control step;
-                      actions float32 [T, A], reward float32 [T] and success bool [T] of each control step
+                      actions float32 [T, A], reward float32 [T] and success bool [T] of each control step;
+                      whose they are, as in `Body`: action_names, state_names, action_low, action_high, control_hz;
+                      and state_units
 """
 
 from dataclasses import dataclass, field
@@ -9,7 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
+from embodied_rl.interfaces.description import SI
+from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
+
+ABOUT = ("action_names", "state_names", "action_low", "action_high", "control_hz", "state_units")
+"""The entries of an episode's file that say whose episode it is."""
 
 
 @dataclass
@@ -50,8 +57,9 @@ class Record:
         }
 
 
-def write_npz(out: Path, record: Record) -> str:
-    """Write an episode's file into the folder `out`; return the file's name."""
+def write_npz(out: Path, record: Record, body: Body) -> str:
+    """Write an episode's file of a robot into the folder `out`; return the file's name."""
     file = f"episode_{record.episode.index:06d}.npz"
-    np.savez_compressed(out / file, allow_pickle=False, **record.arrays())
+    about = {name: np.array(SI if name == "state_units" else getattr(body, name)) for name in ABOUT}
+    np.savez_compressed(out / file, allow_pickle=False, **record.arrays(), **about)
     return file

@@ -1,1 +1,1 @@
-"""Acting while thinking: the executor of action chunks on a robot or in simulation. Pure, with NumPy alone."""
+"""How a policy leaves: a server for it, the executor, the safety filter, ROS 2, robots and what they recorded."""

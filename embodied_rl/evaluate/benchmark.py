@@ -13,8 +13,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
 from embodied_rl.reports.report import MACHINE
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.simulators.kind import SimulatorKind
-from embodied_rl.simulators.trust import check_settings
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.trust import check_settings
 
 DRAWN = 512
 """Episodes of an evaluation without a benchmark."""

@@ -12,18 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.deployment.messages import Why
-from embodied_rl.deployment.settings import Strategy
+from embodied_rl.deployment.execution.messages import Why
+from embodied_rl.deployment.execution.settings import Strategy
 from embodied_rl.evaluate.protocol import ResultCounter, Results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.processes.handle import Handle
 from embodied_rl.reports.report import Summary
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.rollout.delay import choose_delay, read_chunks
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, RunningEpisode, choose_batch
+from embodied_rl.runtime.processes.handle import Handle
 
 NONE = "no delay"
 """Where others name a strategy."""

@@ -10,12 +10,12 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.processes.handle import Handle
 from embodied_rl.reports.result import IN_DISTRIBUTION, EpisodeResult
 from embodied_rl.rollout import ablation
 from embodied_rl.rollout.delay import Delay
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
+from embodied_rl.runtime.processes.handle import Handle
 
 Ablation = Literal["none", "image", "instruction"]
 TIME_LIMIT = "time limit"

@@ -14,12 +14,24 @@ from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import EvalConfig
 from embodied_rl.evaluate import kept
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import explain_errors, write_text
+from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_text
+from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
 
 FILE = "evaluation.json"
 LAST = "report.html"
 """What an evaluation writes last: where it stands beside `evaluation.json`, nothing is left to do."""
 _SAME = ("packages", "source_sha256", "simulators", "served")
+
+
+def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
+    """Return `out` if given; else a new folder in the run's `eval/`, or in `./eval/` for a file outside a run."""
+    what = config.split if config.benchmark is None else config.benchmark.name
+    use = "" if config.episodes_for == "report" else f"_{config.episodes_for}"
+    late = f"_delay_{config.delay}" if config.delay else ""
+    name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}") + late
+    if config.out is not None:
+        return note_folder(make_folder(Path(config.out), "out"))
+    return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
 
 
 def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:

@@ -18,14 +18,14 @@ from PIL import Image, ImageDraw, ImageFont
 
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
-from embodied_rl.processes.handle import RunFailed
-from embodied_rl.processes.local import wrap_simulator
-from embodied_rl.processes.process import describe_exit
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.rollout.delay import Delay
 from embodied_rl.rollout.episode_sampler import Purpose, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runs.atomic_write import explain_errors
+from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.processes.local import wrap_simulator
+from embodied_rl.runtime.processes.process import describe_exit
 
 _RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
 _BORDER, _CAPTION = 4, 26
@@ -247,13 +247,14 @@ def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | 
     return frames
 
 
-def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
+def write_mp4(path: Path, frames: Sequence[Array], fps: float, key: str = "run.root") -> None:
     """Write frames as an H.264 MP4 that browsers can play.
 
     Args:
         path: the file.
         frames: uint8 [h, w, 3], all of the same size; an odd edge is repeated, because the codec needs even sizes.
         fps: frames per second.
+        key: that chose the path, for the message where it cannot be written.
 
     Raises:
         StorageError: the disk is full or refuses the write.
@@ -266,7 +267,7 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float) -> None:
     shape = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
     pace = ["-r", str(Fraction(fps).limit_denominator())]
     coding = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-preset", "fast", "-crf", "23"]
-    with explain_errors(path):
+    with explain_errors(path, key):
         _encode([*shape, *pace, "-i", "-", *coding, "-movflags", "+faststart"], even, path)
 
 

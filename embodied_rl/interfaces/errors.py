@@ -1,4 +1,4 @@
-"""The exception for mistakes of the user. Imports the standard library only."""
+"""The exceptions that are shown without a traceback. Imports the standard library only."""
 
 
 class UserError(ValueError):
@@ -7,3 +7,7 @@ class UserError(ValueError):
     The message says what is wrong, where (key, file, topic), and what to do. Plug-ins raise it, too. Any other
     `ValueError` is a bug in the program and is shown with a traceback.
     """
+
+
+class TransportError(RuntimeError):
+    """A robot's middleware failed: a message was not taken, or the transport is closed."""

@@ -1,7 +1,8 @@
 """The interface of scorers, which judge from pictures how far a task has come. NumPy and the standard library only.
 
 A scorer may be a vision-language model behind a network, a small network of our own, or a rule for experiments. Its
-answers arrive when they arrive: `embodied_rl.reward` asks without waiting, and turns what came in time into a reward.
+answers arrive when they arrive: `embodied_rl.judge.reward` asks without waiting, and turns what came in time into a
+reward.
 
 Shapes: f frames of a camera with h × w pixels, S state dimensions.
 """

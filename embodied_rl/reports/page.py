@@ -72,13 +72,13 @@ _WHOLE = re.compile(r"[\d.]+ %|\[[^\]]*\]")
 """Parts of a cell that no line break divides: a percentage, an interval."""
 
 
-def write_html(path: Path, title: str, lead: str, sections: Sequence[str]) -> None:
-    """Write one page from sections that are already HTML."""
+def write_html(path: Path, title: str, lead: str, sections: Sequence[str], key: str = "run.root") -> None:
+    """Write one page from sections that are already HTML; raise `StorageError` with the key that chose the path."""
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f'<meta charset="utf-8">{viewport}<title>{escape(title)}</title>'
     body = f'<h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{"".join(sections)}'
     page = f'<!doctype html>\n<html lang="en"><head>{head}<style>{_STYLE}</style></head>\n<body>{body}</body></html>\n'
-    write_text(path, page)
+    write_text(path, page, key)
 
 
 def make_section(title: str, content: str) -> str:

@@ -156,10 +156,14 @@ class Report:
             episodes=tuple(_episode(entry) for entry in content["episodes"]),
         )
 
-    def write(self, folder: Path) -> Path:
-        """Write `report.json` and return its path."""
+    def write(self, folder: Path, key: str = "run.root") -> Path:
+        """Write `report.json` and return its path.
+
+        Raises:
+            StorageError: it cannot be written; the message names the key that chose the folder.
+        """
         path = folder / "report.json"
-        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n")
+        write_text(path, json.dumps(self.to_dict(), indent=1) + "\n", key)
         return path
 
     @staticmethod

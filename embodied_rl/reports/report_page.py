@@ -51,6 +51,7 @@ def write_page(
     configuration: str = "",
     strips: str = "",
     robot: str = "",
+    key: str = "run.root",
 ) -> None:
     """Write `report.html`.
 
@@ -63,6 +64,7 @@ def write_page(
         configuration: the whole configuration as YAML.
         strips: frames with what a scorer said under each, see `kept_strips`.
         robot: HTML of what is said of a robot's side, such as latencies.
+        key: that chose the path, for the message where it cannot be written.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)
     at_end, rows = shows_at_end(report), read_metrics(metrics) if metrics else []
@@ -81,7 +83,7 @@ def write_page(
         make_section("Videos" if earlier is None else "Videos, after training", _videos(others)),
         make_section("Where these numbers come from", make_origin(report.metadata, configuration)),
     ]
-    write_html(path, make_title(report.metadata), make_lead(report), sections)
+    write_html(path, make_title(report.metadata), make_lead(report), sections, key)
 
 
 def make_title(metadata: Mapping[str, Any]) -> str:

@@ -10,8 +10,8 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
-from embodied_rl.processes.handle import Handle, WorkerDied, revive
 from embodied_rl.rollout.runner import split_into_batches
+from embodied_rl.runtime.processes.handle import Handle, WorkerDied, revive
 
 
 @dataclass(frozen=True)

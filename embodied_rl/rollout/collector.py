@@ -16,8 +16,6 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, Policy
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
-from embodied_rl.processes.handle import Future, Handle, Revival, WorkerDied, wait_for_any
-from embodied_rl.processes.process import read_resident_bytes
 from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
 from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -35,6 +33,8 @@ from embodied_rl.rollout.order import Order, take_in_turn, take_ready_first
 from embodied_rl.rollout.plans import Plans, as_arguments
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
 from embodied_rl.rollout.writer import Writer
+from embodied_rl.runtime.processes.handle import Future, Handle, Revival, WorkerDied, wait_for_any
+from embodied_rl.runtime.processes.process import read_resident_bytes
 
 log = logging.getLogger(__name__)
 
@@ -206,6 +206,13 @@ class Collector:
             self._envs.restart()
             self._plans.reset(np.arange(self.rollout.num_envs))
             self._start()
+
+    def begin_anew(self) -> None:
+        """Let the next `collect` begin the present episodes anew: somebody else has used the simulators meanwhile."""
+        if self._begun and not self._fresh:
+            self._envs.restart()
+            self._plans.reset(np.arange(self.rollout.num_envs))
+            self._begun = False
 
     def _restored(self, part: HandlePart, future: Future) -> None:
         try:

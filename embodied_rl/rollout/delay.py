@@ -1,8 +1,9 @@
 """Acting while thinking in simulation: an inference takes d control steps, in which the robot goes on or holds still.
 
-The executor is the one that drives a robot (`embodied_rl.deployment`), with a clock that counts control steps. From one
-observation to the next, s control steps pass; with stop-and-go d + s. The answer to a decision counts from the d-th of
-them on. An episode begins with d steps in which the robot holds still, because its first chunk is not free, either.
+The executor is the one that drives a robot (`embodied_rl.deployment.execution`), with a clock that counts control
+steps. From one observation to the next, s control steps pass; with stop-and-go d + s. The answer to a decision counts
+from the d-th of them on. An episode begins with d steps in which the robot holds still, because its first chunk is not
+free, either.
 
 Shapes: m rows that decide, H predicted actions, A action dimensions, p actions that a policy is shown.
 """
@@ -13,10 +14,10 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from embodied_rl.deployment.executor import Executor
-from embodied_rl.deployment.hold import Hold, make_hold
-from embodied_rl.deployment.messages import Chunk, ChunkRequest, RobotCommand
-from embodied_rl.deployment.settings import CONTINUING, Settings, Strategy, check_budget, choose_replan
+from embodied_rl.deployment.execution.executor import Executor
+from embodied_rl.deployment.execution.hold import Hold, make_hold
+from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, RobotCommand
+from embodied_rl.deployment.execution.settings import CONTINUING, Settings, Strategy, check_budget, choose_replan
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec

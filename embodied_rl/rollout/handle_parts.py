@@ -11,8 +11,8 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
-from embodied_rl.processes.handle import Future, Handle, Revival
 from embodied_rl.rollout.plans import CommittedActions
+from embodied_rl.runtime.processes.handle import Future, Handle, Revival
 
 
 @dataclass

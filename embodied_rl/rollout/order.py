@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
-from embodied_rl.processes.handle import Future, wait_for_any
 from embodied_rl.rollout.handle_parts import HandlePart
+from embodied_rl.runtime.processes.handle import Future, wait_for_any
 
 Order = Literal["exact", "ready"]
 

@@ -1,8 +1,8 @@
 """Rollouts under an inference delay: what a policy chooses is executed d control steps after the observation.
 
 Meanwhile the robot executes what was chosen before, or holds still where an episode begins. So the actions of an
-environment are a line of d of them, into which decisions feed. `embodied_rl.deployment.executor` does the same with
-strategy "prefix" at a constant delay; a collector needs no clock for it, and its line can be saved.
+environment are a line of d of them, into which decisions feed. `embodied_rl.deployment.execution.executor` does the
+same with strategy "prefix" at a constant delay; a collector needs no clock for it, and its line can be saved.
 
 Shapes: T decisions, N environments, n of one call, Hx executed actions of a chunk, A action dimensions.
 """
@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.deployment.hold import make_hold
+from embodied_rl.deployment.execution.hold import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec, Source
-from embodied_rl.objectives.reduce import step_mask
+from embodied_rl.mathematics.objectives.reduce import step_mask
 from embodied_rl.rollout.buffer import Rollout
 
 

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from embodied_rl.actors.learning.weights import Weights, load_weights, publish_weights
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.learning.weights import Weights, load_weights, publish_weights
-from embodied_rl.processes.handle import Handle, WorkerDied, respawn
+from embodied_rl.runtime.processes.handle import Handle, WorkerDied, respawn
 
 log = logging.getLogger(__name__)
 

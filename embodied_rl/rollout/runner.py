@@ -18,12 +18,12 @@ from typing import cast
 import numpy as np
 import torch
 
-from embodied_rl.deployment.messages import ChunkRequest, RobotCommand
+from embodied_rl.deployment.execution.messages import ChunkRequest, RobotCommand
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
-from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn
 from embodied_rl.rollout.delay import ContinuingPolicy, Delay, DelayedEpisode, infer_under_delay, stack_actions
+from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, respawn
 
 log = logging.getLogger(__name__)
 

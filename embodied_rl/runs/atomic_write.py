@@ -14,7 +14,9 @@ TEMPORARY = ".tmp-"
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _GONE = {errno.ENOENT, errno.ESTALE}
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST}
+_REFUSED = {
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG,
+}  # fmt: skip
 
 
 class StorageError(UserError):
@@ -110,3 +112,16 @@ def write_text(path: Path, text: str, key: str = "run.root") -> None:
     """
     with replace_file(path, key) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def check_writable(path: Path, key: str) -> None:
+    """Check that a file can be written, before hours of what belongs into it are there; make its folder.
+
+    Raises:
+        StorageError: it cannot.
+    """
+    make_folder(path.parent, key)
+    with explain_errors(path, key), path.open("ab"):
+        pass
+    if not path.stat().st_size:
+        path.unlink()

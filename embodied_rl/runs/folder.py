@@ -158,9 +158,13 @@ class RunFolder:
         return make_evaluation_folder(self.evaluations, split, now)
 
 
-def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None) -> Path:
-    """Make a new folder `<parent>/<split>_<time, UTC>` and return its path; a taken name gets a suffix."""
-    with explain_errors(parent):
+def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None, key: str = "run.root") -> Path:
+    """Make a new folder `<parent>/<split>_<time, UTC>` and return its path; a taken name gets a suffix.
+
+    Raises:
+        StorageError: it cannot be made; the message names the key that chose it.
+    """
+    with explain_errors(parent, key):
         parent.mkdir(parents=True, exist_ok=True)
         return _claim(parent / f"{split}_{_format_time(now)}")
 

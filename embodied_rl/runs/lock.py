@@ -96,7 +96,7 @@ def hold_run(
     check_inside(folder, path)
     with explain_errors(path):
         file = path.open("a+", encoding="utf-8")
-    with file:
+    try:
         _take(file, path, own, wait, say)
         try:
             with _touch_regularly(file):
@@ -104,6 +104,9 @@ def hold_run(
         finally:
             with suppress(OSError):  # the folder is gone, which the run's own writes report
                 file.truncate(0)
+    finally:
+        with suppress(OSError):  # closing writes again what a full disk refused, which was reported
+            file.close()
 
 
 def _take(

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, TypeVar
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.processes.base import NodeShare, Runtime
-from embodied_rl.processes.this_machine import ThisMachine
-from embodied_rl.ranks.collective import Ranks
-from embodied_rl.ranks.torchrun import choose_launcher
-from embodied_rl.ranks.torchrun_place import TorchrunPlace
 from embodied_rl.runtime.bundles import count_gpus, make_bundles
+from embodied_rl.runtime.processes.base import NodeShare, Runtime
+from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.runtime.ranks.torchrun import choose_launcher
+from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 
 if TYPE_CHECKING:
     from embodied_rl.runtime.ray.runtime import RayRuntime
@@ -30,7 +30,7 @@ def select_runtime(config: TrainConfig) -> Runtime:
 
 
 def launch_ranks(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job, timeout: float) -> None:
-    """Run `function(job, ranks)` on every rank of a run; see `embodied_rl.ranks.launch.launch_ranks`.
+    """Run `function(job, ranks)` on every rank of a run; see `embodied_rl.runtime.ranks.launch.launch_ranks`.
 
     Raises:
         NoRoom: the cluster has too few free resources for the plan.

@@ -8,6 +8,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from threading import Thread
@@ -112,10 +113,9 @@ class MicroBatcher(Generic[Asked, Answer]):
                 for place in places:
                     del self._waiting[id(place)]
                 return places
-            try:
-                await asyncio.wait_for(self._changed.wait(), due if places else None)
-            except TimeoutError:
-                continue
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due if places else None):
+                    await self._changed.wait()
 
     def _find_batch(self) -> "tuple[list[_Place[Asked, Answer]], float]":
         """Return the batch that is due first, and in how many seconds it is due.

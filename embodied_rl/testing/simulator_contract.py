@@ -12,11 +12,11 @@ import torch
 
 from embodied_rl.actors.scripted import Operator
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, SimulatorSpec, Source, StepResult
-from embodied_rl.processes import simulator_answers
-from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes import simulator_answers
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.operator_contract import (

@@ -2,19 +2,19 @@
 
 from contextlib import nullcontext
 
+from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
+from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.actors.placement import check_placement
 from embodied_rl.assembly import build
 from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.config.schema import SftConfig
-from embodied_rl.imitation import dataset as lessons
-from embodied_rl.imitation.cloning import SFTConfig
-from embodied_rl.imitation.prefixes import check_no_delay, check_prefix
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
-from embodied_rl.learning.update_memory import count_held
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.training.algorithms.imitation import dataset as lessons
+from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
+from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix
 from embodied_rl.training.run_checks import check_environments, count_observation
 
 Row = tuple[str, str]

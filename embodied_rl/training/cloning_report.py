@@ -20,7 +20,7 @@ from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.final_report import PAGE
 
 AT_ONCE = 64
@@ -91,9 +91,9 @@ def finish_cloning(
     found: Report,
     folder: RunFolder,
 ) -> list[str]:
-    """Film episodes where the simulator shows anything, write report.html, and return the lines of the summary."""
+    """Film episodes if configured, write report.html, and return the lines of the summary."""
     videos: list[Path] = []
-    if kind.spec.cameras or hasattr(kind.simulator, "render"):
+    if config.film and (kind.spec.cameras or hasattr(kind.simulator, "render")):
         print("Filming", flush=True)
         videos = film_episodes(actor, kind.build, kind.spec, results, folder.videos)
     settings = folder.config.read_text(encoding="utf-8")

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.processes.handle import Future, Handle, WorkerDied, respawn, wait_for_any
 from embodied_rl.rollout.staleness import Gate
+from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, respawn, wait_for_any
 from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, WorkerStart
 
 log = logging.getLogger(__name__)

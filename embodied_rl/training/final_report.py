@@ -68,6 +68,11 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
     }
 
 
+def makes_films(trainer: Trainer) -> bool:
+    """Return whether a run films: one robot is not, because it is open already and would repeat episodes."""
+    return trainer.config.train.film and not trainer.kind.is_one_robot
+
+
 def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
     """Film some episodes of the evaluation before training; each rank films its share of them."""
     most = trainer.kind.limit_environments(AT_ONCE)
@@ -76,6 +81,16 @@ def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
         trainer.actor, trainer.kind.build, mine, seed=0, delay=trainer.delay, at_once=most
     ).values():
         keep_film(trainer.folder.videos / BEFORE, recording, trainer.spec.control_hz)
+
+
+def film_after(trainer: Trainer, results: Sequence[EpisodeResult], before: Report | None, log: RunLog) -> list[Path]:
+    """Film episodes of the evaluation after training, beside what they were before. Return the videos' paths."""
+    log.begin_phase("filming", announce=True)
+    kept = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
+    return film_episodes(
+        trainer.actor, trainer.kind.build, trainer.spec, results, trainer.folder.videos, before=kept,
+        delay=trainer.delay, at_once=trainer.kind.limit_environments(AT_ONCE),
+    )  # fmt: skip
 
 
 def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
@@ -90,13 +105,7 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     before = read_before(trainer, log)
     folder = trainer.folder.path
     after.write(folder)
-    log.begin_phase("filming", announce=True)
-    kept = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
-    place = trainer.folder.videos
-    videos = film_episodes(
-        trainer.actor, trainer.kind.build, trainer.spec, results, place, before=kept, delay=trainer.delay,
-        at_once=trainer.kind.limit_environments(AT_ONCE),
-    )  # fmt: skip
+    videos = film_after(trainer, results, before, log) if makes_films(trainer) else []
     settings = trainer.folder.config.read_text(encoding="utf-8")
     write_page(
         folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings,

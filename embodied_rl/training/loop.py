@@ -5,13 +5,13 @@ from collections.abc import Callable
 from contextlib import closing
 
 from embodied_rl.config.schema import TrainConfig
-from embodied_rl.ranks.collective import Ranks
-from embodied_rl.ranks.launch import Stopped, raise_on_signals, stop_on_signals
-from embodied_rl.reward.run_scoring import describe_reward
+from embodied_rl.judge.reward.run_scoring import describe_reward
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.forecast import Forecast
 from embodied_rl.runs.log import RunLog, open_log
-from embodied_rl.training.final_report import film_before, finish_run, write_report
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.runtime.ranks.launch import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.training.final_report import film_before, finish_run, makes_films, write_report
 from embodied_rl.training.parts import Parts, assemble_parts
 from embodied_rl.training.trainer import Trainer
 
@@ -67,14 +67,15 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
 
 
 def evaluate_before(trainer: Trainer, log: RunLog) -> float:
-    """Evaluate a new run before it trains, write the report, and film. Return the seconds it took."""
+    """Evaluate a new run before it trains, write the report, and film if configured. Return the seconds it took."""
     began = time.perf_counter()
     log.begin_phase("evaluating before training", announce=True)
     with raise_on_signals(trainer.ranks):
         results = trainer.evaluate(trainer.config.train.final_episodes, "report")
         write_report(trainer, results, "before")
-        log.begin_phase("filming before training", announce=True)
-        film_before(trainer, results)
+        if makes_films(trainer):
+            log.begin_phase("filming before training", announce=True)
+            film_before(trainer, results)
     return time.perf_counter() - began
 
 

@@ -7,12 +7,12 @@ import numpy as np
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.judge.scorers.cost import Prices, describe_cost
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import wilson_interval
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.timeline import Timeline, summarise_utilisation
-from embodied_rl.scorers.cost import Prices, describe_cost
 
 
 @dataclass

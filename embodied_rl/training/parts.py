@@ -5,23 +5,24 @@ from dataclasses import dataclass, replace
 
 import torch
 
+from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Algorithm, Needs
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning import checkpoint, sharded
-from embodied_rl.processes.allocator import keep_freed_memory
-from embodied_rl.processes.base import NodeShare, Runtime
-from embodied_rl.processes.handle import Handle
-from embodied_rl.ranks.collective import Ranks
-from embodied_rl.reward.distiller import Distiller
-from embodied_rl.reward.run_scoring import list_noted_columns, make_distiller, make_scoring
+from embodied_rl.judge.reward.distiller import Distiller
+from embodied_rl.judge.reward.run_scoring import list_noted_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.runtime.processes.allocator import keep_freed_memory
+from embodied_rl.runtime.processes.base import NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.training.collecting import make_collector, make_sampler
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
 from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
@@ -103,10 +104,17 @@ def assemble_parts(
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), noted)
     envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
-    evaluators = make_evaluators(config, kind, runtime, ranks)
+    if kind.is_one_robot and config.plan.rollout_workers:
+        raise UserError(
+            f"plan.rollout_workers={config.plan.rollout_workers}: on one robot training and evaluations take turns. "
+            "Give plan.rollout_workers=0, and mode=sync."
+        )
+    evaluators = [] if kind.is_one_robot else make_evaluators(config, kind, runtime, ranks)
     rollouts = Rollout.allocate(actor, work.decisions * segments, envs, noted=noted).segments(segments)
     blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
     experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
+    if kind.is_one_robot and isinstance(experience, OwnExperience):
+        evaluators = experience.share_simulators()
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,

@@ -1,7 +1,7 @@
 """How long the processes of a run wait for each other: every such deadline follows from the plan, here."""
 
 from embodied_rl.config.schema import Plan, TrainConfig
-from embodied_rl.simulators import python_environments
+from embodied_rl.runtime.simulators import python_environments
 
 REPORT = 10.0
 """Seconds after which a rollout worker tells that it goes on, and rank 0 tells the other ranks that it still waits."""

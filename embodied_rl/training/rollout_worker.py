@@ -10,14 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
+from embodied_rl.actors.learning.weights import Weights
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.learning.weights import Weights
-from embodied_rl.processes.base import BoardReader
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
+from embodied_rl.runtime.processes.base import BoardReader
 from embodied_rl.training.metrics import CollectorReport
 from embodied_rl.training.patience import REPORT
 from embodied_rl.training.shares import to_arrays

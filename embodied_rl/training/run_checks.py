@@ -1,16 +1,16 @@
 """What is checked of a new run before its folder is made: what must hold between keys, and whether it fits here."""
 
+from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning.memory_budget import find_machine_bytes, format_bytes
-from embodied_rl.reward.run_scoring import check_reward
+from embodied_rl.judge.reward.run_scoring import check_reward
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.plans import check_delay
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.run_size import RunSize, measure_run
 
 

@@ -3,16 +3,16 @@
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from embodied_rl.actors.learning.memory_budget import format_bytes
+from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
 from embodied_rl.assembly.outline import outline_actor
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.learning.memory_budget import format_bytes
-from embodied_rl.learning.update_memory import HeldMemory, count_held, without_memory
-from embodied_rl.ranks.torchrun_place import TorchrunPlace
-from embodied_rl.reward.run_scoring import list_noted_columns
+from embodied_rl.judge.reward.run_scoring import list_noted_columns
 from embodied_rl.rollout.buffer import Columns, Rollout
+from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 from embodied_rl.training.parts import count_rollout_decisions
 
 PROCESS_BYTES = 50_000_000

@@ -11,11 +11,12 @@ from typing import Protocol
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Policy
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.ranks.collective import Ranks
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.rollout.timeline import WAIT, Timeline
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.collecting import Collecting
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import CollectorReport, join_reports
@@ -98,6 +99,14 @@ class OwnExperience:
 
     def tell(self, finished: Sequence[EpisodeRecord]) -> None:
         self._collecting.sampler.update(finished)
+
+    def share_simulators(self) -> list[Handle]:
+        """Return the simulators, for evaluations between two rollouts; `begin_anew` follows each."""
+        return [*self._collecting.handles]
+
+    def begin_anew(self) -> None:
+        """Let the next rollout begin its episodes anew, after an evaluation on the same simulators."""
+        self._collector.begin_anew()
 
     def state(self) -> dict[str, Array]:
         return self._collector.state()

@@ -11,17 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from embodied_rl.actors.learning import checkpoint, shards
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import load_actor, save_actor
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.learning import checkpoint, shards
-from embodied_rl.processes.process import read_resident_bytes
+from embodied_rl.judge.reward.counting import summarise_scores
+from embodied_rl.judge.reward.guard import Guard
+from embodied_rl.judge.scorers.cost import find_prices
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import is_as_good
-from embodied_rl.reward.counting import summarise_scores
-from embodied_rl.reward.guard import Guard
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.delay import follow_training
 from embodied_rl.rollout.episode_sampler import Purpose
@@ -29,7 +29,7 @@ from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
 from embodied_rl.rollout.timeline_file import keep_timelines
 from embodied_rl.runs import provenance
-from embodied_rl.scorers.cost import find_prices
+from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.training import metrics as figures
 from embodied_rl.training.parts import Parts, count_evaluation_envs
 from embodied_rl.training.sources import Experience, OwnExperience
@@ -159,6 +159,8 @@ class Trainer:
         results = evaluate_policy(
             self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay
         )
+        if self.kind.is_one_robot and isinstance(self._experience, OwnExperience):
+            self._experience.begin_anew()
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began

@@ -6,19 +6,19 @@ from typing import Any
 
 import torch
 
+from embodied_rl.actors.learning.weights import Weights, publish_weights
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.learning.weights import Weights, publish_weights
-from embodied_rl.processes.base import Board, BoardReader, Deadlines, NodeShare, Runtime
-from embodied_rl.processes.handle import Handle
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.base import Board, BoardReader, Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.collecting import make_collector
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.patience import derive_worker_deadline

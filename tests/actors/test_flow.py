@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.flow.noise import NoiseStream, draw_normal
-from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
+from embodied_rl.mathematics.flow.sampler import ode_sample
 
 SAMPLERS = ["hybrid", "full", "noise"]
 CRITICS = ["privileged", "prefix", "expert", "none"]

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.flow.continuation import PlannedActions, replace_sample
-from embodied_rl.flow.sampler import ode_sample
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.mathematics.flow.continuation import PlannedActions, replace_sample
+from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 HORIZON, EXECUTED, ENTRIES = 4, 2, 3

@@ -8,8 +8,8 @@ import pytest
 from embodied_rl.assembly.acting import RESTARTS, find_policy_file, open_expert
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.processes.handle import GaveUp, WorkerDied
 from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.runtime.processes.handle import GaveUp, WorkerDied
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop
 

@@ -10,7 +10,7 @@ from embodied_rl.config import assets
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import SimNode
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 EPISODES = 192
 UNLIKELY = 3.3  # standard deviations: one in a thousand

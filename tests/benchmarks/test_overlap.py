@@ -3,8 +3,8 @@
 import pytest
 
 from embodied_rl.benchmarks.overlap import Overlap, Stages, find_bound, measure_stages
-from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 

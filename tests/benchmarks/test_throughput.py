@@ -7,8 +7,8 @@ import pytest
 
 from embodied_rl.benchmarks.throughput import CHUNK, MIN_ROUNDS, Throughput, measure_throughput
 from embodied_rl.interfaces.sim import Array, Episode, StepResult
-from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.processes.remote import RemoteSimulator
+from embodied_rl.runtime.processes.local import ProcessHandle
+from embodied_rl.runtime.processes.remote import RemoteSimulator
 from embodied_rl.testing.fakes import FakeSimulator
 
 

@@ -11,8 +11,8 @@ import torch
 
 pytest.importorskip("transformers")
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import detection
-from embodied_rl.learning.checkpoint import CheckpointError
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, configuration, lerobot
 from tests.support.using_checkpoints import Attached, attach, attach_any, smolvla_folder, there_and_back, velocity

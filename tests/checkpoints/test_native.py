@@ -9,6 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly.build import load_backbone
 from embodied_rl.checkpoints.policy_file import (
     check_config,
@@ -18,7 +19,6 @@ from embodied_rl.checkpoints.policy_file import (
     save_actor,
     save_backbone,
 )
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl_policies.pocket import Pocket
 
 

@@ -7,6 +7,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import prefix_length
 from embodied_rl.checkpoints.policy_file import (
     load_actor,
@@ -17,7 +18,6 @@ from embodied_rl.checkpoints.policy_file import (
     save_backbone,
 )
 from embodied_rl.commands import inspect
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl_policies.pocket import Pocket
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes

@@ -21,9 +21,9 @@ from tests.support.using_checkpoints import (
 
 pytest.importorskip("transformers")
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import PolicyNode
-from embodied_rl.learning.checkpoint import CheckpointError
 
 
 @pytest.fixture

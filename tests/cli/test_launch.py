@@ -155,6 +155,14 @@ def test_a_run_of_a_sweep_knows_what_was_typed(run, monkeypatch) -> None:
     assert sys.argv[0] == "/opt/bin/embodied-rl"
 
 
+def test_a_sweep_leaves_the_process_as_it_was(run, received, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is started later inherits its variables."""
+    monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
+    before, words = dict(os.environ), list(sys.argv)
+    run("train", "experiment=toy_run", "seed=0,1", "-m")
+    assert len(received) == 2 and (dict(os.environ), sys.argv) == (before, words)
+
+
 def test_a_sweep_over_words(run, received) -> None:
     run("play", "sim=toy", "policy=expert,random", "-m")
     assert [config.policy for config in received] == ["expert", "random"]

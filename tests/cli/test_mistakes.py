@@ -7,8 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from embodied_rl.cli import table
+from embodied_rl.cli import run_command, table
 from embodied_rl.cli.main import CLOSED_PIPE, main
+from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.runtime.processes.handle import RunFailed
 
 TOY = ("train", "experiment=toy_run", "--dry-run")
 
@@ -181,3 +183,20 @@ def test_a_reader_that_has_seen_enough_is_no_error(unbuffered: str) -> None:
     process.stdout.close()
     _, complaint = process.communicate(timeout=200)
     assert (process.returncode, complaint) == (CLOSED_PIPE, "")
+
+
+@pytest.mark.parametrize("kind", [TransportError, RunFailed, UserError])
+def test_what_was_noted_beside_an_error_is_told(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        error = kind("/command: a message was not published")
+        error.add_note("The robot was not commanded to rest. See to it.")
+        raise error
+
+    monkeypatch.setattr(run_command, "run_command", fail)
+    assert main(["bridge"]) in (1, 2)
+    assert capsys.readouterr().err == (
+        "embodied-rl: /command: a message was not published\n"
+        "embodied-rl: The robot was not commanded to rest. See to it.\n"
+    )

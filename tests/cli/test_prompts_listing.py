@@ -4,7 +4,7 @@ import pytest
 
 from embodied_rl.cli.listing import list_choices
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.prompts.prompt import FOLDER
+from embodied_rl.judge.prompts.prompt import FOLDER
 
 
 def test_all_prompts_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli.main import main
-from embodied_rl.robots.reading import read_robot
+from embodied_rl.deployment.robots.reading import read_robot
 from tests.support.robots import write_robot
 
 
@@ -35,7 +35,8 @@ def test_a_file_that_is_there_stays(robot: Path, capsys: pytest.CaptureFixture[s
         ([], "takes one of robot="),
         (["robot=ur5e", "contract=x.yaml"], "takes one of robot="),
         (["contract=nowhere.yaml"], "nowhere.yaml cannot be read"),
-        (["robot=tabletop"], "the fps of a contract are a whole number"),
+        (["robot=tabletop"], "the fps of a contract are a whole number, such as 12 or 13"),
+        (["robot=tabletop"], "or do without a contract: embodied-rl record, collect from=<recording> and bridge"),
         (["robot=tabletop", "--dry-run"], "the fps of a contract are a whole number"),
     ],
 )
@@ -56,3 +57,14 @@ def test_what_a_contract_does_not_say_is_listed(tmp_path: Path, capsys: pytest.C
     assert main(["contract", f"contract={file}"]) == 0
     said = capsys.readouterr().out
     assert "keys stand as ?" in said and "actions.linear.x.limits.speed" in said and "command_hz" in said
+
+
+def test_a_place_that_cannot_be_written_is_said(
+    tmp_path: Path, robot: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["contract", f"robot={robot}", f"out={tmp_path}", "replace=true"]) != 0
+    said = capsys.readouterr().err
+    assert f"Cannot write {tmp_path} (Is a directory)" in said and "Set out to" in said
+    assert main(["contract", f"robot={robot}", f"out={robot / 'contract.yaml'}"]) != 0
+    assert "out=" in capsys.readouterr().err
+    assert main(["contract", f"robot={robot}", f"out={tmp_path / 'new' / 'contract.yaml'}"]) == 0

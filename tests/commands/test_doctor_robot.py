@@ -7,9 +7,9 @@ import pytest
 
 from embodied_rl.assembly import robot_doctor
 from embodied_rl.cli.main import main
-from embodied_rl.robots import inspection
-from embodied_rl.transport.environment import RosEnvironment
-from embodied_rl.transport.opening import open_transport
+from embodied_rl.deployment.robots import inspection
+from embodied_rl.deployment.transport.environment import RosEnvironment
+from embodied_rl.deployment.transport.opening import open_transport
 from tests.support.robots import write_robot
 from tests.support.transports import borrow_domain
 
@@ -42,6 +42,7 @@ def test_a_robot_of_a_folder_of_configurations(alone: None, tmp_path: Path, caps
     ("words", "said"),
     [
         (["policy=ws://127.0.0.1:9"], "add robot=<name or yaml>"),
+        (["robot=tabletop", "sim=tabletop"], "leave out sim=tabletop, or robot="),
         (["robot=tabeltop"], "Did you mean 'tabletop'"),
         (["robot=tabletop", "robot.command_hz=50"], "robot.command_hz=50: copy the robot's YAML file"),
         (["robot=tabletop", "transport=ros1"], "transport: unknown value 'ros1'"),

@@ -13,8 +13,8 @@ from embodied_rl.config.checks import validate_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, Plan, SimChange, Video
 from embodied_rl.evaluate import metadata, resumption
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.processes.handle import RunFailed
 from embodied_rl.runs import provenance
+from embodied_rl.runtime.processes.handle import RunFailed
 from tests.support.running import DEADLINE, Process, started
 
 PARTS = (BenchmarkPart({"name": "clock"}, seeds=3), BenchmarkPart({"name": "clock"}, seeds=2, split="vision"))

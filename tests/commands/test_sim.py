@@ -13,7 +13,7 @@ from embodied_rl.commands import doctor
 from embodied_rl.commands import sim as install
 from embodied_rl.config.schema import EnvironmentConfig, SimNode
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.simulators import installation, python_environments
+from embodied_rl.runtime.simulators import installation, python_environments
 
 RECIPE = """
 about: a simulator that weighs nothing
@@ -176,7 +176,7 @@ def test_a_step_ends_with_who_began_it(tmp_path: Path) -> None:
     os.mkfifo(told)
     inner = f"import os, time; file = open({str(told)!r}, 'w'); file.write('x'); file.flush(); time.sleep(600)"
     outer = f"import subprocess, sys; subprocess.call([sys.executable, '-c', {inner!r}])"
-    module = "embodied_rl.simulators.installation"
+    module = "embodied_rl.runtime.simulators.installation"
     code = f"import sys; from {module} import execute_step; execute_step([sys.executable, '-c', {outer!r}])"
     parent = subprocess.Popen([sys.executable, "-c", code])
     with told.open() as file:

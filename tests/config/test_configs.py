@@ -52,7 +52,7 @@ def test_every_experiment(name: str) -> None:
     sorted(
         f"{path.parent.name}={path.stem}"
         for path in find_config_folder().glob("*/*.yaml")
-        if path.parent.name != "robot"  # read as data by `load_robot`: tests/robots
+        if path.parent.name != "robot"  # read as data by `load_robot`: tests/deployment/robots
     ),
 )
 def test_every_choice(choice: str) -> None:

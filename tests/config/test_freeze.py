@@ -109,6 +109,8 @@ def test_messages_of_nested_nodes() -> None:
         freeze_config(Node, {"name": "x", "inner": 3})
     with pytest.raises(ValueError, match=r"name: expected text, got 3 .*name='\"3\"'"):
         freeze_config(Node, {"name": 3})
+    with pytest.raises(ValueError, match=r"name: expected text, got True \(bool\)\.?$"):  # it is no number
+        freeze_config(Node, {"name": True})
     with pytest.raises(ValueError, match=r"rate must be at least 0.0, not nan"):
         freeze_config(Bounded, {"rate": float("nan")})
 

@@ -14,10 +14,10 @@ from embodied_rl.commands.critic_eval import check_evaluation, run
 from embodied_rl.config.schema import CriticEvalConfig, RewardNode, SimChange
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
 from embodied_rl.critic.evaluation import judge_episodes
+from embodied_rl.critic.examination import episode_source
+from embodied_rl.critic.examination.examined import read_examination
+from embodied_rl.critic.examination.strips import choose_frames, choose_strips, measure_mistake
 from embodied_rl.datasets.lerobot.info import Feature
-from embodied_rl.examination import episode_source
-from embodied_rl.examination.examined import read_examination
-from embodied_rl.examination.strips import choose_frames, choose_strips, measure_mistake
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.strips import encode_picture
 from tests.support import making_datasets
@@ -107,7 +107,7 @@ def test_a_scorer_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
     async def never(self: object) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr("embodied_rl.scorers.vlm.VlmScorer.check", never)
+    monkeypatch.setattr("embodied_rl.judge.scorers.vlm.VlmScorer.check", never)
     with pytest.raises(UserError, match=r"within reward\.timeout=0\.05"):
         run(configure(reward=RewardNode("vlm", timeout=0.05, options=URL)))
 

@@ -10,11 +10,11 @@ import pytest
 
 from embodied_rl.critic.assessment import MEANINGS, Assessment, assess_judge
 from embodied_rl.critic.evaluation import add_mismatches, choose_goals, choose_kind, count_reasons, judge_episodes
+from embodied_rl.critic.examination.report import describe_episodes, make_report, make_table
 from embodied_rl.critic.judged_episode import JudgedEpisode
-from embodied_rl.examination.report import describe_episodes, make_report, make_table
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits
-from embodied_rl.scorers.scripted import ScriptedConfig, ScriptedScorer
+from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
 from tests.support.judging import FRAMES, LIMITS, PROGRESS_SPEC, Judge, episode, episodes, goal, tell_time, tell_truth
 
 

@@ -1,6 +1,7 @@
 """The gate: which critics pass, what is said to the others, and who asks for it."""
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -8,17 +9,24 @@ from typing import Any
 import pytest
 
 from embodied_rl.config.schema import RewardNode
+from embodied_rl.critic.examination import examined
+from embodied_rl.critic.examination.examined import (
+    HELD_OUT,
+    check_examined,
+    check_run_scorer,
+    read_carried,
+    read_examination,
+)
+from embodied_rl.critic.examination.report import FORMAT, VERSION
 from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, GateVerdict, Use, check_gate
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.scorer import CriticScorer
-from embodied_rl.examination import examined
-from embodied_rl.examination.examined import HELD_OUT, check_examined, check_run_scorer, read_carried, read_examination
-from embodied_rl.examination.report import FORMAT, VERSION
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.judging import PROGRESS_SPEC
 
+ROOT = Path(__file__).parents[2]
 GOOD = {
     "valid": 1.0, "voc": 0.98, "gap_object": 0.89, "gap_task": 0.81, "wrong_object_share": 0.008, "failures": 0.77,
     "done_recall": 0.73, "done_false": 0.044,
@@ -66,6 +74,23 @@ def test_each_criterion_decides(criterion: Any) -> None:
         assert not verdict.passed and criterion.measure in verdict.reasons[0]
     without = {name: each for name, each in good.items() if name != criterion.measure}
     assert "was not measured" in check_gate(without, use).reasons[0]
+
+
+@pytest.mark.parametrize(
+    ("measure", "row"),
+    [
+        ("valid", "requests with a valid score"), ("voc", "VOC: order of time"), ("failures", "order of the truth on"),
+        ("gap_object", "gap at the end to another object, and"), ("gap_task", "gap at the end to another object, and"),
+        ("wrong_object_share", "wrong objects above one half"), ("done_recall", "done: successes that it says"),
+        ("done_false", "done: failures called successes"),
+    ],
+)  # fmt: skip
+def test_the_documented_thresholds_are_those_of_the_gate(measure: str, row: str) -> None:
+    (line,) = (each for each in (ROOT / "docs/rewards.md").read_text().splitlines() if each.startswith(f"| {row}"))
+    (sign, number, percent), *_ = re.findall(r"([≥≤]) ([.\d]+)( %)?", line)
+    criterion = next(each for each in CRITERIA if each.measure == measure)
+    bound = criterion.least if sign == "≥" else criterion.most
+    assert bound == pytest.approx(float(number) / (100 if percent else 1))
 
 
 def test_done_matters_where_it_is_the_reward() -> None:

@@ -16,10 +16,10 @@ from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
 from embodied_rl.evaluate import benchmark
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.processes.handle import GaveUp
-from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.runtime.processes.handle import GaveUp
+from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.testing.fakes import FakeSimulator
 
 

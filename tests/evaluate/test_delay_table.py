@@ -11,7 +11,7 @@ import pytest
 from embodied_rl.evaluate.delay_table import Cell, TestBed, measure_cell, measure_strategies
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
-from embodied_rl.processes.local import InlineHandle
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator
 
 LIMIT = 12

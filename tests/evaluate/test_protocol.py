@@ -8,7 +8,7 @@ import pytest
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy, measure_smoothness, name_failure
 from embodied_rl.evaluate.video import record_episodes
 from embodied_rl.interfaces.sim import Episode, NotFinite, StepResult
-from embodied_rl.processes.handle import WorkerDied
+from embodied_rl.runtime.processes.handle import WorkerDied
 
 ARRANGEMENTS = [(1, 1), (1, 7), (2, 3), (3, 16), (4, 64)]
 

@@ -15,9 +15,9 @@ from embodied_rl.evaluate.video import (
     write_mp4,
 )
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.processes.handle import RunFailed
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.runtime.processes.handle import RunFailed
 
 
 def read_mp4(path):

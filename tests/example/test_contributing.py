@@ -32,7 +32,7 @@ def holds(text: str, pieces: list[str]) -> bool:
 
 @pytest.mark.parametrize(("language", "block"), BLOCKS, ids=[block.strip().split("\n")[0][:40] for _, block in BLOCKS])
 def test_each_block_of_code_is_the_example_s(language: str, block: str) -> None:
-    files = [*EXAMPLE.rglob(f"*{SUFFIX[language]}"), ROOT / "embodied_rl/scorers/scripted.py"]
+    files = [*EXAMPLE.rglob(f"*{SUFFIX[language]}"), ROOT / "embodied_rl/judge/scorers/scripted.py"]
     assert any(holds(path.read_text(), split_pieces(block)) for path in files), block
 
 

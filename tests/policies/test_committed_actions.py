@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 from tests.support.flow_networks import NAMES, build, build_actor
 
 ROWS, LENGTH = 3, 2

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.hold import Hold
-from embodied_rl.deployment.settings import STRATEGIES, Strategy
+from embodied_rl.deployment.execution.hold import Hold
+from embodied_rl.deployment.execution.settings import STRATEGIES, Strategy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.processes.handle import WorkerDied
-from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.ablation import AblatedPolicy
 from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
+from embodied_rl.runtime.processes.handle import WorkerDied
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 LIMIT, PREDICTED = 17, 8

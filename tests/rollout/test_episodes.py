@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from embodied_rl.curricula.uniform import Uniform, UniformConfig
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.rollout.curricula.uniform import Uniform, UniformConfig
 from embodied_rl.rollout.episode_sampler import (
     EpisodeSampler,
     Purpose,

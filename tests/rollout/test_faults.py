@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.processes.handle import WorkerDied, WorkerError
+from embodied_rl.runtime.processes.handle import WorkerDied, WorkerError
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.collecting import (
     CONFIG,

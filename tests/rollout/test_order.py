@@ -12,10 +12,10 @@ import torch
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.processes.handle import WorkerDied
-from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.handle_parts import HandlePart
 from embodied_rl.rollout.order import take_ready_first
+from embodied_rl.runtime.processes.handle import WorkerDied
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from tests.support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
 

@@ -9,17 +9,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.deployment.hold import make_hold
+from embodied_rl.deployment.execution.hold import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, TensorSpec
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
-from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.delay import Delay, DelayedEpisode, stack_actions
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.plans import Plans, check_delay, find_scored
 from embodied_rl.rollout.writer import Writer
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.collecting import assert_equal, copied
 

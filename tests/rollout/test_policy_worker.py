@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from embodied_rl.actors.flow import FlowActor
+from embodied_rl.actors.learning.weights import Weights, WeightsDamaged, load_weights, publish_weights
 from embodied_rl.assembly import build
 from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.learning.weights import Weights, WeightsDamaged, load_weights, publish_weights
-from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
-from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.processes.this_machine import ThisMachine
-from embodied_rl.processes.thread import ThreadHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.local import ProcessHandle
+from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.thread import ThreadHandle
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 NODE = PolicyNode(
     "pocket",
@@ -90,6 +90,7 @@ def assert_equal(left: list[dict[str, torch.Tensor]], right: list[dict[str, torc
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forks")
 def test_another_process_infers_the_same_bits_with_the_newest_weights(remote: RemotePolicy) -> None:
     actor = learner()
     shared = two_rollouts(actor, actor, lambda: None)
@@ -131,6 +132,7 @@ def test_a_worker_that_dies_is_given_all_weights_anew(deaths: tuple[int, ...]) -
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forks")
 def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     """Killed between two calls, and in the middle of one: the same observation, weights and keys, the same action."""
     actor = learner()
@@ -152,6 +154,7 @@ def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("forks")
 def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> None:
     remote.refresh()
     with pytest.raises(GaveUp, match="policy worker was restarted"):
@@ -259,7 +262,7 @@ def test_a_thread_that_hangs_is_given_up_and_replaced() -> None:
 
 
 def test_one_can_wait_for_whichever_thread_is_first() -> None:
-    from embodied_rl.processes.handle import wait_for_any
+    from embodied_rl.runtime.processes.handle import wait_for_any
 
     handles = [ThreadHandle(Scorer, f"scorer {number}") for number in range(2)]
     gate = threading.Event()

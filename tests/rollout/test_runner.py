@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.processes.handle import WorkerDied
-from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
+from embodied_rl.runtime.processes.handle import WorkerDied
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 HORIZON, EXECUTED = 30, 4

@@ -78,7 +78,8 @@ def test_a_killed_holder_keeps_nobody_out_nor_do_its_children(tmp_path):
 def test_a_process_id_that_is_used_again_proves_nothing(tmp_path):
     leave(tmp_path, replace(Holder.describe_this_process(), pid=os.getppid()))
     with hold_run(tmp_path, never):
-        pass
+        held = Holder.read(tmp_path / FILE)
+        assert held is not None and held.pid == os.getpid()
 
 
 def test_whoever_leaves_by_an_error_frees_it(tmp_path):
@@ -149,6 +150,17 @@ def test_a_folder_that_is_gone_or_refuses_is_named(tmp_path):
         pass
     with hold_run(tmp_path, never):
         (tmp_path / FILE).unlink()
+
+
+def test_a_full_disk_is_named_and_nothing_else(tmp_path, files_up_to):
+    with (
+        files_up_to(0),
+        pytest.raises(StorageError, match=r"disk is full: could not write .*run\.lock"),
+        hold_run(tmp_path),
+    ):
+        pass
+    with hold_run(tmp_path):  # nothing is left that held it
+        pass
 
 
 def test_a_strangers_lock_file_writes_nothing_to_the_terminal(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 
 pytest.importorskip("transformers")
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import detection
 from embodied_rl.cli.main import main
-from embodied_rl.learning.checkpoint import CheckpointError
 from embodied_rl.runs.other_files import explain_path
 from tests.support.building_checkpoints import lerobot
 from tests.support.using_checkpoints import attach

@@ -15,10 +15,10 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.processes.base import Deadlines, NodeShare
-from embodied_rl.processes.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
-from embodied_rl.processes.interpreter import Interpreter
-from embodied_rl.processes.local import InlineHandle, ProcessHandle
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+from embodied_rl.runtime.processes.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
+from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import NoRoom, RayRuntime
 from embodied_rl.testing.comparison import assert_same

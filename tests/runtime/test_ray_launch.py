@@ -16,11 +16,11 @@ from typing import Any
 import psutil
 import pytest
 
-from embodied_rl.planner.costs import CostFile, Costs, LinearCost
-from embodied_rl.processes.base import NodeShare
-from embodied_rl.ranks.collective import LOOPBACK, make_store
-from embodied_rl.ranks.launch import RankFailed
+from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.ranks.collective import LOOPBACK, make_store
+from embodied_rl.runtime.ranks.launch import RankFailed
 from embodied_rl.runtime.ray.runtime import RayRuntime
+from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
 from tests.support import rank_functions
 from tests.support.ended import gone, wait_for
 from tests.support.ray_nodes import two_nodes
@@ -102,8 +102,8 @@ def test_what_rank_0_says_appears_while_it_runs(runtime: RayRuntime, tmp_path: P
 
 DRIVER = """
 import sys
-from embodied_rl.processes.base import NodeShare
-from embodied_rl.ranks.launch import Stopped
+from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.ranks.launch import Stopped
 from embodied_rl.runtime.ray.runtime import RayRuntime
 from tests.support import rank_functions
 

@@ -6,9 +6,9 @@ import pytest
 
 from embodied_rl.config.schema import AlgoNode, Plan, PolicyNode, SimNode, TrainConfig
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.processes.base import NodeShare
-from embodied_rl.processes.this_machine import ThisMachine
 from embodied_rl.runtime import selection as runtimes
+from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.this_machine import ThisMachine
 
 CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
 

@@ -14,6 +14,8 @@ pytest.importorskip("transformers")
 pytest.importorskip("pyarrow")
 pytest.importorskip("av")
 
+from embodied_rl.actors.learning import shards
+from embodied_rl.actors.learning.checkpoint import load_checkpoint
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.cli.main import main
@@ -22,15 +24,13 @@ from embodied_rl.config.freeze import load_config
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.learning import shards
-from embodied_rl.learning.checkpoint import load_checkpoint
-from embodied_rl.planner.costs import CostFile
-from embodied_rl.planner.stored import expand_stored_plan
-from embodied_rl.replay.storage import ReplayStorage
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline_file import read_timelines
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runs.metrics_file import MetricsWriter, read_metrics
 from embodied_rl.runs.untrusted_files import check_inside, check_name, parse_json, shorten
+from embodied_rl.training.planner.costs import CostFile
+from embodied_rl.training.planner.stored import expand_stored_plan
 from tests.support import building_checkpoints as building
 from tests.support import making_datasets as datasets
 from tests.support import strangers

@@ -15,30 +15,31 @@ import pytest
 pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
-from embodied_rl.bridge.episodes import EpisodeDesk
 from embodied_rl.config.freeze import read_config
-from embodied_rl.deployment.demonstration import read_demonstration
-from embodied_rl.deployment.limits import CommandLimits, EntryLimits
-from embodied_rl.deployment.return_points import load_return_points
+from embodied_rl.deployment.bridge.episodes import EpisodeDesk
+from embodied_rl.deployment.execution.demonstration import read_demonstration
+from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.return_points import load_return_points
+from embodied_rl.deployment.recording.conversion import Conversion
+from embodied_rl.deployment.recording.mcap_reader import RecordingError
+from embodied_rl.deployment.recording.recording_folder import Recording, recover_recording
+from embodied_rl.deployment.recording.robot_file import ROBOT
+from embodied_rl.deployment.recording.topics import RecordedTopic
+from embodied_rl.deployment.robot_simulator.attending import read_end
+from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
+from embodied_rl.deployment.robots.description import CameraEntry, OperatorTopics
+from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader
+from embodied_rl.deployment.robots.mapping import ObservationMapping
+from embodied_rl.deployment.robots.pictures import read_picture
+from embodied_rl.deployment.robots.reading import load_robot, read_robot
+from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
+from embodied_rl.deployment.rosetta.contract_reading import read_contract
+from embodied_rl.deployment.simulated_robot.requests import read_faults
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source, list_trusted_defaults
-from embodied_rl.recording.conversion import Conversion
-from embodied_rl.recording.mcap_reader import RecordingError
-from embodied_rl.recording.recording_folder import Recording, recover_recording
-from embodied_rl.recording.robot_file import ROBOT
-from embodied_rl.recording.topics import RecordedTopic
-from embodied_rl.robot_simulator.attending import read_end
-from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
-from embodied_rl.robots.description import CameraEntry, OperatorTopics
-from embodied_rl.robots.fields import UnusableMessageError, make_reader
-from embodied_rl.robots.mapping import ObservationMapping
-from embodied_rl.robots.pictures import read_picture
-from embodied_rl.robots.reading import load_robot, read_robot
-from embodied_rl.robots.strict_yaml import read_strict_yaml
-from embodied_rl.rosetta.contract_reading import read_contract
-from embodied_rl.simulated_robot.requests import read_faults
-from embodied_rl.transport.in_process import Bus, InProcessTransport
-from embodied_rl.transport.messages import Messages
+from tests.support.demonstrations import describe_episode, make_body, write_episode
 from tests.support.recorded_robot import FakeRun, record_run
 from tests.support.recording import TEXT, open_studio
 from tests.support.robots import change_robot, make_tabletop_messages, write_robot
@@ -107,7 +108,7 @@ def test_a_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_nobody_else_switches_off_the_dead_man_s_switch() -> None:
-    assert "deadman" in list_trusted_defaults(RobotSimulatorConfig)
+    assert {"deadman", "return_points"} <= set(list_trusted_defaults(RobotSimulatorConfig))
 
 
 # messages
@@ -233,6 +234,7 @@ def test_a_factor_in_powers_of_ten(tmp_path: Path) -> None:
 
 # return points and demonstrations
 
+BODY = make_body(1, 1, 10.0)
 LIMITS = CommandLimits((EntryLimits("x", "displacement", -math.inf, math.inf, 1, 5, 50),))
 
 
@@ -270,8 +272,8 @@ def write_header(header: bytes) -> Callable[[Path], None]:
     return write
 
 
-def write_kinds(dtype: Any) -> Callable[[Path], None]:
-    return lambda file: np.savez(file, actions=np.zeros((3, 1), dtype), state=np.zeros((3, 1), dtype))
+def write_kinds(dtype: Any) -> Callable[[Path], object]:
+    return lambda file: write_episode(file, BODY, np.zeros((3, 1), dtype), np.zeros((3, 1), dtype))
 
 
 SPOILT: dict[str, Callable[[Path], object]] = {
@@ -295,12 +297,14 @@ def test_a_demonstration_that_is_none(tmp_path: Path, name: str) -> None:
     file = tmp_path / "episode.npz"
     SPOILT[name](file)
     with pytest.raises(UserError, match=r"episode.npz"):
-        read_demonstration(file, 10.0, (0,))
+        read_demonstration(file, BODY, (0,))
 
 
 def test_a_demonstration_compressed_by_what_nobody_knows(tmp_path: Path) -> None:
     file = tmp_path / "episode.npz"
-    np.savez_compressed(file, actions=np.zeros((3, 1)), state=np.zeros((3, 1)))
+    named = {"actions": np.zeros((3, 1)), "state": np.zeros((3, 1)), **describe_episode(BODY)}
+    np.savez_compressed(file, allow_pickle=False, **named)
+    read_demonstration(file, BODY, (0,))
     sound = file.read_bytes()
     draw = np.random.default_rng(5)
     for _ in range(400):
@@ -309,9 +313,29 @@ def test_a_demonstration_compressed_by_what_nobody_knows(tmp_path: Path) -> None
             spoilt[place] = draw.integers(0, 256)
         file.write_bytes(bytes(spoilt))
         try:
-            read_demonstration(file, 10.0, (0,))
+            read_demonstration(file, BODY, (0,))
         except UserError as error:
             assert "episode.npz" in str(error) or "demonstration" in str(error)
+
+
+def test_a_pipe_in_place_of_points_or_a_demonstration_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match="pipe cannot be read"):
+        load_return_points(tmp_path / "pipe", "arm", LIMITS)
+    with pytest.raises(UserError, match="pipe cannot be read"):
+        read_demonstration(tmp_path / "pipe", BODY, (0,))
+
+
+@pytest.mark.parametrize("success", ["[]", "{}", "1", '"yes"', "null", "true"])
+def test_a_success_that_is_none(success: str) -> None:
+    bus = Bus(lambda: 1, MESSAGES)
+    with InProcessTransport(bus, "stranger") as stranger, InProcessTransport(bus, "bridge") as node:
+        desk = EpisodeDesk(node, OperatorTopics(reset="/reset", outcome="/outcome"), "lift")
+        for topic, text in (("/reset", '{"index": 3}'), ("/outcome", f'{{"index": 3, "success": {success}}}')):
+            stranger.create_publisher(topic, TEXT, "latched").publish(MESSAGES.make(TEXT, data=text))
+            node.spin_once()
+    assert desk.asked is not None and desk.is_over(desk.asked)
+    assert desk.find_label(desk.asked) == ("success" if success == "true" else "")
 
 
 # recordings
@@ -393,7 +417,7 @@ def test_times_beyond_int64(tmp_path: Path) -> None:
 
 def test_many_episodes_that_all_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finding an outcome's episode looks at one, however many there are."""
-    from embodied_rl.recording import episodes
+    from embodied_rl.deployment.recording import episodes
 
     looked: list[int] = []
 

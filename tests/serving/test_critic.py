@@ -15,7 +15,7 @@ from embodied_rl.config.assets import find_asset
 from embodied_rl.critic.critic_file import load_critic
 from embodied_rl.critic.network import ProgressCritic
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.scorers.vlm import VlmConfig, VlmScorer
+from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from embodied_rl.serving.embedded_critic import EmbeddedCritic
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.running import started

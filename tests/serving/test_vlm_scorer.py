@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Camera
-from embodied_rl.scorers.vlm import VlmConfig, VlmScorer
+from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from embodied_rl.serving.embedded_critic import split_bins
 from tests.support.collecting import SPEC
 from tests.support.serving import FakeCritic, Running, make_critic, make_picture, running

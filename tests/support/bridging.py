@@ -7,16 +7,17 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.assembly.loaded import LoadedPolicy, load_policy
-from embodied_rl.bridge.running import Bridge
+from embodied_rl.benchmarks.trials.conducting import ConductedEpisode, EpisodeConductor
 from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.deployment.bridge.motion_files import make_motions
+from embodied_rl.deployment.bridge.running import Bridge
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.simulated_robot.node import SimulatedRobot
+from embodied_rl.deployment.simulated_robot.settings import RobotSettings
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
-from embodied_rl.robots.reading import load_robot
-from embodied_rl.simulated_robot.node import SimulatedRobot
-from embodied_rl.simulated_robot.settings import RobotSettings
-from embodied_rl.transport.in_process import Bus, InProcessTransport
-from embodied_rl.trials.conducting import ConductedEpisode, EpisodeConductor
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import START_NS
@@ -124,7 +125,9 @@ class RealTimeBench:
         self.node.create_subscription("/command", "std_msgs/msg/Float64MultiArray", "command", self._note)
         config = BridgeConfig("tabletop", "ws://in-process", **{"deadman": False, "patience": 0.2, **self.changes})
         node = InProcessTransport(self.bus, "policy_bridge")
-        self.bridge = Bridge(config, self.description or robot, node, self.policy, seconds, threads=False)
+        told = self.description or robot
+        motions = make_motions(config, told)
+        self.bridge = Bridge(config, told, node, self.policy, seconds, threads=False, motions=motions)
         self._due = 0.0
 
     def prepare(self) -> None:
@@ -132,15 +135,16 @@ class RealTimeBench:
         self.run(0.3)
         self.bridge.prepare()
 
-    def run(self, seconds: float) -> None:
-        """Let time pass: the servo steps every 8 ms, the bridge ticks every 10."""
+    def run(self, seconds: float, *, stopped: bool = False) -> None:
+        """Let time pass: the servo steps every 8 ms, the bridge ticks every 10, unless its process is stopped."""
         until = self.now_ns + round(seconds * 1e9)
         while self.now_ns < until:
             self.robot.node.spin_once()
             self.robot.tick()
             self.now_ns += 2_000_000
-            self.bridge.node.spin_once()
-            if self.bridge.controller is not None:
+            if not stopped:
+                self.bridge.node.spin_once()
+            if self.bridge.controller is not None and not stopped:
                 self._tick()
             self.node.spin_once()
             self.now_ns += 6_000_000

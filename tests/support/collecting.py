@@ -9,11 +9,11 @@ import torch
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.processes.handle import Handle
-from embodied_rl.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.control.core import DeploymentCore
-from embodied_rl.control.settings import CoreSettings, StreamRule
-from embodied_rl.deployment.limits import CommandLimits, EntryLimits
-from embodied_rl.deployment.messages import Chunk, ChunkRefusal, ChunkRequest
-from embodied_rl.deployment.settings import Settings
-from embodied_rl.deployment.tick import Mode, OperatorInput, State, Stream, Tick
+from embodied_rl.deployment.control.core import DeploymentCore
+from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
+from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest
+from embodied_rl.deployment.execution.settings import Settings
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Stream, Tick
 
 HORIZON = 10
 JOINTS = ("shoulder", "elbow")

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 
 from embodied_rl.config.schema import DistillNode, RewardNode
-from embodied_rl.heads.base import Labels
-from embodied_rl.heads.noting import list_columns
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.ranks.collective import Ranks
-from embodied_rl.reward.distiller import Distiller, DistillerOptions
+from embodied_rl.judge.heads.base import Labels
+from embodied_rl.judge.heads.noting import list_columns
+from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from tests.support.collecting import SPEC
 from tests.support.heads import INPUTS, pack

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Actor, Decision, Evaluation, NoiseKeys, TensorSpec, Trace
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.runtime.processes.handle import WorkerDied
 from tests.support.echo_simulator import HORIZON, EchoSimulator, code
 
 EXECUTED = 2

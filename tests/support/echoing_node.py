@@ -7,9 +7,9 @@ import json
 import sys
 import threading
 
-from embodied_rl.transport.environment import RosEnvironment
-from embodied_rl.transport.opening import open_transport
-from embodied_rl.transport.qos import QoS
+from embodied_rl.deployment.transport.environment import RosEnvironment
+from embodied_rl.deployment.transport.opening import open_transport
+from embodied_rl.deployment.transport.qos import QoS
 
 TYPES = {"joints": "sensor_msgs/msg/JointState", "image": "sensor_msgs/msg/Image"}
 KEPT = QoS(depth=300)

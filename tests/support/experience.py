@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.algorithms.batch import Batch
-from embodied_rl.algorithms.clipped import ClippedConfig, ClippedUpdate
-from embodied_rl.algorithms.grpo import GRPO, GRPOConfig
-from embodied_rl.algorithms.ppo import PPO, PPOConfig
-from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import Actor, Evaluation, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
-from embodied_rl.ranks.collective import Ranks
+from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.algorithms.batch import Batch
+from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
+from embodied_rl.training.algorithms.grpo import GRPO, GRPOConfig
+from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from embodied_rl_policies.pocket import Pocket
 
 EXECUTED, MODEL_DIM = 2, 3

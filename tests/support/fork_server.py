@@ -1,7 +1,7 @@
 """A process that has imported what commands import, and forks itself for each that a test starts.
 
 A new interpreter imports for seconds before its command begins. A fork of this process begins at once, and does what
-`python -m <module> <words>` does: `tests/processes/test_forked.py` compares.
+`python -m <module> <words>` does: `tests/runtime/processes/test_forked.py` compares.
 
     python -m tests.support.fork_server <descriptor of a socket>
 """
@@ -17,15 +17,16 @@ import time
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 
-from tests.support.forks import LARGEST, MOST, Start
+from tests.support.forks import LARGEST, MOST, SERVER, Start, name_process
 
 IMPORTED = (
     "embodied_rl.cli.run_command", "embodied_rl.cli.help", "embodied_rl.commands.train", "embodied_rl.commands.eval",
-    "embodied_rl.training.loop", "embodied_rl.planner.auto", "embodied_rl.assembly.outline",
-    "embodied_rl.algorithms.ppo", "embodied_rl_policies.pocket", "embodied_rl_sims.tabletop.simulator", "torch._dynamo",
-    "PIL.Image",
+    "embodied_rl.training.loop", "embodied_rl.training.planner.auto", "embodied_rl.assembly.outline",
+    "embodied_rl.training.algorithms.ppo", "embodied_rl_policies.pocket", "embodied_rl_sims.tabletop.simulator",
+    "torch._dynamo", "PIL.Image",
 )  # fmt: skip
 """Modules whose import starts no thread, and depends on no variable that a test sets (`forked.py` sees to that)."""
+OWN_NAME = Path("/proc/self/comm").read_text().strip()
 _ABOVE = 512
 """Descriptors below are closed, but for those that a fork is given."""
 
@@ -55,6 +56,7 @@ def serve(asking: socket.socket) -> None:
         for descriptor in descriptors:
             os.close(descriptor)
         asking.send(str(pid).encode())
+    name_process(OWN_NAME)
     asking.detach()
     become(start, descriptors)
 
@@ -116,13 +118,14 @@ def _place(descriptors: list[int], numbers: list[int]) -> None:
 
 def _serve_below() -> None:
     """Fork a server for the children of this process, while it has one thread and has computed nothing."""
-    from embodied_rl.processes.process import STOP_SIGNALS
+    from embodied_rl.runtime.processes.process import STOP_SIGNALS
     from tests.support.forked_children import fork_children
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if os.fork() == 0:
         ours.close()
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # as when a run starts a process
+        name_process(SERVER)
         serve(theirs)
         sys.exit()
     theirs.close()

@@ -6,11 +6,14 @@ import resource
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import IO, TypeAlias
 
+from embodied_rl.runtime.processes import process as processes
+from tests.support.forked_children import fork_children
 from tests.support.forks import Forked, Start, ask_for_fork, is_fit, receive_word
 
 _OWN = dict(os.environ)
@@ -40,7 +43,7 @@ def start(
         out: for its output and errors.
         fresh: whether it has to be a new interpreter: forks share the seed of `hash`, and import nothing anew.
         children: whether what a fork starts in turn are forks as well. They cannot be told by their command lines, and
-            the server that forks them is one more child.
+            the server that forks them is one more child, which `Process.children` leaves out.
     """
     if fresh or (paths := _find_paths(environment)) is None:
         return subprocess.Popen(
@@ -62,6 +65,20 @@ def start(
     )
     with open(os.devnull) as nothing:
         return ask_for_fork(_server().socket, asked, [nothing.fileno(), out.fileno(), out.fileno()])
+
+
+@contextmanager
+def fork_own_children() -> Iterator[None]:
+    """Have the server fork the ranks and workers that this process starts meanwhile."""
+    if sys.platform != "linux" or _NVIDIA.exists():
+        yield
+        return
+    before = processes.subprocess
+    fork_children(_server().socket, _OWN)
+    try:
+        yield
+    finally:
+        processes.subprocess = before
 
 
 def _find_paths(environment: Mapping[str, str]) -> list[str] | None:

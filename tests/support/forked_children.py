@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import IO, Any
 
-from embodied_rl.processes import process as processes
+from embodied_rl.runtime.processes import process as processes
 from tests.support.forks import Forked, Start, ask_for_fork, is_fit
 
 _OWN_COMMAND = [sys.executable, "-P", "-c"]

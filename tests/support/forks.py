@@ -15,6 +15,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 
 LARGEST = 2**17
 """Bytes of a message."""
@@ -22,9 +23,12 @@ MOST = 64
 """Descriptors of a message."""
 HARMLESS = re.compile(
     r"PYTHONPATH|PYTEST_\w+|XDG_CACHE_HOME|EMBODIED_RL_\w+|RAY_\w+|HF_\w+|\w+_TOKEN|TORCHINDUCTOR_CACHE_DIR|"
+    r"PYTHONBREAKPOINT|"  # Ray sets it, for its own debugger
     r"RANK|LOCAL_RANK|WORLD_SIZE|MASTER_ADDR|MASTER_PORT|TORCHELASTIC_USE_AGENT_STORE|GLOO_SOCKET_IFNAME|PATIENCE"
 )
 """Variables that no import of the server reads."""
+SERVER = "forks-for-tests"
+"""The name of a process that forks what another one starts; at most 15 letters."""
 _TAKE_IN_ORPHANS = 36  # PR_SET_CHILD_SUBREAPER of prctl(2)
 _ASKING = threading.Lock()
 
@@ -109,6 +113,19 @@ def ask_for_fork(server: socket.socket, start: Start, descriptors: Sequence[int]
     with _ASKING, _take_in_orphans():
         socket.send_fds(server, [start.encode()], descriptors)
         return Forked(int(receive_word(server)))
+
+
+def name_process(name: str) -> None:
+    """Give this process a name, which `is_fork_server` reads."""
+    Path("/proc/self/comm").write_text(name)
+
+
+def is_fork_server(pid: int) -> bool:
+    """Return whether a process serves forks; one that is gone does not."""
+    try:
+        return Path(f"/proc/{pid}/comm").read_text() == f"{SERVER}\n"
+    except OSError:
+        return False
 
 
 def is_fit(environment: Mapping[str, str], own: Mapping[str, str], others: Collection[str] = ()) -> bool:

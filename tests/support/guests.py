@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Observation, Unavailable
-from embodied_rl.processes.interpreter import find_folder_of
+from embodied_rl.runtime.processes.interpreter import find_folder_of
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 

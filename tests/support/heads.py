@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.heads.base import Head, HeadOptions, Labels
-from embodied_rl.heads.choice import make_head
-from embodied_rl.heads.inputs import HeadInputs
+from embodied_rl.judge.heads.base import Head, HeadOptions, Labels
+from embodied_rl.judge.heads.choice import make_head
+from embodied_rl.judge.heads.inputs import HeadInputs
 from tests.support.collecting import SPEC
 
 WORDS = "go left"

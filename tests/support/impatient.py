@@ -3,7 +3,7 @@
 import sys
 
 from embodied_rl.cli.main import main
-from embodied_rl.ranks import launch as ranks
+from embodied_rl.runtime.ranks import launch as ranks
 
 if __name__ == "__main__":
     ranks.GRACE = 1.0

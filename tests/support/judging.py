@@ -8,7 +8,7 @@ import numpy as np
 
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal, Relation
 from embodied_rl.interfaces.scorer import Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits
-from embodied_rl.judging.service import ServiceLimits
+from embodied_rl.judge.requests.service import ServiceLimits
 from tests.support.collecting import SPEC
 
 LIMITS = ServiceLimits(in_flight=8, timeout=30.0)

@@ -12,9 +12,9 @@ from embodied_rl.datasets.record import Record
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, Operated, SimulatorSpec, StepResult
-from embodied_rl.processes.local import wrap_simulator
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.processes.local import wrap_simulator
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 TABLETOP = SimNode("tabletop")
 HEIGHT, WIDTH = 2, 3

@@ -10,9 +10,9 @@ import torch
 from embodied_rl.actors.critics import make_critic
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Camera, Observation, SimulatorSpec, Task
+from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl_policies.pocket import Pocket
 
 MODEL_DIM = 4

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import torch
 
-from embodied_rl.processes.base import BoardReader
-from embodied_rl.processes.interpreter import find_folder_of
-from embodied_rl.ranks.launch import PeerLost, Ranks, raise_on_signals, stop_on_signals
+from embodied_rl.runtime.processes.base import BoardReader
+from embodied_rl.runtime.processes.interpreter import find_folder_of
+from embodied_rl.runtime.ranks.launch import PeerLost, Ranks, raise_on_signals, stop_on_signals
+from tests.support.sleeping import wait_for_signal
 
 
 def average(config: dict, ranks: Ranks) -> list[torch.Tensor | None]:
@@ -73,14 +74,14 @@ def fail_at_the_end(config: object, ranks: Ranks) -> None:
 
 def stall(config: object, ranks: Ranks) -> None:
     if ranks.rank == 1:
-        time.sleep(900)
+        wait_for_signal()
     ranks.barrier()
 
 
 def fail_like_a_lost_peer(config: object, ranks: Ranks) -> None:
     """Rank 0 takes a failure of its own for that of another rank, which is busy."""
     if ranks.rank == 1:
-        time.sleep(900)
+        wait_for_signal()
     raise PeerLost("rank 0 lost the others: its storage cannot be resized")
 
 
@@ -88,7 +89,7 @@ def report_and_wait(config: str, ranks: Ranks) -> None:
     """Every rank writes its process id, then waits for long."""
     Path(config, f"{ranks.rank}.tmp").write_text(str(os.getpid()))
     Path(config, f"{ranks.rank}.tmp").rename(Path(config, f"{ranks.rank}.pid"))
-    time.sleep(900)
+    wait_for_signal()
 
 
 def fail_beside_a_busy_rank(config: str, ranks: Ranks) -> None:
@@ -96,7 +97,7 @@ def fail_beside_a_busy_rank(config: str, ranks: Ranks) -> None:
     ranks.barrier()
     if ranks.rank == 0:
         raise KeyError("the first cause")
-    time.sleep(900)
+    wait_for_signal()
 
 
 def loop_until_stopped(config: str, ranks: Ranks) -> int:
@@ -147,12 +148,12 @@ def stop_at_once(config: str, ranks: Ranks) -> None:
     """Where all is saved, and nothing is worth waiting for."""
     with raise_on_signals(ranks):
         Path(config, f"{ranks.rank}.pid").write_text(str(os.getpid()))
-        time.sleep(900)
+        wait_for_signal()
 
 
 def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     """Each rank has a role of its own beside it, in its bundle."""
-    from embodied_rl.processes.base import Deadlines, NodeShare
+    from embodied_rl.runtime.processes.base import Deadlines, NodeShare
     from embodied_rl.runtime.ray import cluster
     from embodied_rl.runtime.ray.runtime import RayRuntime
 
@@ -164,7 +165,7 @@ def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     if config:
         Path(config, f"{ranks.rank}.tmp").write_text(f"{os.getpid()} {handle.pid}")
         Path(config, f"{ranks.rank}.tmp").rename(Path(config, f"{ranks.rank}.pid"))
-        time.sleep(900)
+        wait_for_signal()
     return ranks.gather((handle._where.bundle if handle._where else -1, there == cluster.find_own_node()))
 
 

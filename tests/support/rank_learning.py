@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.interfaces.sim import Source
-from embodied_rl.ranks.collective import Ranks
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from tests.support.experience import make_actor, make_rollout, split
 
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.transport.in_process import Bus, InProcessTransport
-from embodied_rl.transport.interface import Endpoint
-from embodied_rl.transport.messages import Messages
-from embodied_rl.transport.qos import QoS
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.deployment.transport.interface import Endpoint
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.deployment.transport.qos import QoS
 
 _BUS: list[Bus] = []
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.deployment.recording.robot_file import write_robot
+from embodied_rl.deployment.recording.steps import STEPS, ControlStep
+from embodied_rl.deployment.recording.topics import list_topics
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.sim import Source
-from embodied_rl.recording.robot_file import write_robot
-from embodied_rl.recording.steps import STEPS, ControlStep
-from embodied_rl.recording.topics import list_topics
-from embodied_rl.robots.description import RobotDescription
-from embodied_rl.robots.reading import load_robot
-from embodied_rl.transport.messages import Messages
 from tests.support.recording import Studio, open_studio
 
 JOINT_NAMES = ("joint1", "finger1", "finger2")
@@ -84,12 +84,13 @@ class FakeRun:
 
     def run_episode(
         self, number: int, sources: Sequence[Source], words: str = "lift the red cube", lost: Iterable[int] = (),
-        blind: Iterable[int] = (), **changed: Any,
+        blind: Iterable[int] = (), first: int = 0, **changed: Any,
     ) -> None:  # fmt: skip
         """Run as many control steps as there are sources.
 
         Args:
             number: of the episode. lost: steps whose text is not recorded. blind: steps before which no picture comes.
+            first: number of the first step.
             changed: values of `ControlStep` that every step has.
         """
         self.truth.append([])
@@ -101,7 +102,7 @@ class FakeRun:
             proposed = None if source is Source.HOLD else (executed + np.float32(source == Source.SAFETY)).astype("f4")
             observed = {topic.name: time_ns for topic in self.robot.topics.values()} if self.observed else {}
             said = ControlStep(
-                time_ns if self.observed else time_ns + 1_000_000, number, step, "run", source,
+                time_ns if self.observed else time_ns + 1_000_000, number, first + step, "run", source,
                 None if proposed is None else tuple(map(float, proposed)), tuple(map(float, executed)),
                 instruction=words, policy_version=3, sequence=step // 4, observed=observed,
             )  # fmt: skip

@@ -5,11 +5,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_rl.recording.bag_writer import BagSettings, BagWriter
-from embodied_rl.recording.recorder import RecordingReport, TopicRecorder
-from embodied_rl.recording.topics import RecordedTopic
-from embodied_rl.transport.in_process import Bus, InProcessTransport
-from embodied_rl.transport.messages import Messages
+from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
+from embodied_rl.deployment.recording.recorder import RecordingReport, TopicRecorder
+from embodied_rl.deployment.recording.topics import RecordedTopic
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.deployment.transport.messages import Messages
 from tests.support.transports import START_NS
 
 JOINTS, IMAGE, TEXT = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "std_msgs/msg/String"

@@ -10,11 +10,11 @@ import numpy as np
 import yaml
 
 from embodied_rl.config.compose import find_config_folder
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.reading import read_robot
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.description import PolicyDescription
-from embodied_rl.robots.description import RobotDescription
-from embodied_rl.robots.reading import read_robot
-from embodied_rl.transport.in_process import Bus, InProcessTransport
-from embodied_rl.transport.messages import Messages
 
 JOINTS = tuple(f"joint{number}" for number in range(1, 8))
 

@@ -15,6 +15,7 @@ from safetensors.torch import load_file
 
 from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.forked import start
+from tests.support.forks import is_fork_server
 
 DEADLINE = 240.0
 ITERATIONS = 6
@@ -34,8 +35,10 @@ SMALL = (
     "algo.critic_steps=3",
     "algo.critic_warmup=1",
     "logger.tensorboard=false",
+    "train.film=false",
 )
 TABLETOP = ("sim.horizon=8", "sim.image_size=16")
+FILMED = tuple(word for word in SMALL if not word.startswith("train.film="))
 REACHING = ("sim.name=reaching",)
 
 
@@ -117,7 +120,9 @@ class Process:
         return (self.folder / "output.txt").read_text()
 
     def children(self) -> list[psutil.Process]:
-        return psutil.Process(self.process.pid).children(recursive=True)
+        """Every process below it, but those that fork them for it."""
+        found = psutil.Process(self.process.pid).children(recursive=True)
+        return [each for each in found if not is_fork_server(each.pid)]
 
     def check_nothing_is_left(self) -> None:
         """No process of the run outlives it by more than a few seconds, and no shared memory."""
@@ -163,7 +168,14 @@ def _is_used(segment: str) -> bool:
 
 @contextmanager
 def started(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
-    """A running command; ended with everything it started, if it has not ended by itself."""
+    """A running command; ended with everything it started, if it has not ended by itself. Its processes are forks."""
+    with ending(Process(make(folder), arguments, environment, children=True)) as process:
+        yield process
+
+
+@contextmanager
+def started_apart(folder: Path, *arguments: str, **environment: str) -> Iterator[Process]:
+    """The same where the processes that it starts are new interpreters, which have command lines of their own."""
     with ending(Process(make(folder), arguments, environment)) as process:
         yield process
 

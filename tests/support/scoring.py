@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerTraits
-from embodied_rl.judging.service import ScoreService, ServiceLimits
+from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
 
 DEADLINE = 60.0
 Answer = Callable[[ScoreRequest], Score]

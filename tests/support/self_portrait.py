@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.processes.local import ProcessHandle
+from embodied_rl.runtime.processes.local import ProcessHandle
+from tests.support.sleeping import wait_for_signal
 
 
 def draw() -> dict[str, Any]:
@@ -79,7 +79,7 @@ def main(end: str) -> None:
     """Print the portrait; then leave with a code, fail, or wait."""
     print(json.dumps(draw_child() if end == "child" else draw()), flush=True)
     if end == "wait":
-        time.sleep(600)
+        wait_for_signal()
     if end == "fail":
         raise RuntimeError("as it was told")
     sys.exit(0 if end == "child" else int(end))

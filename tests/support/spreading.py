@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.algorithms.ppo import PPO, PPOConfig
+from embodied_rl.actors.learning import checkpoint, sharded, shards, trainable
+from embodied_rl.actors.learning.weights import gather_whole, publish_weights
 from embodied_rl.checkpoints.policy_file import load_actor, save_actor
 from embodied_rl.config.schema import LoraNode
-from embodied_rl.learning import checkpoint, sharded, shards, trainable
-from embodied_rl.learning.weights import gather_whole, publish_weights
-from embodied_rl.ranks.launch import Ranks
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.ranks.launch import Ranks
+from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from tests.support import experience
 
 ENVS = (3, 6)

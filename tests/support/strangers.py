@@ -15,10 +15,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from embodied_rl.actors.learning.checkpoint import save_checkpoint
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
-from embodied_rl.learning.checkpoint import save_checkpoint
 from embodied_rl.rollout.timeline import INFER, RANK, Span, Timeline
 from embodied_rl.rollout.timeline_file import keep_timelines
 from tests.support import building_checkpoints as building

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.config.schema.robot import FaultsNode
-from embodied_rl.deployment.limits import CommandLimits, EntryLimits
-from embodied_rl.robots.description import (
+from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
+from embodied_rl.deployment.robots.description import (
     ActionEntry,
     CameraEntry,
     CommandTopic,
@@ -23,11 +23,11 @@ from embodied_rl.robots.description import (
     Term,
     Topic,
 )
-from embodied_rl.simulated_robot.node import SimulatedRobot, Watcher
-from embodied_rl.simulated_robot.settings import RobotSettings
-from embodied_rl.transport.in_process import Bus, InProcessTransport
-from embodied_rl.transport.interface import Transport
-from embodied_rl.transport.qos import QoS
+from embodied_rl.deployment.simulated_robot.node import SimulatedRobot, Watcher
+from embodied_rl.deployment.simulated_robot.settings import RobotSettings
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.deployment.transport.interface import Transport
+from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import LONG_S

@@ -8,12 +8,13 @@ import sys
 import time
 from pathlib import Path
 
-from embodied_rl.processes.handle import RunFailed
-from embodied_rl.ranks import launch as local
-from embodied_rl.ranks import torchrun
-from embodied_rl.ranks.launch import Ranks
-from embodied_rl.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.ranks import launch as local
+from embodied_rl.runtime.ranks import torchrun
+from embodied_rl.runtime.ranks.launch import Ranks
+from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 from tests.support import rank_functions
+from tests.support.sleeping import wait_for_signal
 
 
 def agree(config: object, ranks: Ranks) -> list:
@@ -41,7 +42,7 @@ def fail_while_rank_0_is_stopped(config: str, ranks: Ranks) -> None:
             time.sleep(0.01)
         time.sleep(2)  # it says so meanwhile
         os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(900)
+        wait_for_signal()
 
 
 def launched() -> object:

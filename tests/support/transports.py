@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.transport.environment import RosEnvironment
-from embodied_rl.transport.in_process import Bus, InProcessTransport
-from embodied_rl.transport.interface import Subscription, Transport
-from embodied_rl.transport.opening import has_ros, open_transport
-from embodied_rl.transport.qos import QoS
+from embodied_rl.deployment.transport.environment import RosEnvironment
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.deployment.transport.interface import Subscription, Transport
+from embodied_rl.deployment.transport.opening import has_ros, open_transport
+from embodied_rl.deployment.transport.qos import QoS
 
 LONG_S = 30.0
 """A deadline for what comes at once, on however busy a machine."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.algorithms.ppo import PPO, PPOConfig
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from tests.support.reaching import wait_for
 
 

@@ -1,11 +1,11 @@
-"""Writes invented episodes to the replay storage in a folder, until it is killed: for tests/replay/test_files.py."""
+"""Writes invented episodes to the replay storage in a folder, until killed: for tests/rollout/replay/test_files.py."""
 
 import sys
 from pathlib import Path
 
 import numpy as np
 
-from embodied_rl.replay.storage import ReplayStorage
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from tests.support.replaying import Script, layout
 
 

@@ -10,7 +10,7 @@ import torch
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
 from tests.support.example import lay_out
-from tests.support.running import SMALL, TABLETOP, complete, with_plan
+from tests.support.running import FILMED, SMALL, TABLETOP, complete, with_plan
 
 PLUGIN = """
 [embodied_rl.sims]
@@ -23,8 +23,8 @@ Result = tuple[int, str, str]
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run on two ranks."""
-    return complete(tmp_path_factory.mktemp("reference"), "train", *SMALL, *TABLETOP)
+    """A finished run on two ranks, with films."""
+    return complete(tmp_path_factory.mktemp("reference"), "train", *FILMED, *TABLETOP)
 
 
 @pytest.fixture(scope="session")

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.actors.learning.weights import Weights
 from embodied_rl.interfaces.curriculum import EpisodeRecord
-from embodied_rl.learning.weights import Weights
-from embodied_rl.processes.handle import GaveUp, WorkerDied, WorkerError
-from embodied_rl.processes.thread import ThreadHandle
 from embodied_rl.rollout.timeline import Timeline
+from embodied_rl.runtime.processes.handle import GaveUp, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import CollectorReport
 from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, PublishedWeights, WorkerStart

@@ -21,6 +21,7 @@ from tests.support.running import (
     figures,
     in_chunk,
     started,
+    started_apart,
 )
 
 pytestmark = pytest.mark.process
@@ -218,7 +219,7 @@ def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, t
 def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None:
     """A worker killed in a chunk of training, and one that evaluates, are replaced; what was lost is counted."""
     settings = (*SMALL, *REACHING, "plan=split", "sim.marks=.", "sim.hold=8")
-    with started(tmp_path, "train", *settings, PYTHONPATH=plugin_path) as process:
+    with started_apart(tmp_path, "train", *settings, PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: len(in_chunk(tmp_path, 8)) == 2), process.output()
         workers = {child.pid: child for child in process.children() if "processes.worker" in " ".join(child.cmdline())}
         training = [workers.pop(pid) for pid in in_chunk(tmp_path, 8)]

@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.running import REACHING, SMALL, Process, assert_same, complete, started
+from tests.support.running import REACHING, SMALL, Process, assert_same, complete, started_apart
 
 pytestmark = pytest.mark.process
 
@@ -92,7 +92,7 @@ def go_on(folder: Path) -> None:
 
 
 def continued(folder: Path, plugin_path: str) -> Path:
-    with started(folder, "train", "resume=last", PYTHONPATH=plugin_path) as process:
+    with started_apart(folder, "train", "resume=last", PYTHONPATH=plugin_path) as process:
         code, output = process.finish()
         assert code == 0, output
         assert process.run is not None
@@ -111,7 +111,7 @@ CASES = [
 def test_a_killed_rank_is_named_and_leaves_no_trace(
     plan: str, moment: str, references: References, plugin_path: str, tmp_path: Path
 ) -> None:
-    with started(tmp_path, *training(plan), PYTHONPATH=plugin_path) as process:
+    with started_apart(tmp_path, *training(plan), PYTHONPATH=plugin_path) as process:
         rank = wait_until_within(process, tmp_path, moment)
         os.kill(rank.pid, signal.SIGKILL)
         go_on(tmp_path)
@@ -129,7 +129,7 @@ def test_a_killed_rank_is_named_and_leaves_no_trace(
 
 @pytest.mark.parametrize("moment", [pytest.param("rollout", marks=pytest.mark.slow), "update"])
 def test_a_killed_driver_leaves_no_trace(moment: str, references: References, plugin_path: str, tmp_path: Path) -> None:
-    with started(tmp_path, *training("colocated"), PYTHONPATH=plugin_path) as process:
+    with started_apart(tmp_path, *training("colocated"), PYTHONPATH=plugin_path) as process:
         wait_until_within(process, tmp_path, moment)
         process.kill()
         go_on(tmp_path)

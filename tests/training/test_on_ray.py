@@ -19,7 +19,7 @@ from tests.support.running import (
     assert_same,
     complete,
     figures,
-    started,
+    started_apart,
 )
 
 pytest.importorskip("ray")
@@ -44,7 +44,7 @@ def actors(process: Process, title: str) -> list[psutil.Process]:
 def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Path) -> None:
     settings = ("train", *SMALL, *REACHING, *AHEAD, "staleness=0")
     undisturbed = complete(tmp_path / "undisturbed", *settings, PYTHONPATH=plugin_path)
-    with started(tmp_path / "disturbed", *settings, *RAY, PYTHONPATH=plugin_path, **TOKEN) as process:
+    with started_apart(tmp_path / "disturbed", *settings, *RAY, PYTHONPATH=plugin_path, **TOKEN) as process:
         assert process.wait_until(lambda: process.iterations() >= 2), process.output()
         os.kill(actors(process, "ray::Host")[0].pid, signal.SIGKILL)
         code, output = process.finish()
@@ -64,7 +64,7 @@ def test_a_learner_killed_within_an_update_ends_the_run_and_resume_goes_on_to_th
     long = [f"{key}={value}" for key, value in changed.items()]
     settings = ("train", *kept, *REACHING, *AHEAD, "staleness=0", *long, f"sim.marks={tmp_path}", *RAY)
     environment = {"PYTHONPATH": plugin_path, **TOKEN}
-    with started(tmp_path / "disturbed", *settings, **environment) as process:
+    with started_apart(tmp_path / "disturbed", *settings, **environment) as process:
         assert process.wait_until(lambda: chunks(tmp_path) == [9, 9]), process.output()
         (rank,) = actors(process, "ray::RankHost")
         time.sleep(0.15)  # an update takes about a second
@@ -74,7 +74,7 @@ def test_a_learner_killed_within_an_update_ends_the_run_and_resume_goes_on_to_th
         assert process.iterations() == 2
     assert code == 1 and re.search(rf"rank 0 failed first:\nrank 0 \(pid {rank.pid} on node ", output), output
     undisturbed = complete(tmp_path / "undisturbed", *settings, **environment)
-    with started(tmp_path / "disturbed", "train", "resume=last", **environment) as process:
+    with started_apart(tmp_path / "disturbed", "train", "resume=last", **environment) as process:
         code, output = process.finish()
         assert code == 0 and process.run is not None, output
         assert_same(process.run, undisturbed)
@@ -96,7 +96,7 @@ def test_staleness_is_bounded_there_too(plugin_path: str, tmp_path: Path) -> Non
 def test_a_simulator_killed_within_a_chunk_costs_its_own_episodes(plugin_path: str, tmp_path: Path) -> None:
     apart = ("plan=split", "plan.ranks=1", "plan.rollout_workers=2", "plan.workers=2", "mode=async", "sim.seconds=0.1")
     settings = ("train", *SMALL, *REACHING, *apart, f"sim.marks={tmp_path}", *RAY)
-    with started(tmp_path, *settings, PYTHONPATH=plugin_path, **TOKEN) as process:
+    with started_apart(tmp_path, *settings, PYTHONPATH=plugin_path, **TOKEN) as process:
         assert process.wait_until(lambda: process.iterations() >= 2), process.output()
         assert process.wait_until(lambda: bool(in_chunk(tmp_path))), process.output()
         os.kill(in_chunk(tmp_path)[0], signal.SIGKILL)
@@ -116,7 +116,7 @@ def in_chunk(folder: Path) -> list[int]:
 def test_a_killed_policy_worker_costs_nothing(plugin_path: str, tmp_path: Path) -> None:
     settings = ("train", *SMALL, *REACHING, "sim.seconds=0.05", "plan.ranks=1", "plan.policy=process")
     undisturbed = complete(tmp_path / "undisturbed", *settings, PYTHONPATH=plugin_path)
-    with started(tmp_path / "disturbed", *settings, *RAY, PYTHONPATH=plugin_path, **TOKEN) as process:
+    with started_apart(tmp_path / "disturbed", *settings, *RAY, PYTHONPATH=plugin_path, **TOKEN) as process:
         assert process.wait_until(lambda: process.iterations() >= 2), process.output()
         (worker,) = actors(process, "ray::Host")
         os.kill(worker.pid, signal.SIGKILL)

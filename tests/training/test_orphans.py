@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.running import REACHING, SMALL, Process, in_chunk, started
+from tests.support.running import REACHING, SMALL, Process, in_chunk, started, started_apart
 
 pytestmark = pytest.mark.process
 
@@ -86,7 +86,7 @@ def test_after_a_signal(kind: str, plan: str, plugin_path: str, tmp_path: Path) 
 def test_after_the_driver_was_killed(plan: str, plugin_path: str, tmp_path: Path) -> None:
     """While every simulator is in a chunk that takes an hour: nobody can read that the other end is gone."""
     hanging = {"sim__fault": "hang", "sim__fault_call": "8", "sim__marks": str(tmp_path)}
-    with started(tmp_path, *training(plan, **hanging), PYTHONPATH=plugin_path) as process:
+    with started_apart(tmp_path, *training(plan, **hanging), PYTHONPATH=plugin_path) as process:
         simulators = {"colocated": 2, "split": 4, "ahead": 2}[plan]
         assert process.wait_until(lambda: len(in_chunk(tmp_path, 9)) == simulators), process.output()
         assert len(process.children()) == DESCENDANTS[plan]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.config.schema import Plan
-from embodied_rl.ranks.collective import Ranks
+from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training import patience
 from embodied_rl.training.sources import SharedExperience
 

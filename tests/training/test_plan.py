@@ -9,15 +9,15 @@ import pytest
 from embodied_rl.config.compose import compose_config
 from embodied_rl.config.freeze import load_config
 from embodied_rl.config.schema import TrainConfig
-from embodied_rl.planner import choice, profile
-from embodied_rl.planner.costs import CostFile, Costs, LinearCost
-from embodied_rl.planner.model import Workload
-from embodied_rl.planner.profile import StageSamples, choose_sizes
-from embodied_rl.planner.resources import Resources
-from embodied_rl.planner.search import choose_allocation
-from embodied_rl.processes.handle import WorkerDied
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
+from embodied_rl.runtime.processes.handle import WorkerDied
+from embodied_rl.training.planner import choice, profile
+from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
+from embodied_rl.training.planner.model import Workload
+from embodied_rl.training.planner.profile import StageSamples, choose_sizes
+from embodied_rl.training.planner.resources import Resources
+from embodied_rl.training.planner.search import choose_allocation
 from tests.support.running import REACHING, SMALL
 
 PLAN = ("plan", *(word for word in SMALL if not word.startswith("run.")), *REACHING)

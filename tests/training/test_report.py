@@ -17,6 +17,13 @@ def test_a_run_on_two_ranks_films_the_same_episodes_before_and_after(reference: 
     assert all((reference / "videos" / f"pair_{index}.mp4").is_file() for index in range(4))
 
 
+def test_without_films_the_page_stands_all_the_same(split_reference: Path) -> None:
+    """By `train.film=false`."""
+    assert not (split_reference / "videos").exists() or not [*(split_reference / "videos").rglob("*.mp4")]
+    page = (split_reference / PAGE).read_text()
+    assert "exact McNemar test on 4 equal episodes" in page and "<video" not in page
+
+
 def test_reports_before_and_after_say_what_was_trained_and_why_episodes_failed(reference: Path) -> None:
     for name in ("before", "after"):
         report = json.loads((reference / "eval" / name / "report.json").read_text())

@@ -9,7 +9,7 @@ import pytest
 
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
-from embodied_rl.reward import guard
+from embodied_rl.judge.reward import guard
 from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import POLICY, SMALL, TABLETOP, assert_learned_alike, with_plan
 from tests.support.stopping import assert_stopped_goes_on_alike

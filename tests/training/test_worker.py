@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.actors.learning.weights import publish_weights
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.learning.weights import publish_weights
-from embodied_rl.processes.board import SharedBoard
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
+from embodied_rl.runtime.processes.board import SharedBoard
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.training import rollout_worker

@@ -172,6 +172,8 @@ class SftConfig:
     """Where the run lives."""
     eval_episodes: int = at_least(1, 512, at_most=MOST_EPISODES)
     """Episodes of the evaluation at the end."""
+    film: bool = True
+    """Film some of those episodes, which takes ffmpeg and a simulator that shows something."""
     export: str | None = None
     """File that also receives the weights in half precision; null writes none."""
     plan: Plan = field(default_factory=Plan)

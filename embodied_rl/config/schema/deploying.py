@@ -36,7 +36,8 @@ class BridgeConfig:
     episodes: bool = False
     """Act in episodes alone: from when one is asked for over the robot's topics until its outcome."""
     seed: int | None = at_least(0, None)
-    """Fixes the policy's noise in episodes that are asked for over topics; null: chunks start from the noise's mean."""
+    """Fixes the policy's noise in episodes that are asked for over topics, and which return points are drawn; null:
+    chunks start from the noise's mean, and each start draws other points."""
     requests: int = at_least(2, 20, at_most=1000)
     """Requests by which the policy's latency is measured before the robot moves."""
     patience: float = at_least(0.1, 20.0)
@@ -45,6 +46,14 @@ class BridgeConfig:
     """Leave after so many seconds; null: at Ctrl-C."""
     record: str | None = None
     """New folder of a recording of all topics, made by another process; `collect from=` makes a dataset of it."""
+    return_points: str | None = None
+    """File of return points (JSON), made with the first one. The operator's button go_back sends the robot to one of
+    the task, the more likely the more often the task failed from there; store adds the present place."""
+    replay: str | None = None
+    """Demonstration that the operator's button replay plays: an episode's .npz file of `collect`, or the folder of a
+    recording. Without return_points, the button go_back goes to where it begins."""
+    replay_episode: int | None = at_least(0, None)
+    """Which episode of a recording's folder is replayed, its number in `collect from=`; null: the only one."""
     server: ServedNode = field(default_factory=lambda: ServedNode(deadline=10.0))
     """How the policy's server is asked. Its deadline holds for the first answer; while the robot moves, an answer has
     as long as it is of use."""

@@ -278,6 +278,8 @@ class TrainLoop:
     """Episodes of an evaluation while training."""
     final_episodes: int = at_least(1, 512, at_most=MOST_EPISODES)
     """Episodes of the evaluation before and after training, on seeds of their own."""
+    film: bool = True
+    """Film some of those episodes, which takes ffmpeg and a simulator that shows something."""
 
 
 @dataclass(frozen=True)

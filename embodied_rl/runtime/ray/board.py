@@ -5,9 +5,9 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-from embodied_rl.processes.arrays import Packed, pack, unpack
-from embodied_rl.processes.base import NodeShare
-from embodied_rl.processes.handle import NoAnswer, WorkerDied
+from embodied_rl.runtime.processes.arrays import Packed, pack, unpack
+from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import ActorLost, RayActor, TooLate
 
@@ -30,7 +30,7 @@ class WeightsKeeper:
 
 
 class RayBoard:
-    """A `Board` (see `embodied_rl.processes.base`) in a cluster. It ends with the process that made it.
+    """A `Board` (see `embodied_rl.runtime.processes.base`) in a cluster. It ends with the process that made it.
 
     Args:
         variables: environment variables of its actor.
@@ -59,7 +59,7 @@ class RayBoard:
 
 
 class RayBoardReader:
-    """A `BoardReader` (see `embodied_rl.processes.base`) for any process of the same job.
+    """A `BoardReader` (see `embodied_rl.runtime.processes.base`) for any process of the same job.
 
     Args:
         name: of the actor. deadline: seconds in which the actor must answer, and in which a message must arrive.

@@ -9,13 +9,13 @@ from typing import Any
 
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.processes.arrays import pack, unpack
-from embodied_rl.processes.base import Deadlines, NodeShare
-from embodied_rl.processes.handle import GaveUp, NoAnswer, WorkerDied
-from embodied_rl.processes.interpreter import Interpreter
-from embodied_rl.processes.messages import PROTOCOL
-from embodied_rl.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
-from embodied_rl.processes.worker import CallFailure
+from embodied_rl.runtime.processes.arrays import pack, unpack
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+from embodied_rl.runtime.processes.handle import GaveUp, NoAnswer, WorkerDied
+from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.runtime.processes.messages import PROTOCOL
+from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
+from embodied_rl.runtime.processes.worker import CallFailure
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import ActorLost, BundlePlace, RayAnswer, TooLate
 from embodied_rl.runtime.ray.hosting import Host, RaisedError, StartOrder

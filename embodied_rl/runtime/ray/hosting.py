@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.processes.arrays import Packed, pack, unpack
-from embodied_rl.processes.base import Deadlines
-from embodied_rl.processes.handle import RunFailed
-from embodied_rl.processes.interpreter import Interpreter
-from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.processes.messages import PROTOCOL
-from embodied_rl.processes.process import read_resident_bytes
-from embodied_rl.processes.worker import CallFailure, HostedRole, attempt_call, build_role
+from embodied_rl.runtime.processes.arrays import Packed, pack, unpack
+from embodied_rl.runtime.processes.base import Deadlines
+from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.runtime.processes.local import ProcessHandle
+from embodied_rl.runtime.processes.messages import PROTOCOL
+from embodied_rl.runtime.processes.process import read_resident_bytes
+from embodied_rl.runtime.processes.worker import CallFailure, HostedRole, attempt_call, build_role
 from embodied_rl.runtime.ray import cluster
 
 PLACE: list[cluster.BundlePlace] = []

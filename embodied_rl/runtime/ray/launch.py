@@ -9,10 +9,10 @@ from contextlib import contextmanager, suppress
 from multiprocessing.connection import wait
 from typing import Any
 
-from embodied_rl.processes.arrays import pack, unpack
-from embodied_rl.processes.base import NodeShare
-from embodied_rl.processes.process import handle_stop_signals
-from embodied_rl.ranks.launch import (
+from embodied_rl.runtime.processes.arrays import pack, unpack
+from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.process import handle_stop_signals
+from embodied_rl.runtime.ranks.launch import (
     GRACE,
     START_TIMEOUT,
     STOPPING,

@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from embodied_rl.processes.arrays import Packed, pack, unpack
-from embodied_rl.ranks.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, make_store
-from embodied_rl.ranks.launch import RankFailure, Stopped, describe_failure
+from embodied_rl.runtime.processes.arrays import Packed, pack, unpack
+from embodied_rl.runtime.ranks.collective import LOOPBACK, GlooRanks, Ranks, StopRequests, make_store
+from embodied_rl.runtime.ranks.launch import RankFailure, Stopped, describe_failure
 from embodied_rl.runtime.ray import cluster, hosting
 
 

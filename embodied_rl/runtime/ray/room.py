@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from embodied_rl.processes.base import NodeShare
+from embodied_rl.runtime.processes.base import NodeShare
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import BundlePlace
 

@@ -1,13 +1,13 @@
-"""The runtime of a Ray cluster; see `embodied_rl.processes.base.Runtime` and docs/cluster.md."""
+"""The runtime of a Ray cluster; see `embodied_rl.runtime.processes.base.Runtime` and docs/cluster.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from embodied_rl.processes.base import Deadlines, NodeShare
-from embodied_rl.processes.handle import RunFailed
-from embodied_rl.processes.interpreter import Interpreter
-from embodied_rl.ranks.collective import Ranks
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ray import cluster, hosting
 from embodied_rl.runtime.ray.board import RayBoard
 from embodied_rl.runtime.ray.cluster import BundlePlace, TooLate

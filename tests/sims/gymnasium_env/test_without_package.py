@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from embodied_rl.simulators.python_environments import read_recipe
+from embodied_rl.runtime.simulators.python_environments import read_recipe
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.diagnosis import PINS
 from embodied_rl_sims.gymnasium_env.environment import make_instruction

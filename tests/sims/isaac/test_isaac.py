@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Source, Unavailable
-from embodied_rl.processes.local import InlineHandle
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.simulators.python_environments import read_recipe
+from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.runtime.simulators.python_environments import read_recipe
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from embodied_rl_sims.isaac import IsaacLab, IsaacLabConfig, app, diagnosis

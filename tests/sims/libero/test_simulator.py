@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.testing.simulator_contract import Check, check_spec
 from tests.support.environments import kind_of
 

@@ -9,7 +9,7 @@ import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.reward.ledger import PotentialLedger, ScoredRollout
+from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.processes.interpreter import Interpreter
-from embodied_rl.processes.local import ProcessHandle
+from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.runtime.processes.local import ProcessHandle
 from tests.support.environments import python_of
 
 SMALL = 8

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
-from embodied_rl.processes.handle import WorkerError
-from embodied_rl.processes.local import ProcessHandle
-from embodied_rl.simulators import python_environments
+from embodied_rl.runtime.processes.handle import WorkerError
+from embodied_rl.runtime.processes.local import ProcessHandle
+from embodied_rl.runtime.simulators import python_environments
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.operator_contract import check_termination_beats_truncation
 

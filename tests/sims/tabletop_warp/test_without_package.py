@@ -7,7 +7,7 @@ import pytest
 
 from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.simulators.kind import SimulatorKind
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl_sims.tabletop_warp import TabletopWarpConfig
 
 NAME = "tabletop_warp"

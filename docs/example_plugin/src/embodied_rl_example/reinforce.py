@@ -1,6 +1,6 @@
 """REINFORCE (Williams, 1992) on whole episodes: one gradient step an iteration, on return minus mean return.
 
-Left out: a critic, clipping, several epochs. `embodied_rl.algorithms.ppo` has them.
+Left out: a critic, clipping, several epochs. `embodied_rl.training.algorithms.ppo` has them.
 """
 
 from collections.abc import Iterable
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from embodied_rl.algorithms.batch import as_batch
+from embodied_rl.actors.learning import sharded
+from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.learning import sharded
-from embodied_rl.learning.optimiser import Optimiser
-from embodied_rl.objectives.reduce import Level, reduce_log_prob
-from embodied_rl.ranks.collective import Ranks
+from embodied_rl.mathematics.objectives.reduce import Level, reduce_log_prob
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.algorithms.batch import as_batch
 
 
 @dataclass(frozen=True)

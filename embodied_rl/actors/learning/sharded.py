@@ -1,0 +1,235 @@
+"""A learner whose weights, gradients and moments are sharded over ranks with PyTorch's FSDP2 (`fully_shard`).
+
+FSDP2 gathers weights in the forward pass of a module; here `gather` does so once for all following passes. The number
+of policy calls and of micro-batches differs between ranks, so that a collective operation inside of them would wait for
+ever. Policies also call parts of their blocks, which FSDP2's hooks do not see. `reduce` then gives every rank the mean
+gradient of its shard, an optimiser steps on the shards, and weights are gathered anew. A rank always holds its shard of
+the weights and of Adam's moments; it holds whole weights while the policy acts or learns, and whole gradients while it
+learns.
+
+The blocks of a network are gathered and reduced one by one, so that buffers are those of one block.
+Parameters outside of the network (a critic's, a noise head's) stay whole, and their gradients are averaged as usual.
+"""
+
+import os
+import platform
+import warnings
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import MethodType
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, distributed, nn
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runtime.ranks.addresses import INTERFACE, find_interface
+from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks
+
+_torch: Any = distributed  # its type stubs lack stores
+
+
+def list_blocks(network: nn.Module) -> list[nn.Module]:
+    """Return the members of a network's lists of modules, of the outermost lists only."""
+    found: list[nn.Module] = []
+    for module in network.children():
+        members = list(module) if isinstance(module, nn.ModuleList) else None
+        found += list_blocks(module) if members is None else [member for member in members if [*member.parameters()]]
+    return found
+
+
+def shard_network(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
+    """Shard a network where `plan.learner` asks for it and there are several ranks; else return None.
+
+    Raises:
+        UserError: ranks share a GPU, which PyTorch's communication between GPUs does not support.
+    """
+    if not isinstance(ranks, GlooRanks):
+        return None
+    device = next(network.parameters()).device
+    alone = device.type == "cpu" or _has_its_own(device, ranks)
+    if learner == "sharded" and not alone:
+        raise UserError(
+            "plan.learner=sharded needs a GPU for each rank: start them with torchrun --nproc-per-node <number of GPUs>"
+        )
+    if alone and (learner == "sharded" or device.type != "cpu"):
+        connect_group(ranks, device)
+    return Sharding(network, ranks) if learner == "sharded" else None
+
+
+def find_sharding(module: nn.Module) -> "Sharding | None":
+    """Return the sharding of a module or of a part of it; None where it is whole."""
+    found = (getattr(part, "sharding", None) for part in module.modules())
+    return next((sharding for sharding in found if isinstance(sharding, Sharding)), None)
+
+
+class Moments(Protocol):
+    """The interface of an optimiser that holds shards."""
+
+    def shards(self, everything: bool = False) -> dict[str, Tensor]:
+        """Return sharded moments; see `embodied_rl.actors.learning.optimiser.Optimiser.shards`."""
+        ...
+
+    def make_moments(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Create missing moments; see `embodied_rl.actors.learning.optimiser.Optimiser.make_moments`."""
+        ...
+
+
+class Sharding:
+    """A network that is sharded over ranks. All ranks create it, and call its methods, together.
+
+    Args:
+        network: changed in place; all ranks hold the same weights. They are gathered after construction.
+        ranks: ranks that share the network.
+
+    Attributes:
+        network: the sharded network.
+        optimisers: optimisers of its shards; they add themselves.
+    """
+
+    def __init__(self, network: nn.Module, ranks: GlooRanks) -> None:
+        self.network, self.optimisers, self._ranks = network, list[Moments](), ranks
+        self._root, self._units = _shard(network, ranks)
+        with torch.no_grad(), self._lost():
+            self._root.settle()  # tells FSDP which module is the outermost
+        self._automatic(False)
+        self.release()
+        shards = list(network.parameters())
+        self.gather()
+        self._pairs = list(zip(network.parameters(), shards, strict=True))
+        self._shards = {id(whole): shard for whole, shard in self._pairs}
+        network.sharding = self  # type: ignore[assignment]  where `find_sharding` finds it
+
+    def gather(self) -> None:
+        """Gather the whole weights on every rank."""
+        with self._lost():
+            for unit in self._units:
+                unit.unshard()
+
+    def release(self) -> None:
+        """Keep only shards; call `gather` before acting or learning."""
+        for unit in self._units:
+            unit.reshard()
+
+    def shard(self, parameter: nn.Parameter) -> nn.Parameter:
+        """Return the shard that an optimiser holds for a whole parameter; parameters of other modules as they are."""
+        return self._shards.get(id(parameter), parameter)
+
+    def part(self, whole: Tensor, shard: Tensor) -> Tensor:
+        """Return this rank's part of a whole tensor, in the form of `shard`."""
+        made = torch.zeros_like(shard)
+        local = made.to_local()  # type: ignore[attr-defined]
+        first = self.first_row(len(whole))
+        local.copy_(whole[first : first + len(local)])
+        return made
+
+    def first_row(self, count: int) -> int:
+        """Return the first row that this rank holds of a tensor with `count` rows."""
+        return sum(self._rows(count)[: self._ranks.rank])
+
+    @torch.no_grad()
+    def adopt(self) -> None:
+        """Copy the whole weights into the shards, after they were written to."""
+        for whole, shard in self._pairs:
+            shard.copy_(self.part(whole, shard))
+
+    def forget(self) -> None:
+        """Drop the gradients that this rank has accumulated."""
+        for whole, _ in self._pairs:
+            whole.grad = None
+
+    def fade(self, share: float) -> None:
+        """Multiply the gradients that this rank has accumulated by `share`."""
+        for whole, _ in self._pairs:
+            if whole.grad is not None:
+                whole.grad.mul_(share)
+
+    def reduce(self, weight: float) -> None:
+        """Reduce the accumulated gradients to their mean over ranks, weighted by `weight`, as gradients of the shards.
+
+        Where `weight` is the number of rows that a rank's mean loss was taken over, this is the gradient of the mean
+        over the rows of all ranks. Weights are released; a parameter without a gradient on any rank gets zeros.
+        """
+        total = torch.tensor(float(weight), dtype=torch.float64)
+        self._ranks.sum_([total])
+        self.fade(weight * self._ranks.size / max(float(total), 1e-12))  # FSDP takes the plain mean over ranks
+        with self._lost():
+            self._automatic(True)
+            self._root.settle().backward()
+            self._automatic(False)
+        self.release()
+
+    def norm(self, gradients: Sequence[Tensor]) -> Tensor:
+        """Compute the norm of gradients over all shards of all ranks."""
+        with self._lost():
+            return nn.utils.get_total_norm(gradients).full_tensor()  # type: ignore[attr-defined]
+
+    def _automatic(self, wanted: bool) -> None:
+        """Let a backward pass reduce gradients and release weights, or disable both."""
+        self._root.set_requires_gradient_sync(wanted)
+        self._root.set_reshard_after_backward(wanted)
+
+    def _rows(self, count: int) -> list[int]:
+        """Return the number of rows on each rank, for `count` rows divided as by `torch.chunk`."""
+        each = -(-count // self._ranks.size)
+        return [max(0, min(each, count - rank * each)) for rank in range(self._ranks.size)]
+
+    @contextmanager
+    def _lost(self) -> Iterator[None]:
+        try:
+            yield
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            raise PeerLost(f"rank {self._ranks.rank} lost the others: {error}") from error
+
+
+def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
+    """Shard a network with FSDP2; return it and all of its parts that are gathered and reduced as one unit."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # it gathers nothing there
+    device = next(network.parameters()).device
+    mesh = init_device_mesh(device.type, (ranks.size,))
+    for module in (*list_blocks(network), network):
+        fully_shard(module, mesh=mesh, reshard_after_forward=False)
+    network.settle = MethodType(_settle, network)  # type: ignore[assignment]
+    register_fsdp_forward_method(network, "settle")
+    return network, [module for module in network.modules() if isinstance(module, FSDPModule)]
+
+
+def _settle(network: nn.Module) -> Tensor:
+    """Return a zero that depends on every trainable parameter: its gradient touches all of them on every rank alike."""
+    learned = [parameter for parameter in network.parameters() if parameter.requires_grad]
+    return torch.stack([parameter.flatten()[:1].sum() * 0 for parameter in learned]).sum()
+
+
+def leave_group() -> None:
+    """End the process group, if there is one."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _has_its_own(device: torch.device, ranks: Ranks) -> bool:
+    """Return whether every rank computes on an accelerator of its own."""
+    index = torch.cuda.current_device() if device.index is None else device.index
+    taken = ranks.gather((platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), index))
+    return len(set(taken)) == len(taken)
+
+
+def connect_group(ranks: GlooRanks, device: torch.device) -> None:
+    """Create PyTorch's process group of all ranks, on the network interface on which they met."""
+    if distributed.is_initialized():
+        return
+    before = os.environ.get(INTERFACE)
+    os.environ[INTERFACE] = before or find_interface(ranks.address)
+    try:
+        store = _torch.PrefixStore("sharded", ranks.store)
+        backend = "gloo" if device.type == "cpu" else f"cpu:gloo,{device.type}:nccl"
+        seconds = timedelta(seconds=ranks.timeout)
+        distributed.init_process_group(backend, store=store, rank=ranks.rank, world_size=ranks.size, timeout=seconds)
+    finally:
+        if before is None:
+            del os.environ[INTERFACE]

@@ -1,0 +1,119 @@
+"""The processes of a trial: started as a user starts them, watched, and ended with their parent."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from embodied_rl.runs.atomic_write import explain_errors
+from embodied_rl.runtime.processes.handle import RunFailed
+
+LOOKING_S = 0.02
+GRACE_S = 15.0
+"""Seconds that a process gets for bringing the robot to rest and leaving."""
+SHOWN_LINES = 12
+LEAST_BYTES = 2**16
+"""With less space left a log may be cut off."""
+
+
+class TrialProcess:
+    """`embodied-rl <arguments>`, which writes what it says to a file.
+
+    Args:
+        name: for messages.
+        arguments: the words of the command.
+        log: the file.
+        environment: variables that differ from this process's own.
+    """
+
+    def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+        self.name, self.log = name, log
+        command = [sys.executable, "-u", "-m", "embodied_rl.benchmarks.trials.tether", str(os.getpid()), *arguments]
+        with explain_errors(log, "out"), log.open("wb") as said:
+            self.process = subprocess.Popen(
+                command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=said,
+                stderr=subprocess.STDOUT, process_group=0,
+            )  # fmt: skip
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def read_log(self) -> str:
+        """Return what it has said so far."""
+        return self.log.read_text(errors="replace")
+
+    def describe_end(self) -> str:
+        """Say in words how it ended, with the last lines that it said."""
+        code = self.process.returncode
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        said = self.read_log().strip().splitlines()[-SHOWN_LINES:]
+        full = shutil.disk_usage(self.log.parent).free < LEAST_BYTES  # its last words may be missing then
+        more = ["The disk is full there. Free some space, or set out to another disk."] * full
+        return "\n".join([f"{self.name} {how}. It said last ({self.log}):", *(f"  {line}" for line in said), *more])
+
+
+class TrialProcesses:
+    """All processes of a trial; leaving the context ends them, the last one started first.
+
+    Args:
+        folder: of their logs.
+        environment: variables that all of them get.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder, self._environment = folder, environment
+        self.started: list[TrialProcess] = []
+
+    def start(self, name: str, *arguments: str) -> TrialProcess:
+        """Start one more."""
+        process = TrialProcess(name, arguments, self._folder / f"{name}.log", self._environment)
+        self.started.append(process)
+        return process
+
+    def check(self) -> None:
+        """Check that all run.
+
+        Raises:
+            RunFailed: one has ended; the message has its last words. Of several the first one started is named, because
+                the others depend on it.
+        """
+        for each in self.started:
+            if each.process.poll() is not None:
+                raise RunFailed(each.describe_end())
+
+    def wait_for(self, what: str, condition: Callable[[], bool], seconds: float) -> None:
+        """Wait until a condition holds, while all processes run.
+
+        Raises:
+            RunFailed: one has ended, or it does not hold in time.
+        """
+        until = time.monotonic() + seconds
+        while not condition():
+            self.check()
+            if time.monotonic() >= until:
+                raise RunFailed(f"{what} did not happen within {seconds:g} s. See {self._folder}/*.log.")
+            time.sleep(LOOKING_S)
+
+    def close(self) -> None:
+        """End all processes: by SIGTERM, and after 15 s by SIGKILL."""
+        for each in reversed(self.started):
+            if each.process.poll() is None:
+                each.process.send_signal(signal.SIGCONT)  # one that was stopped would not hear it
+                each.process.terminate()
+                try:
+                    each.process.wait(GRACE_S)
+                except subprocess.TimeoutExpired:
+                    each.process.kill()
+                    each.process.wait()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,208 @@
+"""Conducts episodes on a robot over topics: asks it to begin one, waits for its outcome, notes what was done.
+
+Whoever conducts commands nothing: the bridge does, which hears the same topics.
+"""
+
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.bridge.reporting import STATUS, STEPS, STEPS_QOS, TEXT
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.pictures import read_picture
+from embodied_rl.deployment.transport.interface import Transport
+from embodied_rl.deployment.transport.qos import QoS
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.runtime.processes.handle import RunFailed
+
+_SECONDS = re.compile(r" (for|takes|took) [0-9.]+ s\b.*")
+FILM_QOS = QoS("best_effort", depth=50)
+LOOKING_S = 0.1
+LONGEST_S = 600.0
+"""Seconds after which a wait ends that has no limit of its own."""
+
+
+@dataclass
+class ConductedEpisode:
+    """What became of an episode.
+
+    Attributes:
+        outcome: what the robot said at its end.
+        steps: what the bridge said of each control step.
+        frames: uint8 [h, w, 3], pictures of the first camera, where they were asked for.
+        instruction: the words of the task.
+    """
+
+    episode: Episode
+    outcome: dict[str, Any] = field(default_factory=dict[str, Any])
+    steps: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+    frames: list[NDArray[np.uint8]] = field(default_factory=list[NDArray[np.uint8]])
+    instruction: str = ""
+
+    @property
+    def executed(self) -> NDArray[np.float64]:
+        """Return the actions that were executed, float64 [steps, A], NaN where a command means none."""
+        rows = [each["executed"] for each in self.steps]
+        return np.array([[np.nan if value is None else value for value in row] for row in rows], np.float64)
+
+    def count_sources(self) -> Counter[str]:
+        """Return for how many control steps each source decided: policy, safety (which changed its action), hold …"""
+        return Counter(str(each["source"]) for each in self.steps)
+
+    def count_reasons(self, source: str) -> Counter[str]:
+        """Return for how many control steps of a source each reason was given, without the times in it."""
+        return Counter(why for each in self.steps if each["source"] == source for why in list_reasons(each["why"]))
+
+
+def list_reasons(why: str) -> list[str]:
+    """Return the different reasons in a text, without the numbers of seconds that tell two ticks apart."""
+    return list(dict.fromkeys(_SECONDS.sub("", part).strip() for part in why.split(";") if part.strip()))
+
+
+class EpisodeConductor:
+    """Conducts episodes, one after the other.
+
+    Args:
+        node: a transport that nobody else spins.
+        robot: whose topics are used.
+        check: raises where a process that is needed has ended; called while waiting.
+
+    Raises:
+        UserError: the robot has no topics for it.
+    """
+
+    def __init__(self, node: Transport, robot: RobotDescription, check: Callable[[], None]) -> None:
+        topics = robot.operator
+        if not (topics.reset and topics.outcome):
+            raise UserError(
+                f"{robot.name}: its file names no operator.reset and operator.outcome, by which episodes are asked for "
+                "and judged. Use embodied-rl bridge for a robot that is reset by hand."
+            )
+        self._node, self.check = node, check
+        self._now: ConductedEpisode | None = None
+        self.status: dict[str, Any] = {}
+        self.seen = 0
+        """Messages of the bridge so far; who waits sees by it that something goes on."""
+        self._reset = node.create_publisher(topics.reset, TEXT, "latched")
+        node.create_subscription(topics.outcome, TEXT, "latched", self._note_outcome)
+        node.create_subscription(STATUS, TEXT, "latched", self._note_status)
+        node.create_subscription(STEPS, TEXT, STEPS_QOS, self._note_step)
+        if topics.instruction:
+            node.create_subscription(topics.instruction, TEXT, "latched", self._note_instruction)
+
+    def film(self, robot: RobotDescription) -> None:
+        """Keep the pictures of the robot's first camera from now on."""
+        if not robot.cameras:
+            return
+        camera = robot.cameras[0]
+
+        def note(message: Any, received_ns: int, source_ns: int) -> None:
+            if self._now is not None and not self._now.outcome:
+                self._now.frames.append(read_picture(message, camera, None))
+
+        topic = robot.topics[camera.topic]
+        self._node.create_subscription(topic.name, topic.type_name, FILM_QOS, note)
+
+    def wait_for(
+        self, what: str, condition: Callable[[], bool], patience_s: float, longest_s: float = LONGEST_S
+    ) -> None:
+        """Spin until a condition holds.
+
+        Raises:
+            RunFailed: it does not hold after `longest_s`, or after `patience_s` without a word of the bridge; or a
+                process has ended.
+        """
+        began = since = time.monotonic()
+        heard = self.seen
+        while not self._node.spin_until(condition, LOOKING_S):
+            self.check()
+            now = time.monotonic()
+            if self.seen != heard:
+                heard, since = self.seen, now
+            if now - since >= patience_s or now - began >= longest_s:
+                silent = f"The bridge was silent for {now - since:.0f} s. " if now - since >= patience_s else ""
+                raise RunFailed(f"{what} did not happen within {now - began:.0f} s. {silent}{self.describe()}")
+
+    def wait_for_bridge(self, patience_s: float) -> None:
+        """Wait until the bridge waits for an episode."""
+        self.wait_for("The bridge's start", lambda: self._is_waiting(None), patience_s)
+
+    def begin(self, episode: Episode) -> ConductedEpisode:
+        """Ask for an episode, and return what is noted of it from now on."""
+        self._now = made = ConductedEpisode(episode)
+        names = ("index", "task", "seed", "initial_state", "split")
+        asked = {name: getattr(episode, name) for name in names}
+        self._reset.publish(self._node.messages.make(TEXT, data=json.dumps(asked)))
+        return made
+
+    def run_episode(self, episode: Episode, patience_s: float, longest_s: float) -> ConductedEpisode:
+        """Run one episode to its end.
+
+        Args:
+            episode: as the simulator knows it.
+            patience_s: without any word of the bridge, this is an error.
+            longest_s: by the clock, after which the episode counts as lost.
+
+        Raises:
+            RunFailed: it did not end in time, or a process has ended.
+        """
+        made = self.begin(episode)
+        over = lambda: bool(made.outcome) and self._is_waiting(episode.index)  # noqa: E731
+        self.wait_for(f"The end of episode {episode.index}", over, patience_s, longest_s)
+        expected = made.outcome.get("steps")
+        self._node.spin_until(lambda: len(made.steps) >= (expected or 0), LOOKING_S)
+        self._now = None
+        return made
+
+    def describe(self) -> str:
+        """Say what the bridge said last of itself."""
+        said = self.status
+        if not said:
+            return "The bridge has said nothing."
+        why = f": {said['why']}" if said.get("why") else ""
+        return f"The bridge is {said.get('state')}, mode {said.get('mode')}{why}."
+
+    def _is_waiting(self, index: int | None) -> bool:
+        said = self.status
+        return bool(said.get("waiting")) and index in (None, said.get("episode"))
+
+    def _note_status(self, message: Any, received_ns: int, source_ns: int) -> None:
+        self.status, self.seen = _read(message.data, STATUS), self.seen + 1
+
+    def _note_step(self, message: Any, received_ns: int, source_ns: int) -> None:
+        said = _read(message.data, STEPS)
+        self.seen += 1
+        if self._now is not None and said.get("episode") == self._now.episode.index:
+            self._now.steps.append(said)
+
+    def _note_outcome(self, message: Any, received_ns: int, source_ns: int) -> None:
+        said = _read(message.data, "the robot's outcome")
+        if self._now is not None and said.get("index") == self._now.episode.index:
+            self._now.outcome = said
+
+    def _note_instruction(self, message: Any, received_ns: int, source_ns: int) -> None:
+        if self._now is not None:
+            self._now.instruction = message.data
+
+
+def _read(text: str, who: str) -> dict[str, Any]:
+    try:
+        said = json.loads(text)
+    except ValueError:
+        said = None
+    if not isinstance(said, dict):
+        raise RunFailed(f"{who} says what is no JSON object: {text[:80]!r}.")
+    return said
+
+
+def add_counts(counters: Iterable[Counter[str]]) -> dict[str, int]:
+    """Return the sum of counters, the most frequent first."""
+    return dict(sum(counters, Counter[str]()).most_common())

@@ -1,0 +1,236 @@
+"""`deploy`: server, bridge and a simulated robot as processes on the loopback interface, episodes, report and film."""
+
+import json
+import os
+import re
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from embodied_rl.assembly.acting import find_policy_file, names_file
+from embodied_rl.assembly.evaluated import find_run, find_simulator
+from embodied_rl.benchmarks.trials.children import TrialProcesses
+from embodied_rl.benchmarks.trials.conducting import ConductedEpisode, EpisodeConductor
+from embodied_rl.benchmarks.trials.domain import borrow_free_domain
+from embodied_rl.benchmarks.trials.results import (
+    describe_deployment,
+    describe_sources,
+    film,
+    make_deployment_section,
+    make_report,
+)
+from embodied_rl.config import freeze as configuration
+from embodied_rl.config.schema import DeployConfig, EvalConfig, SimChange
+from embodied_rl.deployment.policy_server.settings import check_installed
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.environment import read_environment
+from embodied_rl.deployment.transport.extras import require
+from embodied_rl.deployment.transport.opening import open_transport
+from embodied_rl.evaluate.benchmark import EvaluationPart, make_parts
+from embodied_rl.evaluate.metadata import make_metadata, measure_end
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.robot import Body
+from embodied_rl.reports.report import Report
+from embodied_rl.reports.report_page import write_page
+from embodied_rl.reports.table import make_summary_table
+from embodied_rl.rollout.episode_sampler import derive_noise_seed
+from embodied_rl.runs.folder import make_evaluation_folder
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+
+START_S = 300.0
+"""Seconds that loading a policy, or a simulator, may take on a busy machine."""
+SILENCE_S = 60.0
+"""Seconds after which a bridge that says nothing is given up; its status comes ten times a second."""
+OWN_VARIABLES = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE")
+"""Of ROS 2, that the processes of a deployment get from it."""
+PAGE, RECORDING = "report.html", "recording"
+
+
+@dataclass(frozen=True)
+class PlannedDeployment:
+    """What is deployed.
+
+    Attributes:
+        config: its configuration. robot: the robot's description.
+        part: the episodes, and the simulator that the robot is of.
+        told: metadata of the report.
+    """
+
+    config: DeployConfig
+    robot: RobotDescription
+    part: EvaluationPart
+    told: dict[str, Any]
+
+
+def plan_deployment(config: DeployConfig) -> PlannedDeployment:
+    """Find and check what a deployment needs, before a process is started.
+
+    Raises:
+        UserError: policy, robot, split or task are unknown, or the policy was made for another robot.
+    """
+    if not names_file(config.policy):
+        raise UserError(
+            f"policy={config.policy}: deploy starts a server of its own. Give a run, a file or asset:<name>."
+        )
+    check_variables(config)
+    robot, file = load_robot(config.robot), find_policy_file(config.policy)
+    asked = EvalConfig(
+        policy=config.policy, seed=config.seed, episodes=config.episodes,
+        split=config.split, task=config.task, episodes_for=config.episodes_for,
+    )  # fmt: skip
+    own = find_simulator(file, find_run(file), asked.sim)
+    asked = asked if own is not None else replace(asked, sim=SimChange(name=robot.name))
+    (part,) = make_parts(asked, own)
+    for what in (each.name for each in fields(Body)):
+        if (theirs := getattr(part.spec.body, what)) != (ours := getattr(robot.body, what)):
+            raise UserError(
+                f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {what} {theirs} "
+                f"there, {ours} here. Choose the robot that it was trained for, or another policy."
+            )
+    told = make_metadata(asked, {config.policy: file}, [part])
+    return PlannedDeployment(config, robot, part, told | {"kind": "deployment", "robot": robot.name})
+
+
+def check_variables(config: DeployConfig) -> None:
+    """Check what the processes will be told by ROS 2's variables, but for the domain, which they get from here.
+
+    Raises:
+        UserError: one of them asks for what cannot be done. Unavailable: an extra is missing.
+    """
+    check_installed("deploy")
+    if config.transport == "dds":
+        require("cyclonedds", "deploy with transport=dds")
+        read_environment({name: value for name, value in os.environ.items() if name not in OWN_VARIABLES})
+
+
+def check_deployment(config: DeployConfig) -> list[tuple[str, str]]:
+    """Check a deployment for a dry run; see `plan_deployment`."""
+    planned = plan_deployment(config)
+    return [("robot", f"{planned.robot.name}: {planned.robot.verified}"), ("episodes", f"{config.episodes:,}")]
+
+
+def deploy_policy(config: DeployConfig) -> int:
+    """Run the episodes; write `report.json`, `report.html` and a film; print success and latencies.
+
+    Raises:
+        UserError: see `plan_deployment`. RunFailed: a process has ended, or does not go on.
+    """
+    planned, began = plan_deployment(config), time.perf_counter()
+    folder = make_evaluation_folder(Path(config.out), "lockstep" if config.lockstep else "deploy", key="out")
+    conducted, said = conduct_episodes(planned, folder)
+    if config.record:
+        said["recording"] = str(folder / RECORDING)
+    told = {**planned.told, "deployment": said, **measure_end(began)}
+    report_deployment(replace(planned, told=told), conducted, folder)
+    return 0
+
+
+def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[ConductedEpisode], dict[str, Any]]:
+    """Start the processes, run all episodes, end the processes; return the episodes, and what to say of the robot.
+
+    Raises:
+        RunFailed: see `deploy_policy`.
+    """
+    config, robot = planned.config, planned.robot
+    with ExitStack() as stack:
+        variables = stack.enter_context(borrow_free_domain())
+        processes = stack.enter_context(TrialProcesses(folder, variables))
+        print(f"Server, robot and bridge start; what they say is in {folder}/*.log", flush=True)
+        start_processes(planned, processes, folder / RECORDING if config.record else None)
+        node = stack.enter_context(open_transport(config.transport, "deploy", read_environment(os.environ | variables)))
+        conductor = EpisodeConductor(node, robot, processes.check)
+        if config.film:
+            conductor.film(robot)
+        conductor.wait_for_bridge(START_S)
+        print(processes.started[-1].read_log().strip(), flush=True)
+        longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
+        conducted = list[ConductedEpisode]()
+        for episode in planned.part.episodes:
+            conducted.append(conductor.run_episode(episode, SILENCE_S, longest))
+            describe_progress(conducted, len(planned.part.episodes))
+        return conducted, describe_deployment(conducted, conductor.status, config.lockstep)
+
+
+def start_processes(planned: PlannedDeployment, processes: TrialProcesses, recording: Path | None = None) -> None:
+    """Start server, robot and bridge, as a user does in three terminals; the bridge records into `recording`.
+
+    Raises:
+        RunFailed: one of them ended, or the server does not answer.
+    """
+    config = planned.config
+    server = processes.start("server", "serve", config.policy, "port=0", "batch=1", "threads=1")
+    lockstep = f"lockstep={str(config.lockstep).lower()}"
+    common = (f"robot={config.robot}", f"transport={config.transport}", lockstep)
+    processes.start("robot", "robot", *common, *list_simulator_words(planned.part.kind))
+    processes.wait_for("The server's start", lambda: _find_address(server.read_log()) is not None, START_S)
+    seed = derive_noise_seed(config.episodes_for, config.seed)
+    given = {"replan": config.replan, "record": None if recording is None else json.dumps(str(recording))}
+    more = [f"{key}={value}" for key, value in given.items() if value is not None]
+    address = _find_address(server.read_log())
+    processes.start(
+        "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
+        f"strategy={config.strategy}", f"patience={START_S}", *more,
+    )  # fmt: skip
+
+
+def list_simulator_words(kind: SimulatorKind) -> list[str]:
+    """Return what is typed so that a simulator is built as a policy was trained in: its name, and what is not usual.
+
+    Raises:
+        UserError: a setting cannot be typed.
+    """
+    usual, words = type(kind.options)(), [f"sim={kind.node.name}"]
+    for item in fields(kind.options):
+        value = getattr(kind.options, item.name)
+        if value == getattr(usual, item.name):
+            continue
+        text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
+            raise UserError(
+                f"sim.{item.name}={value!r}: the policy was trained with this, and the robot is not told it."
+            )
+        words.append(f"sim.{item.name}={text}")
+    return words
+
+
+def _find_address(said: str) -> str | None:
+    found = re.search(r"ws://[^;\s]+", said)
+    return None if found is None else found[0]
+
+
+def describe_progress(conducted: list[ConductedEpisode], total: int) -> None:
+    """Say how the newest episode ended."""
+    last = conducted[-1]
+    success = sum(bool(each.outcome.get("success")) for each in conducted)
+    how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
+    print(f"{len(conducted)} of {total}: {how}, {last.outcome.get('steps')} steps; {success} successes", flush=True)
+
+
+def report_deployment(planned: PlannedDeployment, conducted: list[ConductedEpisode], folder: Path) -> Report:
+    """Print and write the report; what is printed is known even where nothing can be written.
+
+    Raises:
+        StorageError: the disk is full, or the folder is gone.
+    """
+    found = make_report(conducted, planned.part.spec, planned.told)
+    said, settings = planned.told["deployment"], configuration.to_yaml(planned.config)
+    console = Console(highlight=False)
+    console.print(make_summary_table(found))
+    for name, each in (said["latency"] or {}).items():
+        if each["count"]:
+            print(f"{name}: p50 {each['p50_ms']:.2f} ms, p99 {each['p99_ms']:.2f} ms, longest {each['max_ms']:.2f} ms")
+    print(f"Control steps, by who decided: {describe_sources(said)}. Load {said['load']}.")
+    found.write(folder, "out")
+    videos, robot = film(conducted, planned.part.spec, folder), make_deployment_section(said)
+    write_page(folder / PAGE, found, videos=videos, configuration=settings, robot=robot, key="out")
+    for path in (folder / PAGE, *videos):
+        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+    if recording := said.get("recording"):
+        words = f"Recorded: {recording}; a dataset of it: embodied-rl collect from={recording} out=<folder>"
+        console.print(words, markup=False, soft_wrap=True)
+    return found

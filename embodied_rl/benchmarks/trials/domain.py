@@ -1,0 +1,50 @@
+"""A domain of ROS 2 on this machine's loopback interface that nobody else uses meanwhile."""
+
+import fcntl
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from embodied_rl.runtime.processes.handle import RunFailed
+
+DOMAINS = range(20, 100)
+"""Domains whose UDP ports lie below those that Linux gives to other programs."""
+FIRST_PORT, PORTS_EACH = 7400, 250
+PARTICIPANTS = 8
+"""Of a domain, whose ports are looked at."""
+
+
+@contextmanager
+def borrow_free_domain() -> Iterator[dict[str, str]]:
+    """Keep a free domain for this process; yield the environment variables that put ROS 2's nodes there.
+
+    Raises:
+        RunFailed: all are in use.
+    """
+    folder = Path(tempfile.gettempdir(), f"embodied-rl-domains-{os.getuid()}")
+    folder.mkdir(exist_ok=True)
+    for domain in DOMAINS:
+        with (folder / str(domain)).open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if not _is_silent(domain):
+                continue
+            yield {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+            return
+    raise RunFailed(f"All domains of ROS 2 from {DOMAINS[0]} to {DOMAINS[-1]} are in use on this machine.")
+
+
+def _is_silent(domain: int) -> bool:
+    """Return whether nobody listens where the first participants of a domain would."""
+    for participant in range(PARTICIPANTS):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", FIRST_PORT + PORTS_EACH * domain + 10 + 2 * participant))
+            except OSError:
+                return False
+    return True

@@ -1,0 +1,176 @@
+"""Measures a deployment: lockstep beside the simulator, real time, and how soon the robot is still after a fault."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.assembly.acting import load_deployed
+from embodied_rl.benchmarks.trials.conducting import ConductedEpisode
+from embodied_rl.benchmarks.trials.deployment import PlannedDeployment, conduct_episodes, plan_deployment
+from embodied_rl.benchmarks.trials.stopping import Fault, measure_stop
+from embodied_rl.config.schema import DeployConfig
+from embodied_rl.deployment.control.fuzz import fuzz_core
+from embodied_rl.deployment.execution.fuzzing import VIOLATIONS, fuzz_filter
+from embodied_rl.deployment.transport.loopback import STREAMS, measure_stream
+from embodied_rl.interfaces.sim import Array, Observation, StepResult
+from embodied_rl.reports.report import Rate
+from embodied_rl.rollout.episode_sampler import derive_noise_seed
+from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
+from embodied_rl.runs.atomic_write import make_folder
+
+FAULTS: tuple[Fault, ...] = ("server killed", "bridge killed", "emergency stop", "camera frozen")
+EQUAL = 1e-6
+"""Actions that differ by no more count as equal."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What was measured, the figure in words, what was asked for, the machine's load meanwhile."""
+
+    what: str
+    measured: str
+    wanted: str
+    load: float
+
+    def describe(self) -> str:
+        """Return a line for the screen."""
+        return f"{self.what}: {self.measured} (asked for: {self.wanted}; load {self.load:.1f})"
+
+
+class ActionObserver(Observer):
+    """Notes what was executed in each episode, and whether it succeeded."""
+
+    def __init__(self) -> None:
+        self.actions: dict[int, list[Array]] = {}
+        self.success: dict[int, bool] = {}
+
+    def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
+        for each in running:
+            row, steps, index = each.row, int(result.steps[each.row]), each.episode.index
+            self.actions.setdefault(index, []).append(result.executed[row, :steps].copy())
+            self.success[index] = self.success.get(index, False) or bool(result.success[row, :steps].any())
+
+
+def measure_deployment(
+    policy: str, episodes: int, seconds: float, out: Path, ticks: int = 20_000
+) -> tuple[list[Figure], dict[str, Any]]:
+    """Measure everything; return the figures, and the values for a file.
+
+    Args:
+        policy: a run, a file or asset:<name>, of the tabletop.
+        episodes: in lockstep and in real time. seconds: of each stream of messages.
+        out: folder of the processes' logs. ticks: that are fuzzed, of the safety filter and of the core each.
+
+    Raises:
+        UserError, RunFailed: see `deploy_policy`.
+    """
+    config = DeployConfig(policy, episodes=episodes, film=False)
+    figures, values = list[Figure](), dict[str, Any]()
+    for name, measure in (("lockstep", compare_lockstep), ("real_time", measure_real_time), ("stops", measure_stops)):
+        rows, found = measure(config, out)
+        figures += rows
+        values[name] = found
+    streams = [measure_stream(stream, seconds) for stream in STREAMS]
+    lost = [(each.stream, f"{each.sent - each.received} of {each.sent} lost", each.load) for each in streams]
+    figures += [Figure(name, said, "nothing lost", load) for name, said, load in lost]
+    rows, fuzzed = measure_fuzz(ticks)
+    return figures + rows, values | {"streams": [asdict(each) for each in streams], "fuzz": fuzzed}
+
+
+def measure_fuzz(ticks: int, seed: int = 0) -> tuple[list[Figure], dict[str, Any]]:
+    """Drive the safety filter and the core with what nobody should send; count what a robot must never do."""
+    counts, driven = fuzz_filter(ticks, seed), fuzz_core(ticks, seed)
+    broken = {name: counts[name] for name in VIOLATIONS}
+    found = {"safety filter": broken, "control core, in all modes": dict(driven.violations)}
+    load = os.getloadavg()[0]
+    rows = [
+        Figure(f"{ticks:,} fuzzed ticks, {name}", list_broken(each), "0 broken", load) for name, each in found.items()
+    ]
+    return rows, {"ticks": ticks, "seed": seed, "broken": found, "first": driven.first, "moved": dict(driven.moved)}
+
+
+def list_broken(counts: Mapping[str, int]) -> str:
+    """Say in words how often which limit or promise was broken."""
+    named = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
+    return f"{sum(counts.values())} broken{f' ({named})' if named else ''}"
+
+
+def compare_lockstep(config: DeployConfig, out: Path) -> tuple[list[Figure], dict[str, Any]]:
+    """Run the same episodes over topics in lockstep and in the simulator, and compare actions and outcomes."""
+    planned = plan_deployment(replace(config, lockstep=True))
+    conducted, _ = conduct_episodes(planned, make_folder(out / "lockstep", "out"))
+    noted = run_in_simulator(planned)
+    differences = [compare_actions(each, noted.actions[each.episode.index]) for each in conducted]
+    outcomes = [bool(each.outcome["success"]) == noted.success[each.episode.index] for each in conducted]
+    worst = max(differences)
+    said = f"actions differ by at most {worst:.1g}; {sum(outcomes)} of {len(outcomes)} outcomes equal"
+    wanted = f"{EQUAL:g}; all"
+    values = {"largest_difference": worst, "equal_outcomes": sum(outcomes), "episodes": len(outcomes)}
+    return [Figure("lockstep and simulator, the same episodes", said, wanted, os.getloadavg()[0])], values
+
+
+def run_in_simulator(planned: PlannedDeployment) -> ActionObserver:
+    """Run the episodes of a deployment as `eval` does, and note what was executed."""
+    noted, config = ActionObserver(), planned.config
+    handle = planned.part.kind.inline(1, "simulator")
+    seed = derive_noise_seed(config.episodes_for, config.seed)
+    try:
+        EpisodeRunner(load_deployed(config.policy), planned.part.spec, seed).run(
+            [handle], 1, planned.part.episodes, noted
+        )
+    finally:
+        handle.close()
+    return noted
+
+
+def compare_actions(conducted: ConductedEpisode, expected: Sequence[Array]) -> float:
+    """Return the largest difference of executed actions; `inf` where there are more or fewer."""
+    actions = np.concatenate(expected)
+    return float(np.abs(conducted.executed - actions).max()) if conducted.executed.shape == actions.shape else np.inf
+
+
+def measure_real_time(config: DeployConfig, out: Path) -> tuple[list[Figure], dict[str, Any]]:
+    """Run episodes in real time; success, latencies, missed deadlines."""
+    conducted, said = conduct_episodes(plan_deployment(config), make_folder(out / "real_time", "out"))
+    rate = Rate.from_outcomes([bool(each.outcome["success"]) for each in conducted])
+    load, latency = os.getloadavg()[0], said["latency"]
+    share = 100 * said["missed_deadlines"] / max(1, said["ticks"])
+    rows = [
+        ("success in real time", f"{100 * rate.rate:.1f} % [{100 * rate.low:.1f}, {100 * rate.high:.1f}]", "–"),
+        ("wake-up of the control loop, p99", format_p99(latency["wake-up"]), "≤ 3 ms"),
+        ("missed deadlines", f"{share:.2f} % of {said['ticks']}", "≤ 0.5 %"),
+        ("waking to command, p99", format_p99(latency["tick"]), "≤ 5 ms"),
+        ("age of the state that a command follows from, p99", format_p99(latency["observation to command"]), "–"),
+        ("inference, p99", format_p99(latency["inference"]), "–"),
+    ]
+    return [Figure(*row, load) for row in rows], {**said, "success": asdict(rate)}
+
+
+def format_p99(said: Mapping[str, Any]) -> str:
+    """Return a 99 % quantile in words."""
+    return "–" if said["p99_ms"] is None else f"{said['p99_ms']:.2f} ms"
+
+
+def measure_stops(config: DeployConfig, out: Path) -> tuple[list[Figure], list[dict[str, Any]]]:
+    """Kill, stop and freeze, each in a deployment of its own, and measure when the robot is still."""
+    planned = plan_deployment(config)
+    ramp = max(each.speed / each.acceleration + each.acceleration / each.jerk for each in planned.robot.entry_limits)
+    budget = load_deployed(config.policy).network.spec.horizon / planned.robot.control_hz
+    camera = max(planned.robot.topics[each.topic].max_age_s for each in planned.robot.cameras)
+    wanted = {
+        "server killed": f"still ≤ {1e3 * (budget + ramp + 0.15):.0f} ms (budget + ramp + 150)",
+        "bridge killed": "still ≤ 350 ms",
+        "emergency stop": "ramp ≤ 100 ms",
+        "camera frozen": f"still ≤ {1e3 * (camera + ramp):.0f} ms (camera's limit + ramp)",
+    }
+    figures, values = list[Figure](), list[dict[str, Any]]()
+    for fault in FAULTS:
+        found = measure_stop(planned, make_folder(out / fault.replace(" ", "_"), "out"), fault)
+        ramped = "" if found.ramp_s is None else f", ramp after {1e3 * found.ramp_s:.0f} ms"
+        figures.append(Figure(fault, f"still after {1e3 * found.still_s:.0f} ms{ramped}", wanted[fault], found.load))
+        values.append(asdict(found))
+    return figures, values

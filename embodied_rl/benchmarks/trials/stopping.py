@@ -1,0 +1,189 @@
+"""How soon a simulated robot is still after something was killed, stopped or frozen, with real processes."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from embodied_rl.benchmarks.trials.children import TrialProcess, TrialProcesses
+from embodied_rl.benchmarks.trials.conducting import EpisodeConductor
+from embodied_rl.benchmarks.trials.deployment import START_S, PlannedDeployment, start_processes
+from embodied_rl.benchmarks.trials.domain import borrow_free_domain
+from embodied_rl.deployment.transport.environment import read_environment
+from embodied_rl.deployment.transport.interface import Transport
+from embodied_rl.deployment.transport.opening import open_transport
+from embodied_rl.deployment.transport.qos import QoS
+from embodied_rl.runtime.processes.handle import RunFailed
+
+Fault = Literal["server killed", "bridge killed", "bridge stopped", "emergency stop", "camera frozen"]
+STILL = 0.02
+"""Joint speeds below this, in rad/s or m/s, count as still."""
+MOVING = 0.1
+QUIET_S = 0.4
+"""For so long all speeds stay below `STILL`, else the robot was not still, yet."""
+PATIENCE_S = 60.0
+FAULTS = "/simulation/faults"
+
+
+@dataclass(frozen=True)
+class StopFigures:
+    """What was measured.
+
+    Attributes:
+        fault: what was done.
+        ramp_s: until the first command of the last descent to rest; None where there is no such command.
+        still_s: until all joints were still.
+        why: what the bridge said last.
+        load: of the machine, over one minute.
+    """
+
+    fault: Fault
+    ramp_s: float | None
+    still_s: float
+    why: str
+    load: float
+
+
+@dataclass
+class StoppingBed:
+    """A running deployment that is watched: times are those of arrival, in seconds of one monotonic clock."""
+
+    planned: PlannedDeployment
+    processes: TrialProcesses
+    node: Transport
+    conductor: EpisodeConductor
+    speeds: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+    commands: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
+
+    def __post_init__(self) -> None:
+        robot = self.planned.robot
+        deep = QoS("best_effort", depth=200)
+        (joints,) = (each for each in robot.topics.values() if each.type_name == "sensor_msgs/msg/JointState")
+        self.node.create_subscription(joints.name, joints.type_name, deep, self._note_joints)
+        self.node.create_subscription(robot.command.name, robot.command.type_name, deep, self._note_command)
+        self._faults = self.node.create_publisher(FAULTS, "std_msgs/msg/String", "command")
+        self._estop = self.node.create_publisher(robot.operator.estop, "std_msgs/msg/Bool", "latched")
+
+    def find(self, name: str) -> TrialProcess:
+        """Return a process by its name."""
+        return next(each for each in self.processes.started if each.name == name)
+
+    def begin_moving(self, index: int = 0) -> None:
+        """Begin an episode, and wait until the policy moves the robot.
+
+        Raises:
+            RunFailed: it does not.
+        """
+        self.conductor.begin(self.planned.part.episodes[index])
+        began = time.monotonic()
+        moves = lambda: bool(self.speeds) and self.speeds[-1][1] > MOVING and self._commands(began)  # noqa: E731
+        self.conductor.wait_for("The robot's motion", moves, PATIENCE_S)
+
+    def provoke(self, fault: Fault) -> None:
+        """Do what should bring the robot to rest."""
+        make = self.node.messages.make
+        match fault:
+            case "server killed":
+                os.kill(self.find("server").pid, signal.SIGKILL)
+            case "bridge killed":
+                os.kill(self.find("bridge").pid, signal.SIGKILL)
+            case "bridge stopped":
+                os.kill(self.find("bridge").pid, signal.SIGSTOP)
+            case "emergency stop":
+                self._estop.publish(make("std_msgs/msg/Bool", data=True))
+            case "camera frozen":
+                self._faults.publish(make("std_msgs/msg/String", data=json.dumps({"cameras": "frozen"})))
+
+    def wait_until_still(self, since: float) -> float:
+        """Return after how many seconds from `since` the robot was still.
+
+        Raises:
+            RunFailed: it is not.
+        """
+        until = since + PATIENCE_S
+        while time.monotonic() < until:
+            self.node.spin_until(lambda: False, 0.05)
+            began = self._find_rest(since)
+            if began is not None and self.speeds[-1][0] - began >= QUIET_S:
+                return began - since
+        raise RunFailed(f"The robot was not still within {PATIENCE_S:g} s. {self.conductor.describe()}")
+
+    def find_ramp(self, since: float) -> float | None:
+        """Return after how many seconds from `since` the commands began their last descent to rest."""
+        descent = None
+        for (_, before), (now, speed) in zip(self.commands, self.commands[1:], strict=False):
+            if now < since:
+                continue
+            if speed > before + 1e-9 or (speed == before and speed > 0):
+                descent = None
+            elif descent is None and speed < before:
+                descent = now
+        return None if descent is None or self.commands[-1][1] > 1e-6 else descent - since
+
+    def _find_rest(self, since: float) -> float | None:
+        """Return since when all speeds are below `STILL`; None: the last one is not."""
+        rest = None
+        for now, speed in reversed(self.speeds):
+            if speed >= STILL or now < since:
+                break
+            rest = now
+        return rest
+
+    def _commands(self, since: float) -> bool:
+        return any(now > since and speed > 0 for now, speed in self.commands[-20:])
+
+    def _note_joints(self, message: Any, received_ns: int, source_ns: int) -> None:
+        self.speeds.append((time.monotonic(), float(np.abs(message.velocity).max())))
+
+    def _note_command(self, message: Any, received_ns: int, source_ns: int) -> None:
+        self.commands.append((time.monotonic(), float(np.linalg.norm(message.data[:3]))))
+
+
+@contextmanager
+def open_bed(planned: PlannedDeployment, folder: Path) -> Iterator[StoppingBed]:
+    """Start server, robot and bridge, and wait until the bridge waits for an episode.
+
+    Raises:
+        RunFailed: one of them ended.
+    """
+    with ExitStack() as stack:
+        variables = stack.enter_context(borrow_free_domain())
+        processes = stack.enter_context(TrialProcesses(folder, variables))
+        start_processes(planned, processes)
+        transport = planned.config.transport
+        node = stack.enter_context(open_transport(transport, "deploy", read_environment(os.environ | variables)))
+        conductor = EpisodeConductor(node, planned.robot, processes.check)
+        conductor.wait_for_bridge(START_S)
+        yield StoppingBed(planned, processes, node, conductor)
+
+
+def measure_stop(
+    planned: PlannedDeployment, folder: Path, fault: Fault, then: Callable[[StoppingBed], None] = lambda bed: None
+) -> StopFigures:
+    """Start everything, let the policy move the robot, provoke a fault, and measure when the robot is still.
+
+    Args:
+        planned: what is deployed, in real time.
+        folder: of the processes' logs.
+        fault: what is done.
+        then: is called with the bed afterwards.
+
+    Raises:
+        RunFailed: the robot does not move, or is not still in time.
+    """
+    with open_bed(planned, folder) as bed:
+        bed.begin_moving()
+        since = time.monotonic()
+        bed.provoke(fault)
+        still = bed.wait_until_still(since)
+        then(bed)
+        return StopFigures(
+            fault, bed.find_ramp(since), still, str(bed.conductor.status.get("why", "")), os.getloadavg()[0]
+        )

@@ -1,0 +1,114 @@
+"""Where the episodes of an evaluation come from: a run's policy, a simulator's operators, or a dataset.
+
+Everything is looked up and checked first; nothing is simulated before `EpisodeSource.gather`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from embodied_rl.assembly.acting import find_policy_file
+from embodied_rl.assembly.evaluated import find_run, find_simulator, read_simulator
+from embodied_rl.config.checks import check_episodes
+from embodied_rl.config.schema import CriticEvalConfig, SimNode
+from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
+from embodied_rl.critic.gathering import Draw, EpisodeKind, check_sources, gather_episodes
+from embodied_rl.critic.judged_episode import JudgedEpisode
+from embodied_rl.evaluate.benchmark import change_simulator, describe_simulator, to_mapping
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.goals import GoalWatched
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+
+PURPOSE = "publish"
+"""The episodes are such as no training and no other report ever shows."""
+
+
+@dataclass(frozen=True)
+class EpisodeSource:
+    """Episodes that are not gathered yet.
+
+    Attributes:
+        spec: of the simulator, or what stands for one.
+        told: what a report says of the source.
+        gather: runs or reads them.
+    """
+
+    spec: SimulatorSpec
+    told: dict[str, Any]
+    gather: Callable[[], list[JudgedEpisode]]
+
+
+def find_source(config: CriticEvalConfig) -> EpisodeSource:
+    """Find what an evaluation is made on.
+
+    Raises:
+        UserError: nothing, or more than one thing, was given; a run, dataset or simulator does not exist; runs are of
+            different simulators; a dataset has no pictures; or the simulator does not tell how far goals have come.
+    """
+    if config.dataset is not None:
+        if config.runs or config.sim.name is not None:
+            raise UserError("dataset= stands alone: leave out runs= and sim=.")
+        return _find_dataset(config, config.dataset)
+    if not config.runs and config.sim.name is None:
+        raise UserError(
+            "What is judged? Give runs=<run folder>, whose policy acts; dataset=<LeRobot dataset>; or sim=<simulator>, "
+            "whose operators act."
+        )
+    return _find_simulated(config)
+
+
+def _find_dataset(config: CriticEvalConfig, folder: str) -> EpisodeSource:
+    spec = check_dataset(folder)
+    told = {"source": f"dataset {folder}", "seed": config.seed}
+    return EpisodeSource(spec, told, lambda: read_dataset(folder, config.episodes, config.seed))
+
+
+def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
+    files = {run: find_policy_file(run) for run in config.runs}
+    for run, file in files.items():
+        own = (read_simulator(file, find_run(file)) or {}).get("name")
+        if None not in (own, config.sim.name) and own != config.sim.name:
+            raise UserError(f"runs={run} is of the simulator {own}, and sim={config.sim.name} is another one.")
+    bases = [find_simulator(file, find_run(file), config.sim) for file in files.values()] or [None]
+    nodes = [change_simulator({} if base is None else to_mapping(base), config.sim) for base in bases]
+    if len({repr(node) for node in nodes}) > 1:
+        raise UserError("runs: they are of different simulators, or settings of it. Evaluate on each of them alone.")
+    kind = SimulatorKind.find(nodes[0])
+    if not issubclass(kind.simulator, GoalWatched):
+        raise UserError(
+            f"sim.name={nodes[0].name} does not tell how far the goals of a scene have come, so that nothing could be "
+            "held against it. The tabletop does; record others with `embodied-rl collect format=lerobot`, and give "
+            "dataset=<folder>."
+        )
+    check_episodes(kind.spec, config.split, None)
+    if len(files) > config.episodes:
+        raise UserError(f"episodes={config.episodes} are fewer than runs: give at least {len(files)}.")
+    for run in files:
+        check_sources(nodes[0], run, [EpisodeKind("policy", 1)])
+    told = {
+        "source": "policies of runs, exploring" if files else "operators of the simulator",
+        "policies": {run: str(file) for run, file in files.items()},
+        "simulators": [describe_simulator(kind, kind.spec)],
+        "purpose": PURPOSE,
+        "split": config.split,
+        "seed": config.seed,
+    }
+    spec = replace(kind.spec, reports_progress=True)  # the goals tell it, whatever the observations do
+    return EpisodeSource(spec, told, partial(_gather, config, nodes[0], list(files)))
+
+
+def _gather(config: CriticEvalConfig, node: SimNode, runs: Sequence[str]) -> list[JudgedEpisode]:
+    draw = Draw(config.seed, PURPOSE, "train" if config.split == "eval" else config.split)
+    if not runs:
+        half = config.episodes // 2
+        return gather_episodes(
+            node, None, [EpisodeKind("careful", config.episodes - half), EpisodeKind("faulty", half)], draw
+        )
+    found: list[JudgedEpisode] = []
+    for number, run in enumerate(runs):
+        share = config.episodes // len(runs) + (number < config.episodes % len(runs))
+        own = gather_episodes(node, run, [EpisodeKind("policy", share)], replace(draw, seed=config.seed + number))
+        found += [replace(each, actor=run) for each in own]
+    return found

@@ -1,0 +1,184 @@
+"""What the fuzzing of the core draws by chance: robots, policies, answers, what topics say, what an operator does."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
+from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
+from embodied_rl.deployment.execution.motion import MotionStep
+from embodied_rl.deployment.execution.settings import STRATEGIES, Settings
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, Stream
+
+Random = np.random.Generator
+Vector = NDArray[np.float64]
+WILD = (math.nan, math.inf, -math.inf, 1e30, -1e30, 1e6)
+FAULTS = ("silent", "same content", "same stamp", "back", "future", "not finite", "twice")
+
+
+def draw_settings(rng: Random) -> CoreSettings:
+    """Return a robot of 1 to 5 entries."""
+    entries = tuple(_draw_entry(rng, number) for number in range(int(rng.integers(1, 6))))
+    control_hz = float(rng.choice([5.0, 12.5, 20.0]))
+    measured = tuple(bool(entry.kind != "position" or rng.random() < 0.7) for entry in entries)
+    age = float(rng.uniform(0.1, 0.4))
+    streams = (
+        StreamRule("joints", age, may_repeat=bool(rng.random() < 0.5), measures=True),
+        StreamRule("tool", age, may_repeat=True, measures=True),
+        StreamRule("front", age, may_repeat=bool(rng.random() < 0.5), sees=True),
+    )
+    command_hz = control_hz * int(rng.choice([1, 2, 8]))
+    lost_s = float(rng.uniform(1.5, 30)) / command_hz if rng.random() < 0.7 else None
+    tracking = tuple(float(rng.choice([math.inf, 0.2])) for _ in entries)
+    return CoreSettings(
+        CommandLimits(entries),
+        control_hz,
+        command_hz,
+        streams[: int(rng.integers(1, 4))],
+        measured,
+        tuple(bool(rng.random() < 0.2) for _ in entries),
+        tracking,
+        deadman_s=float(rng.uniform(0.1, 0.3)) if rng.random() < 0.7 else None,
+        silence_s=float(rng.uniform(0.1, 1.0)) if rng.random() < 0.5 else None,
+        lost_s=lost_s,
+        settle_s=float(rng.uniform(0.05, 0.5)),
+    )
+
+
+def _draw_entry(rng: Random, number: int) -> EntryLimits:
+    low, speed = float(rng.uniform(-3, 1)), float(rng.uniform(0.1, 3))
+    high, acceleration = low + float(rng.uniform(0.2, 4)), speed * float(rng.uniform(2, 40))
+    kind = ENTRY_KINDS[int(rng.integers(len(ENTRY_KINDS)))]
+    jerk = acceleration * float(rng.uniform(5, 100))
+    return EntryLimits(f"entry {number}", kind, low, high, speed, acceleration, jerk)
+
+
+def draw_policy(rng: Random, settings: CoreSettings) -> Settings:
+    """Return how the chunks of a policy of this robot are executed."""
+    lows, highs = [], []
+    for entry in settings.limits.entries:
+        step = entry.speed / settings.control_hz
+        ranges = {"position": (entry.low, entry.high), "displacement": (-step, step)}
+        low, high = ranges.get(entry.kind, (-entry.speed, entry.speed))
+        lows.append(low - 0.1)
+        highs.append(high + 0.1)
+    strategy = STRATEGIES[int(rng.integers(len(STRATEGIES)))]
+    low, high = np.array(lows, np.float32), np.array(highs, np.float32)
+    jump = (high - low) / 2 if rng.random() < 0.3 else None
+    return Settings(8, low, high, strategy, 3, 2, settings.control_hz, jump=jump)
+
+
+def draw_inside(rng: Random, limits: CommandLimits) -> Vector:
+    """Return a place inside the box, [A]."""
+    return np.array([rng.uniform(entry.low, entry.high) for entry in limits.entries])
+
+
+def draw_wanted(rng: Random, limits: CommandLimits) -> Vector:
+    """Return anything, [A]: mostly near the box, else far out, NaN or infinite."""
+    wanted = draw_inside(rng, limits) * float(rng.choice([0.2, 1.0, 3.0]))
+    if rng.random() < 0.1:
+        wanted[rng.integers(len(wanted))] = rng.choice(WILD)
+    return wanted
+
+
+def draw_answer(rng: Random, request: ChunkRequest, policy: Settings) -> Chunk:
+    """Return a chunk, now and then of another shape, number, epoch or step, or with NaN."""
+    actions = rng.uniform(policy.action_low, policy.action_high, (policy.horizon, len(policy.action_low)))
+    chunk = Chunk(request.sequence, request.epoch, request.step, actions.astype(np.float32), int(rng.integers(3)))
+    drawn = rng.random()
+    if drawn < 0.03:
+        chunk.actions[rng.integers(len(actions)), 0] = rng.choice(WILD)
+    changes = ({"sequence": request.sequence - 1}, {"epoch": request.epoch + 1}, {"step": request.step + 1})
+    if drawn > 0.95:
+        chunk = replace(chunk, **changes[int(rng.integers(3))])
+    return replace(chunk, actions=chunk.actions[:-1]) if 0.93 < drawn < 0.95 else chunk
+
+
+def draw_message(rng: Random, last: Stream | None, fault: str, source_s: float, now: float) -> Stream | None:
+    """Return what a topic says now, which suffers from a fault, empty for none; None: nothing."""
+    if fault == "silent":
+        return last
+    stream = Stream(int(source_s * 1e9), now, rng.bytes(4), fault != "not finite")
+    if last is None or fault in ("", "not finite"):
+        return stream
+    changes = {
+        "same content": {"digest": last.digest},
+        "same stamp": {"source_ns": last.source_ns},
+        "back": {"source_ns": last.source_ns - int(rng.integers(1, 10**9))},
+        "future": {"source_ns": stream.source_ns + int(5e9)},
+        "twice": {"digest": last.digest, "source_ns": last.source_ns},
+    }
+    return replace(stream, **changes[fault])
+
+
+@dataclass(frozen=True)
+class OperatorHabits:
+    """How an operator is at present: what is drawn anew only now and then."""
+
+    pressed: bool = False
+    held: bool = False
+    away: bool = False
+
+
+def draw_operator(rng: Random, habits: OperatorHabits, limits: CommandLimits, now: float) -> OperatorInput:
+    """Return what an operator does in a tick."""
+    wanted = None
+    if rng.random() < 0.1:
+        wanted = tuple(Mode)[int(rng.integers(len(Mode)))]
+        wanted = None if wanted == Mode.ESTOP and rng.random() < 0.9 else wanted
+    teleop: Vector | None = draw_wanted(rng, limits)
+    touched = rng.random(len(limits.entries)) < 0.8
+    teleop = np.where(touched, teleop, np.nan)
+    if rng.random() < 0.01:
+        teleop = teleop[:-1]
+    return OperatorInput(
+        estop=habits.pressed,
+        reset=bool(rng.random() < 0.2),
+        deadman=now if habits.held else None,
+        wanted=wanted,
+        teleop=None if habits.away else teleop,
+        teleop_s=now - float(rng.choice([0.0, 0.1, 1.0, -1.0], p=[0.9, 0.08, 0.01, 0.01])),
+        label="success" if rng.random() < 0.002 else "",
+    )
+
+
+def draw_habits(rng: Random, habits: OperatorHabits) -> OperatorHabits:
+    """Return how the operator is in the next tick: mostly as before."""
+    pressed = rng.random() > 0.1 if habits.pressed else rng.random() < 0.003
+    held = rng.random() > 0.01 if habits.held else rng.random() < 0.2
+    away = rng.random() > 0.1 if habits.away else rng.random() < 0.02
+    return OperatorHabits(bool(pressed), bool(held), bool(away))
+
+
+def draw_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:
+    """Return the fault of each topic in the next tick: mostly as before, and mostly none."""
+    drawn = {}
+    for name, fault in faults.items():
+        changes = rng.random() < (0.2 if fault else 0.004)
+        drawn[name] = "" if fault else FAULTS[int(rng.integers(len(FAULTS)))]
+        drawn[name] = drawn[name] if changes else fault
+    return drawn
+
+
+class WildMotion:
+    """A motion that wants anything; a `embodied_rl.deployment.execution.motion.Motion`."""
+
+    words = "anything"
+
+    def __init__(self, rng: Random, limits: CommandLimits) -> None:
+        self.mode = Mode.RETURN if rng.random() < 0.5 else Mode.REPLAY
+        self._rng, self._limits = rng, limits
+
+    def begin(self, measured: Vector, commanded: Vector, now_s: float) -> str:
+        """Begin, or not."""
+        return "not today" if self._rng.random() < 0.1 else ""
+
+    def step(self, measured: Vector, now_s: float) -> MotionStep:
+        """Return anything."""
+        drawn = self._rng.random()
+        wanted = None if drawn < 0.02 else draw_wanted(self._rng, self._limits)
+        return MotionStep(wanted, done=drawn > 0.995, failed="it broke" if 0.99 < drawn < 0.995 else "")

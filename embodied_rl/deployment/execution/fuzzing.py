@@ -1,0 +1,211 @@
+"""Fuzzing of the safety filter: random robots, adversarial inputs, and a judge that knows the commands alone.
+
+The judge takes differences of the commands and compares them with the limits. It shares no code with the filter.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.safety_filter import SafetyFilter
+
+Numbers = NDArray[np.float64]
+TOLERANCE = 1e-9
+"""Relative, of each limit."""
+EPISODE = 1000
+"""Ticks of one robot."""
+STRETCH = 60
+"""Ticks in which one kind of input lasts, on average."""
+VIOLATIONS: tuple[str, ...] = ("not finite", "box", "speed", "acceleration", "jerk", "no rest")
+
+
+@dataclass
+class FuzzedRobot:
+    """A robot which does as it is commanded, and says what the scene lets it say.
+
+    Attributes:
+        limits: of its entries. period_s: of a tick.
+        honest: it tells where it is; else a measurement may be NaN, stand still, jump or be missing.
+        position: float64 [A], q of each entry.
+        begun: the first command of the present segment; a segment lasts from one `begin` to the next.
+        commands: of the present segment. passed: q after each of them.
+    """
+
+    limits: CommandLimits
+    period_s: float
+    honest: bool
+    position: Numbers
+    begun: Numbers = field(default_factory=lambda: np.zeros(0))
+    commands: list[Numbers] = field(default_factory=list)
+    passed: list[Numbers] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.moves = np.array([entry.kind == "position" for entry in self.limits.entries])
+
+    def obey(self, command: Numbers) -> None:
+        """Do what is commanded, for a tick."""
+        self.position = np.where(self.moves, command, self.position + command * self.period_s)
+        self.commands.append(command)
+        self.passed.append(self.position)
+
+    def measure(self, rng: np.random.Generator) -> Numbers | None:
+        """Return what the robot says of its position."""
+        if self.honest or rng.random() < 0.9:
+            return self.position
+        lie = rng.integers(4)
+        if lie == 0:
+            return None
+        if lie == 1:
+            return np.where(rng.random(len(self.position)) < 0.5, rng.choice([np.nan, np.inf, -1e300]), self.position)
+        return self.position + rng.normal(0, 10.0 ** rng.uniform(-3, 1), len(self.position))
+
+
+def fuzz_filter(ticks: int = 1_000_000, seed: int = 0) -> dict[str, int]:
+    """Fuzz the safety filter.
+
+    Args:
+        ticks: of all robots together; each tick commands all entries of one robot.
+
+    Returns:
+        How many ticks of how many entries broke each of `VIOLATIONS`, how many "ticks" and "entries" there were, how
+        many robots, and how many ticks were "unchanged": what was wanted passed, so that the filter is not too strict.
+    """
+    rng = np.random.default_rng(seed)
+    counts = dict.fromkeys((*VIOLATIONS, "ticks", "entries", "robots", "unchanged"), 0)
+    while counts["ticks"] < ticks:
+        counts["robots"] += 1
+        robot = draw_robot(rng)
+        for name, count in run_episode(robot, rng, min(EPISODE, ticks - counts["ticks"])).items():
+            counts[name] += count
+    return counts
+
+
+def draw_robot(rng: np.random.Generator) -> FuzzedRobot:
+    """Return a robot with random entries, limits and period: some stop within a tick, some need a thousand."""
+    period = float(10 ** rng.uniform(-3, -0.7))
+    entries = tuple(_draw_entry(f"entry {index}", period, rng) for index in range(rng.integers(1, 4)))
+    position = np.array([rng.uniform(max(entry.low, -9.0), min(entry.high, 9.0)) for entry in entries])
+    return FuzzedRobot(CommandLimits(entries), period, bool(rng.random() < 0.6), position)
+
+
+def run_episode(robot: FuzzedRobot, rng: np.random.Generator, ticks: int) -> dict[str, int]:
+    """Drive one robot through adversarial inputs; return counts as `fuzz_filter` does."""
+    count = len(robot.limits.entries)
+    counts = dict.fromkeys((*VIOLATIONS, "unchanged"), 0) | {"ticks": ticks, "entries": ticks * count}
+    error = 10 ** rng.uniform(-2, 1) if rng.random() < 0.3 else math.inf
+    tested = SafetyFilter(robot.limits, robot.period_s, [error] * count)
+    inputs = _draw_inputs(robot, tested, rng)
+    _begin(tested, robot)
+    for tick in range(ticks):
+        made = tested.step(next(inputs), robot.measure(rng))
+        counts["unchanged"] += not made.changed
+        robot.obey(made.command)
+        if tick == ticks - 1 or rng.random() < (0.02 if made.tripped else 0.0005):
+            for name, found in judge(robot).items():
+                counts[name] += found
+            counts["no rest"] += _try_rest(tested, robot)
+            _begin(tested, robot)
+    return counts
+
+
+def judge(robot: FuzzedRobot) -> dict[str, int]:
+    """Return how often the commands of a segment broke each limit, from the commands alone."""
+    period = robot.period_s
+    commands = np.array(robot.commands)
+    rest = np.tile(robot.begun, (3, 1))
+    speed = np.where(robot.moves, np.diff(np.concatenate([rest, commands]), axis=0, prepend=rest[:1]) / period, 0.0)
+    speed[3:][:, ~robot.moves] = commands[:, ~robot.moves]
+    acceleration = np.diff(speed, axis=0) / period
+    motion = {"speed": speed, "acceleration": acceleration, "jerk": np.diff(acceleration, axis=0) / period}
+    found = {
+        name: int((np.abs(values) > np.array(robot.limits.list_values(name)) * (1 + TOLERANCE)).sum())
+        for name, values in motion.items()
+    }
+    low, high = np.array(robot.limits.list_values("low")), np.array(robot.limits.list_values("high"))
+    slack = np.where(robot.moves, 0.0, TOLERANCE * np.where(np.isfinite(high - low), high - low, 1.0))
+    passed = np.array(robot.passed)
+    outside = (passed < low - slack) | (passed > high + slack)
+    found["box"] = int(outside[:, robot.moves | robot.honest].sum())
+    found["not finite"] = int((~np.isfinite(commands)).sum())
+    return found
+
+
+def _begin(tested: SafetyFilter, robot: FuzzedRobot) -> None:
+    """Begin a segment, where the robot is."""
+    tested.begin(robot.position)
+    robot.begun = np.where(robot.moves, robot.position, 0.0)
+    robot.commands, robot.passed = [], []
+
+
+def _try_rest(tested: SafetyFilter, robot: FuzzedRobot) -> int:
+    """Return whether a ramp to rest breaks anything, 1 or 0; it begins after whatever came before."""
+    for _ in range(5000):
+        made = tested.step(None, robot.position)
+        robot.obey(made.command)
+        if made.still:
+            return int(any(judge(robot).values()))
+    return 1
+
+
+def _draw_entry(name: str, period: float, rng: np.random.Generator) -> EntryLimits:
+    """Return an entry that reaches its limits in some ticks: far apart from the next, or so near that they bind all."""
+    speed = 10 ** rng.uniform(-2, 1)
+    acceleration = speed / period * 10 ** rng.uniform(-2.5, 0.7)
+    jerk = acceleration / period * 10 ** rng.uniform(-1.5, 0.7)
+    stop = speed * (speed / acceleration + acceleration / jerk + period)
+    width = (stop if rng.random() < 0.5 else speed) * 10 ** rng.uniform(-1.5, 1.5)
+    middle = rng.uniform(-3, 3)
+    low, high = middle - width / 2, middle + width / 2
+    if rng.random() < 0.1:
+        low, high = (-math.inf, high) if rng.random() < 0.5 else (-math.inf, math.inf)
+    if rng.random() < 0.1:
+        acceleration, jerk = (math.inf, math.inf) if rng.random() < 0.5 else (acceleration, math.inf)
+    kind = ENTRY_KINDS[rng.integers(len(ENTRY_KINDS))]
+    return EntryLimits(name, kind, float(low), float(high), float(speed), float(acceleration), float(jerk))
+
+
+def _draw_inputs(robot: FuzzedRobot, tested: SafetyFilter, rng: np.random.Generator) -> Iterator[Numbers | None]:
+    """Yield what is wanted, tick by tick: stretches of one kind each, and single ticks of nonsense between."""
+    moves, count = robot.moves, len(robot.moves)
+    limit = {name: np.array(robot.limits.list_values(name)) for name in ("speed", "acceleration", "jerk")}
+    low = np.maximum(np.array(robot.limits.list_values("low")), -20.0)
+    high = np.minimum(np.array(robot.limits.list_values("high")), 20.0)
+    unit = np.where(moves, robot.period_s, 1.0)
+    steps = [limit["speed"] * unit, limit["acceleration"] * unit * robot.period_s]
+    steps.append(limit["jerk"] * unit * robot.period_s**2)
+    while True:
+        kind, goal = rng.integers(8), rng.uniform(low - (high - low) / 3, high + (high - low) / 3)
+        goal = np.where(moves, goal, rng.uniform(-1.5, 1.5, count) * limit["speed"])
+        edge = np.where(moves, rng.choice([low, high]), rng.choice([-1, 1]) * limit["speed"])
+        step, wave = steps[rng.integers(3)] * 10 ** rng.uniform(-2, 0.5), rng.uniform(0.001, 1)
+        for tick in range(rng.geometric(1 / STRETCH)):
+            now = tested.command
+            if rng.random() < 0.02:
+                yield _draw_nonsense(count, rng)
+            elif kind == 0:
+                yield None
+            elif kind == 1:
+                yield rng.uniform(low - 1, high + 1)
+            elif kind == 2:
+                yield edge
+            elif kind == 3:
+                yield goal
+            elif kind == 4:
+                yield now + step * rng.choice([-1, 1], count)
+            elif kind == 5:
+                yield now + step
+            elif kind == 6:
+                yield goal + rng.normal(0, 1, count) * step
+            else:
+                yield np.where(moves, (low + high) / 2, 0.0) + np.abs(goal) * math.sin(wave * tick)
+
+
+def _draw_nonsense(count: int, rng: np.random.Generator) -> Numbers:
+    """Return what no policy should say."""
+    choices = [np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0, 5e-324]
+    drawn = rng.choice(choices, count)
+    return drawn if rng.random() < 0.9 else np.zeros(count + 1)

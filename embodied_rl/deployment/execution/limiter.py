@@ -1,0 +1,236 @@
+"""The limiter of one entry of a command: it follows what is wanted as fast as all limits allow.
+
+A command is the wanted value itself wherever that keeps the limits, and leaves a stop inside the box. Otherwise the
+limiter catches up: it moves so that a stop which began after this tick would end exactly on what is wanted, in the
+frame that moves with it. This is the motion of least time. It arrives with the wanted speed and does not overshoot.
+"""
+
+import math
+from enum import StrEnum
+
+from embodied_rl.deployment.execution.braking import Brake, find_acceleration, sum_fading
+from embodied_rl.deployment.execution.limits import EntryLimits
+from embodied_rl.deployment.execution.root_finding import find_root
+from embodied_rl.interfaces.errors import UserError
+
+FREE = 1e9
+"""What "no limit" means, in the entry's units: more than a robot reaches."""
+MARGIN = 1e-9
+"""By how much a stop is planned softer than the limits, so that rounding never asks for more than they allow."""
+ADMITTED = 1e-10
+"""By how much a wanted motion may exceed a limit, relatively: by the rounding of numbers such as 0.375·0.08."""
+
+
+class Correction(StrEnum):
+    """Why a command is not what was wanted."""
+
+    TRIPPED = "tripped"
+    SHAPE = "not one number per entry"
+    NOT_FINITE = "not a finite number"
+    MEASUREMENT = "not measured"
+    BOX = "box"
+    SPEED = "speed"
+    ACCELERATION = "acceleration"
+    JERK = "jerk"
+    CATCHING_UP = "catching up"
+
+
+class Limiter:
+    """Limits one entry.
+
+    Args:
+        limits: of the entry.
+        period_s: of a tick.
+
+    Attributes:
+        command: the last one.
+        speed: of the command: its change in the last tick, in q; or, where a speed is commanded, the command itself.
+        acceleration: the change of `speed` in the last tick.
+
+    Raises:
+        UserError: double precision is too coarse for the jerk limit at this period.
+    """
+
+    def __init__(self, limits: EntryLimits, period_s: float) -> None:
+        self.limits, self.moves_position = limits, limits.kind == "position"
+        self._period = period_s
+        unit = period_s if self.moves_position else 1.0
+        # A limit that the one below makes idle is lowered to it: all are finite then, and jerk ≤ 2·acceleration.
+        width = limits.high - limits.low if self.moves_position else math.inf
+        self._speed = min(min(limits.speed, FREE) * unit, width)
+        self._acceleration = min(min(limits.acceleration, FREE) * unit * period_s, 2 * self._speed)
+        self._jerk = min(min(limits.jerk, FREE) * unit * period_s**2, 2 * self._acceleration)
+        grain = self._measure_grain()
+        self._firm_speed, self._firm_acceleration = self._speed - grain, self._acceleration - grain
+        self._firm_jerk = self._jerk - grain
+        self._brake = Brake(self._firm_acceleration * (1 - MARGIN), self._firm_jerk * (1 - MARGIN))
+        fading = self._speed * (self._acceleration / self._jerk + 1)
+        self._longest_stop = 1.01 * (fading + self._brake.foresee(self._speed, 0.0).rest)
+        self.begin(0.0)
+
+    def begin(self, command: float) -> None:
+        """Begin at rest, with this command."""
+        self.command, self.speed, self.acceleration = command, 0.0, 0.0
+        self._wanted: float | None = None
+        self._follows = True
+
+    @property
+    def still(self) -> bool:
+        """Return whether the command is at rest, and may stay so."""
+        return self.speed == 0 and abs(self.acceleration) <= self._jerk
+
+    def count_ramp_ticks(self) -> int:
+        """Return how many ticks a ramp to rest takes at most: from top speed, reached with the largest acceleration."""
+        acceleration = min(find_acceleration(self._firm_speed, self._firm_jerk), self._firm_acceleration)
+        speed, ticks = self._firm_speed - sum_fading(acceleration, self._firm_jerk), 0
+        while speed != 0 or abs(acceleration) > self._jerk:
+            acceleration = self._brake.choose(speed, acceleration)
+            speed, ticks = speed + acceleration, ticks + 1
+        return ticks
+
+    def stop(self, measured: float) -> float:
+        """Return the next command of a ramp to rest. See `follow` for `measured`."""
+        self._wanted, self._follows = None, True
+        low, high = self._find_room(measured)
+        least, most = self._bound()
+        if self.moves_position:
+            chosen = self._brake.choose(self.speed, self.acceleration)
+        else:
+            chosen = self._reach_speed(0.0, 0.0)
+        return self._move(self._keep_inside(min(max(chosen, least), most), low, high), low, high)
+
+    def follow(self, wanted: float, measured: float) -> tuple[float, Correction | None]:
+        """Return the next command towards a finite `wanted`, and why it is not that.
+
+        Args:
+            measured: q, around which the box of a speed lies. NaN: there is no box. It says nothing for a position.
+        """
+        low, high = self._find_room(measured)
+        inside = min(max(wanted, low), high) if self.moves_position else min(max(wanted, -self._speed), self._speed)
+        before, self._wanted = self._wanted, inside
+        reason = self._check(inside, low, high)
+        if reason is None and self._follows and inside == wanted:
+            return self._take(wanted), None
+        chosen = self._catch_up(inside, 0.0 if before is None else inside - before)
+        acceleration = self._keep_inside(chosen, low, high)
+        reason = reason if acceleration == chosen else Correction.BOX
+        near = abs(self._predict(acceleration) - inside) <= 1e-12 * self._jerk + 2 * math.ulp(inside)
+        self._follows = near and reason is None
+        made = self._take(inside) if self._follows else self._move(acceleration, low, high)
+        if made == wanted:
+            return made, None
+        if inside != wanted:
+            reason = Correction.BOX if self.moves_position else Correction.SPEED
+        return made, reason or Correction.CATCHING_UP
+
+    def _measure_grain(self) -> float:
+        """Return by how much rounding may change a difference of differences of commands."""
+        edges = [abs(each) for each in (self.limits.low, self.limits.high) if math.isfinite(each)]
+        largest = max(edges, default=1e3) if self.moves_position else self._speed
+        grain = 4 * math.ulp(largest)
+        if self._jerk < 1e3 * grain:
+            raise UserError(
+                f"{self.limits.name}: jerk={self.limits.jerk:g} changes a command by {self._jerk:.2g} within a period "
+                f"of {self._period:g} s, and numbers near {largest:g} are too coarse for that. Give a larger jerk, or "
+                "a longer period."
+            )
+        return grain
+
+    def _find_room(self, measured: float) -> tuple[float, float]:
+        """Return the box of a position; or the speeds that would take the entry to its edges within one tick."""
+        if self.moves_position:
+            return self.limits.low, self.limits.high
+        if math.isnan(measured):
+            return -math.inf, math.inf
+        below, above = self.limits.low - measured, self.limits.high - measured
+        return min(below, 0.0) / self._period, max(above, 0.0) / self._period
+
+    def _predict(self, acceleration: float) -> float:
+        """Return the command that this acceleration makes."""
+        speed = self.speed + acceleration
+        return self.command + speed if self.moves_position else speed
+
+    def _check(self, wanted: float, low: float, high: float) -> Correction | None:
+        """Return the limit that the command `wanted` breaks now, or would have to break later."""
+        speed = wanted - self.command if self.moves_position else wanted
+        acceleration = speed - self.speed
+        if abs(speed) > self._speed * (1 + ADMITTED):
+            return Correction.SPEED
+        if abs(acceleration) > self._acceleration * (1 + ADMITTED):
+            return Correction.ACCELERATION
+        if abs(acceleration - self.acceleration) > self._jerk * (1 + ADMITTED):
+            return Correction.JERK
+        growth = math.copysign(sum_fading(abs(acceleration), self._firm_jerk), acceleration)
+        if abs(speed + growth) > self._speed * (1 + ADMITTED):
+            return Correction.SPEED
+        if self._longest_stop < min(high - wanted, wanted - low):
+            return None
+        stop = self._brake.foresee(speed, acceleration)
+        return Correction.BOX if stop.above > high - wanted or stop.below > wanted - low else None
+
+    def _bound(self) -> tuple[float, float]:
+        """Return the least and the largest next acceleration under the limits of jerk, acceleration and speed."""
+        low = max(self.acceleration - self._firm_jerk, -self._firm_acceleration)
+        high = min(self.acceleration + self._firm_jerk, self._firm_acceleration)
+        slower = -find_acceleration(self._firm_speed + self.speed, self._firm_jerk)
+        faster = find_acceleration(self._firm_speed - self.speed, self._firm_jerk)
+        return min(max(low, slower), high), max(min(high, faster), low)
+
+    def _catch_up(self, wanted: float, motion: float) -> float:
+        """Return the next acceleration towards `wanted`, which moved by `motion` in this tick."""
+        if not self.moves_position:
+            return self._reach_speed(wanted, motion if abs(motion) <= self._acceleration else 0.0)
+        motion = motion if abs(motion) <= self._speed else 0.0
+        ahead = wanted - self.command - motion
+
+        def overshoot(acceleration: float) -> float:
+            speed = self.speed - motion + acceleration
+            return speed + self._brake.foresee(speed, acceleration).rest - ahead
+
+        low, high = self._bound()
+        guess = min(max(self._brake.choose(self.speed - motion, self.acceleration), low), high)
+        return find_root(overshoot, low, high, guess, 1e-13 * self._jerk + 0.5 * math.ulp(ahead))
+
+    def _reach_speed(self, wanted: float, motion: float) -> float:
+        """Return the next acceleration towards a wanted speed, which changed by `motion` in this tick."""
+        low, high = self._bound()
+        missing = wanted - motion - self.speed
+        chosen = motion + math.copysign(find_acceleration(abs(missing), self._firm_jerk), missing)
+        return min(max(chosen, low), high)
+
+    def _keep_inside(self, acceleration: float, low: float, high: float) -> float:
+        """Return the acceleration; or the nearest to it after which a stop still ends inside the box."""
+        at = self._predict(acceleration)
+        if self._longest_stop < min(high - at, at - low):
+            return acceleration
+        stop = self._brake.foresee(self.speed + acceleration, acceleration)
+        if stop.above > high - at:
+            return self._hold_back(acceleration, high, 1)
+        return self._hold_back(acceleration, low, -1) if stop.below > at - low else acceleration
+
+    def _hold_back(self, acceleration: float, edge: float, sign: int) -> float:
+        """Return the acceleration that is nearest to the given one and keeps below the edge; above it for sign -1."""
+
+        grain = 1e-13 * self._jerk + 2 * math.ulp(edge)
+
+        def exceed(candidate: float) -> float:
+            stop = self._brake.foresee(self.speed + sign * candidate, sign * candidate)
+            reach = stop.above if sign > 0 else stop.below
+            return reach - sign * (edge - self._predict(sign * candidate)) + grain
+
+        low, high = sorted(sign * each for each in self._bound())
+        shortest = min(max(sign * self._brake.choose(self.speed, self.acceleration), low), high)
+        guess = min(shortest, sign * acceleration)
+        if exceed(low) > 0:  # a measurement jumped: there is no way to keep the edge, and the shortest stop is left
+            return sign * guess
+        return sign * find_root(exceed, low, sign * acceleration, guess, grain)
+
+    def _move(self, acceleration: float, low: float, high: float) -> float:
+        made = self._predict(acceleration)
+        return self._take(min(max(made, low), high) if self.moves_position else made)  # takes a rounding error away
+
+    def _take(self, command: float) -> float:
+        """Take a command, and what it really changes, rounding included."""
+        speed = command - self.command if self.moves_position else command
+        self.acceleration, self.speed, self.command = speed - self.speed, speed, command
+        return command

@@ -1,0 +1,211 @@
+"""The desk of an operator: turns what devices and topics say into an `OperatorInput`. Pure; time is handed in.
+
+Shapes: `A` action entries. Times are seconds of the core's clock.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.execution.limits import EntryLimits
+from embodied_rl.deployment.execution.operator_device import TWIST_AXES, AxisUse, OperatorDevice
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+
+LABELS = ("success", "failure", "abort")
+_ASKED = {"hold": Mode.HOLD, "run": Mode.RUN, "go_back": Mode.RETURN, "replay": Mode.REPLAY}
+"""The first one wins where several were asked for since the last reading."""
+
+
+class OperatorDesk:
+    """Keeps what the operator said last.
+
+    An axis counts only after it was seen at rest, so that a trigger whose rest is at 1, or a stick that is held while
+    the device is plugged in, moves nothing. A button counts from its next press on.
+
+    Args:
+        device: what axes and buttons mean. entries: of the robot's actions.
+
+    Attributes:
+        refused: messages that could not be understood. last_refusal: what was wrong with the last of them.
+        presses: how often each button of the device was pressed.
+        held_s: when the dead man's switch was last said to be held; None: it is released.
+    """
+
+    def __init__(self, device: OperatorDevice, entries: Sequence[EntryLimits]) -> None:
+        self.device, self._entries = device, tuple(entries)
+        self.refused, self.last_refusal = 0, ""
+        self._place = {entry.name: number for number, entry in enumerate(entries)}
+        self._deflection = np.zeros(len(device.axes))
+        self._rested = np.zeros(len(device.axes), bool)
+        self._pressed: dict[str, bool] = {}
+        self._seen_up: set[str] = set()
+        self._events: list[str] = []
+        self._heard_s: float | None = None
+        self._touching = False
+        self._touched_s: float | None = None
+        self.held_s: float | None = None
+        self.presses: Counter[str] = Counter()
+        self._estop, self._label = False, ""
+        self._struck = False  # the emergency stop was pressed since the last reading, and perhaps released again
+        self._before: Mode | None = None
+        self._target, self._integrated_s = np.full(len(entries), math.nan), math.nan
+
+    def receive_joy(self, axes: Sequence[float], buttons: Sequence[int], now_s: float) -> None:
+        """Take a message of a joystick."""
+        needed = max((int(use.axis) for use in self.device.axes), default=-1)
+        if len(axes) <= needed or len(buttons) <= max(self.device.list_buttons().values(), default=-1):
+            self._refuse(
+                f"the joystick has {len(axes)} axes and {len(buttons)} buttons, fewer than the robot's file uses"
+            )
+            return
+        if self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s):
+            self._take_buttons({name: bool(buttons[n]) for name, n in self.device.list_buttons().items()}, now_s)
+            self._touch(now_s)
+
+    def receive_old_buttons(self, buttons: Sequence[int]) -> None:
+        """Take a joystick's message that comes too late to move anything; what stops the robot counts all the same."""
+        down = {name for name, n in self.device.list_buttons().items() if n < len(buttons) and buttons[n]}
+        self._struck |= "estop" in down
+        if self.device.deadman is not None and "deadman" not in down:
+            self.held_s = None
+
+    def receive_twist(self, linear: Sequence[float], angular: Sequence[float], now_s: float) -> None:
+        """Take a twist: linear [3], angular [3]."""
+        given = dict(zip(TWIST_AXES, (*linear, *angular), strict=True))
+        if self._take_axes([float(given[use.axis]) for use in self.device.axes], math.inf, now_s):
+            self._touch(now_s)
+
+    def receive_estop(self, pressed: bool) -> None:
+        """Take what the topic of the emergency stop says, beside the device's button."""
+        self._estop = pressed
+        self._struck |= pressed
+
+    def receive_deadman(self, held: bool, now_s: float) -> None:
+        """Take what the topic of the dead man's switch says."""
+        self.held_s = now_s if held else None
+
+    def receive_label(self, text: str) -> None:
+        """Take a label of the topic: success, failure or abort."""
+        if text in LABELS:
+            self._label = text
+        else:
+            self._refuse(f"the label {text[:40]!r} is none of {', '.join(LABELS)}")
+
+    def read(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> OperatorInput:
+        """Return what the operator does at present. A label, a press of a button is told once.
+
+        A press of the emergency stop counts though it was released before this reading.
+
+        Args:
+            now_s: present time. mode: of the core.
+            commanded: float64 [A], the last command; targets of positions go on from there.
+        """
+        alive = self._heard_s is not None and now_s - self._heard_s <= self.device.timeout_s
+        events, self._events = self._events, []
+        label, self._label = self._label or next((each for each in events if each in LABELS), ""), ""
+        struck, self._struck = self._struck, False
+        return OperatorInput(
+            estop=struck or self._estop or self._pressed.get("estop", False),
+            reset="reset" in events,
+            deadman=self.held_s,
+            wanted=self._choose_mode(now_s, mode, alive, events),
+            teleop=self._compute_teleop(now_s, mode, commanded) if alive else None,
+            teleop_s=self._heard_s if alive else None,
+            label=label,
+            store="store" in events,
+        )
+
+    def _take_axes(self, values: Sequence[float], most: float, now_s: float) -> bool:
+        if not all(map(math.isfinite, values)):
+            self._refuse("an axis is not a finite number")
+            return False
+        self._heard_s = now_s
+        for number, (use, value) in enumerate(zip(self.device.axes, values, strict=True)):
+            self._rested[number] |= abs(value) <= use.dead_zone
+            self._deflection[number] = leave_dead_zone(use, max(-most, min(most, value))) * self._rested[number]
+        return True
+
+    def _take_buttons(self, pressed: dict[str, bool], now_s: float) -> None:
+        self._seen_up |= {name for name, down in pressed.items() if not down}
+        counting = {name: down and name in self._seen_up for name, down in pressed.items()}
+        begun = [name for name, down in counting.items() if down and not self._pressed.get(name, False)]
+        self._events += begun
+        self.presses.update(begun)
+        self._pressed = counting
+        if "estop" in pressed:
+            self._pressed["estop"] = pressed["estop"]  # a stop counts however it came to be pressed
+            self._struck |= pressed["estop"]
+        if "deadman" in pressed:
+            self.held_s = now_s if self._pressed["deadman"] else None
+
+    def _touch(self, now_s: float) -> None:
+        places = [f"{place.entry}={place.value:g}" for place in self.device.places]
+        moved = bool(self._deflection.any()) or any(self._pressed.get(name, False) for name in places)
+        self._touching = self._pressed.get("takeover", False) if self.device.takeover is not None else moved
+        self._touched_s = now_s if self._touching else self._touched_s
+
+    def _choose_mode(self, now_s: float, mode: Mode, alive: bool, events: Sequence[str]) -> Mode | None:
+        asked = next((mode for name, mode in _ASKED.items() if name in events), None)
+        if asked is not None:
+            self._before, self._touching, self._touched_s = None, False, None
+            return asked
+        lately = self._touched_s is not None and now_s - self._touched_s < self.device.sticky_s
+        touched = self._touching or lately  # a device that fell silent while touched was not let go
+        if mode not in (Mode.TELEOP, Mode.ESTOP) and touched and alive:
+            self._before = Mode.RUN if mode == Mode.RUN else Mode.HOLD  # a return or replay is not gone on with
+            return Mode.TELEOP
+        if mode == Mode.TELEOP and not touched and self._before is not None:
+            before, self._before = self._before, None
+            return before
+        return None
+
+    def _compute_teleop(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return [A]: speeds, 0 for an axis at rest; targets of positions; NaN for what the device does not touch."""
+        wanted = np.full(len(self._entries), math.nan)
+        moves: dict[str, float] = {}
+        for use, deflection in zip(self.device.axes, self._deflection, strict=True):
+            moves[use.entry] = moves.get(use.entry, 0.0) + float(deflection) * use.scale
+        passed = now_s - self._integrated_s if mode == Mode.TELEOP and self._integrated_s <= now_s else 0.0
+        self._integrated_s = now_s
+        for name, speed in moves.items():
+            number = self._place[name]
+            wanted[number] = speed
+            if self._entries[number].kind == "position":
+                wanted[number] = self._move_target(number, speed, min(passed, self.device.timeout_s), commanded[number])
+        for place in self.device.places:
+            if self._pressed.get(f"{place.entry}={place.value:g}", False):
+                wanted[self._place[place.entry]] = self._target[self._place[place.entry]] = place.value
+        return wanted
+
+    def _move_target(self, number: int, speed: float, passed: float, commanded: float) -> float:
+        """Return an entry's target: it starts at what was commanded, moves while touched, and is NaN otherwise."""
+        if not speed:
+            self._target[number] = math.nan
+            return math.nan
+        start = commanded if math.isnan(self._target[number]) else self._target[number]
+        low, high = self._entries[number].low, self._entries[number].high
+        self._target[number] = min(max(start + speed * passed, low), high)
+        return float(self._target[number])
+
+    def _refuse(self, problem: str) -> None:
+        self.refused, self.last_refusal = self.refused + 1, problem
+
+
+def leave_dead_zone(use: AxisUse, value: float) -> float:
+    """Return the deflection that counts: 0 in the dead zone, continuous at its edge; ±1 on a joystick stays ±1."""
+    beyond = max(abs(value) - use.dead_zone, 0.0)
+    return math.copysign(beyond / _span(use), value) if beyond else 0.0
+
+
+def enter_dead_zone(use: AxisUse, deflection: float) -> float:
+    """Return the value of an axis whose deflection counts as this one: the inverse of `leave_dead_zone`."""
+    if not deflection:
+        return 0.0
+    return math.copysign(abs(deflection) * _span(use) + use.dead_zone, deflection)
+
+
+def _span(use: AxisUse) -> float:
+    return 1.0 if use.axis in TWIST_AXES else 1 - use.dead_zone

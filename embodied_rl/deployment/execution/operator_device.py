@@ -1,0 +1,138 @@
+"""What an operator's device means: which axes and buttons of a joystick, or numbers of a twist, do what. Data alone.
+
+A robot's file holds it. Axes of a joystick are numbered from 0, as `sensor_msgs/msg/Joy` has them, and lie in -1…1;
+axes of a twist are called linear.x … angular.z, and have no limits of their own: the safety filter holds the robot's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from embodied_rl.deployment.execution.limits import EntryLimits
+from embodied_rl.interfaces.errors import UserError
+
+TWIST_AXES: tuple[str, ...] = ("linear.x", "linear.y", "linear.z", "angular.x", "angular.y", "angular.z")
+
+
+@dataclass(frozen=True)
+class AxisUse:
+    """An axis that moves an entry of an action.
+
+    Attributes:
+        entry: name of the entry.
+        axis: its number on a joystick, or its name in a twist.
+        scale: speed in q/s for a deflection of 1, negative to reverse it; q as in `EntryLimits`.
+        dead_zone: smaller deflections count as none; the rest begins at 0, so that leaving it is no jump.
+    """
+
+    entry: str
+    axis: str
+    scale: float
+    dead_zone: float = 0.1
+
+
+@dataclass(frozen=True)
+class ButtonUse:
+    """A button that sends an entry to a place while it is pressed, such as a gripper's; `value` is in q."""
+
+    entry: str
+    button: int
+    value: float
+
+
+@dataclass(frozen=True)
+class OperatorDevice:
+    """The uses of one device. A button that is None has no use.
+
+    Attributes:
+        axes, places: what moves the robot.
+        deadman: button that is held while the robot may move.
+        takeover: button that takes over while it is held. Without one, touching an axis or a place takes over.
+        success, failure, abort: buttons that label an episode.
+        hold, run, go_back, replay: buttons that ask for a mode; `go_back` is the operator's yes to a return point.
+        store: button that adds the present place to the return points.
+        estop, reset: buttons that press the emergency stop, and release it.
+        sticky_s: after a takeover the policy goes on when the device was let go for so long.
+        timeout_s: a device that says nothing for so long moves nothing, and does not give back to the policy.
+    """
+
+    axes: tuple[AxisUse, ...] = ()
+    places: tuple[ButtonUse, ...] = ()
+    deadman: int | None = None
+    takeover: int | None = None
+    success: int | None = None
+    failure: int | None = None
+    abort: int | None = None
+    hold: int | None = None
+    run: int | None = None
+    go_back: int | None = None
+    replay: int | None = None
+    store: int | None = None
+    estop: int | None = None
+    reset: int | None = None
+    sticky_s: float = 0.5
+    timeout_s: float = 0.25
+
+    def list_buttons(self) -> dict[str, int]:
+        """Return the buttons with a use, by its name; those of places are called after their entry and value."""
+        found = {item.name: getattr(self, item.name) for item in fields(self) if item.type == int | None}
+        uses = {name: button for name, button in found.items() if button is not None}
+        return uses | {f"{place.entry}={place.value:g}": place.button for place in self.places}
+
+
+def check_device(device: OperatorDevice, entries: Sequence[EntryLimits], type_name: str, where: str) -> None:
+    """Check that a device fits a robot.
+
+    Args:
+        device: as the robot's file says. entries: of the robot's actions.
+        type_name: of its messages, sensor_msgs/msg/Joy or geometry_msgs/msg/Twist. where: the key, for messages.
+
+    Raises:
+        UserError: an entry, an axis or a button does not exist or has two uses, or a number cannot be.
+    """
+    twist = type_name.endswith("/Twist")
+    for use in device.axes:
+        _check_axis(use, [entry.name for entry in entries], twist, f"{where}.axes")
+    for place in device.places:
+        _check_place(place, entries, f"{where}.places")
+    moved = [(use.entry, use.axis) for use in device.axes]
+    if len(set(moved)) < len(moved) or len({use.axis for use in device.axes}) < len(moved):
+        raise UserError(f"{where}.axes: an axis has two uses. Give each axis one entry.")
+    _check_buttons(device, twist, where)
+    for name in ("sticky_s", "timeout_s"):
+        if not 0 < getattr(device, name) <= 10:
+            raise UserError(f"{where}.{name}={getattr(device, name)} must be above 0 s, and 10 s at most.")
+
+
+def _check_axis(use: AxisUse, names: Sequence[str], twist: bool, where: str) -> None:
+    if use.entry not in names:
+        raise UserError(f"{where}: the robot has no entry '{use.entry}'. It has {', '.join(names)}.")
+    if use.axis not in TWIST_AXES if twist else not use.axis.isdecimal() or int(use.axis) >= 256:
+        raise UserError(f"{where}: axis '{use.axis}' is none of {', '.join(TWIST_AXES) if twist else '0, 1, 2 …'}.")
+    if not (math.isfinite(use.scale) and use.scale):
+        raise UserError(f"{where}: scale={use.scale} of axis {use.axis} must be a speed other than 0.")
+    if not 0 <= use.dead_zone < (math.inf if twist else 1):
+        raise UserError(f"{where}: dead_zone={use.dead_zone} of axis {use.axis} must be at least 0 and below 1.")
+
+
+def _check_place(place: ButtonUse, entries: Sequence[EntryLimits], where: str) -> None:
+    entry = next((each for each in entries if each.name == place.entry), None)
+    if entry is None:
+        raise UserError(
+            f"{where}: the robot has no entry '{place.entry}'. It has {', '.join(e.name for e in entries)}."
+        )
+    if entry.kind != "position":
+        raise UserError(f"{where}: '{place.entry}' is a {entry.kind}, and a button can only send a position somewhere.")
+    if not entry.low <= place.value <= entry.high:
+        raise UserError(f"{where}: value={place.value} of '{place.entry}' lies outside {entry.low}…{entry.high}.")
+
+
+def _check_buttons(device: OperatorDevice, twist: bool, where: str) -> None:
+    buttons = device.list_buttons()
+    if twist and buttons:
+        raise UserError(f"{where}.{next(iter(buttons))}: a twist has no buttons. Take sensor_msgs/msg/Joy, or drop it.")
+    for name, button in buttons.items():
+        if not 0 <= button < 256:
+            raise UserError(f"{where}.{name}={button} is not the number of a button: 0, 1, 2 …")
+        if others := [other for other, number in buttons.items() if number == button and other != name]:
+            raise UserError(f"{where}: button {button} has two uses, {name} and {others[0]}.")

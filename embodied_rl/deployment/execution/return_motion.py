@@ -1,0 +1,120 @@
+"""Going to a return point: a straight line of minimum jerk in the quantities of the action's entries.
+
+The line lasts T, so that no entry needs more than a share of its limits: for a way D the largest speed is 1.875 D/T,
+the largest acceleration 5.774 D/T², the largest jerk 60 D/T³ (Flash and Hogan, 1985). Entries that are commanded a
+speed get that of the line, and what brings the measured quantity back to it. Shapes: `A` action entries.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.execution.limits import CommandLimits
+from embodied_rl.deployment.execution.motion import MotionStep
+from embodied_rl.deployment.execution.return_points import ReturnPoint
+from embodied_rl.deployment.execution.tick import Mode
+
+_PEAKS = (("speed", 1.875, 1), ("acceleration", 5.774, 2), ("jerk", 60.0, 3))
+
+
+@dataclass(frozen=True)
+class ReturnSettings:
+    """How a robot goes to a point.
+
+    Attributes:
+        tolerance: [A], it has arrived when every measured entry is so near, in q.
+        tracking_error: [A], it is given up where an entry is farther from the line than this; `inf` for never.
+        share: of the limits that the line uses, above 0, 1 at most.
+        gain: speed per distance from the line, in 1/s.
+        settle_s: how long after T it may take to arrive.
+    """
+
+    tolerance: tuple[float, ...]
+    tracking_error: tuple[float, ...]
+    share: float = 0.5
+    gain: float = 4.0
+    settle_s: float = 3.0
+
+
+def choose_distances(limits: CommandLimits, tracking_error: Sequence[float], share: float) -> tuple[float, ...]:
+    """Return [A]: the robot's tracking error, or a share of an entry's box where the robot's file names none.
+
+    An entry without a box gets `inf`.
+    """
+    boxes = [entry.high - entry.low for entry in limits.entries]
+    return tuple(
+        error if math.isfinite(error) else share * box for error, box in zip(tracking_error, boxes, strict=True)
+    )
+
+
+class ReturnMotion:
+    """Goes to a point; a `embodied_rl.deployment.execution.motion.Motion`.
+
+    Args:
+        point: where to. limits: of the robot. settings: how.
+
+    Attributes:
+        arrived: it has come to its end at the point.
+    """
+
+    mode = Mode.RETURN
+
+    def __init__(self, point: ReturnPoint, limits: CommandLimits, settings: ReturnSettings) -> None:
+        self.point, self._limits, self._settings = point, limits, settings
+        self.words = f"go to the return point '{point.name}' ({point.failures} of {point.tries} tries failed there)"
+        self.duration_s, self.arrived = 0.0, False
+        self._position = np.array([entry.kind == "position" for entry in limits.entries])
+        self._given = np.array([value is not None for value in point.pose])
+        self._target = np.array([math.nan if value is None else value for value in point.pose])
+        self._start, self._since = np.zeros(len(limits.entries)), 0.0
+        self._at_end = False
+
+    def begin(self, measured: NDArray[np.float64], commanded: NDArray[np.float64], now_s: float) -> str:
+        blind = self._given & ~self._position & np.isnan(measured)
+        if blind.any():
+            name = self._limits.entries[int(np.argmax(blind))].name
+            return f"'{name}' is moved by its speed, and nothing measures where it is"
+        self._start = np.where(self._position, commanded, np.nan_to_num(measured))
+        self._target = np.where(self._given, self._target, self._start)
+        self._since, self.duration_s, self._at_end = now_s, self._choose_duration(), False
+        self.arrived = False
+        return ""
+
+    def step(self, measured: NDArray[np.float64], now_s: float) -> MotionStep:
+        passed, settings = now_s - self._since, self._settings
+        place, speed = self._follow_line(passed)
+        away = np.abs(np.where(self._given & ~np.isnan(measured), place - measured, 0))
+        if (away > settings.tracking_error).any():
+            return MotionStep(None, failed=self._explain("left the line by", away, int(np.argmax(away))))
+        left = np.where(self._given & ~np.isnan(measured), np.abs(self._target - measured), 0)
+        if self._at_end:  # the end was commanded once, also where nothing measures it
+            if (left <= settings.tolerance).all():
+                self.arrived = True
+                return MotionStep(None, done=True)
+            if passed > self.duration_s + settings.settle_s:
+                worst = int(np.argmax(left - np.array(settings.tolerance)))
+                return MotionStep(None, failed=self._explain("did not arrive, and is away by", left, worst))
+        self._at_end = passed >= self.duration_s
+        back = settings.gain * np.where(np.isnan(measured), 0, place - measured)
+        return MotionStep(np.where(self._position, place, np.where(self._given, speed + back, 0)))
+
+    def _choose_duration(self) -> float:
+        """Return T in seconds: the shortest that keeps the share of every limit."""
+        way, longest = np.abs(self._target - self._start), 0.0
+        for limit, peak, order in _PEAKS:
+            most = self._settings.share * np.array(self._limits.list_values(limit))
+            longest = max(longest, float(((peak * way / most) ** (1 / order)).max()))
+        return longest
+
+    def _follow_line(self, passed: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return place and speed [A] on the line after so many seconds."""
+        x = min(max(passed / self.duration_s, 0.0), 1.0) if self.duration_s else 1.0
+        share, rate = x**3 * (10 - 15 * x + 6 * x**2), 30 * x**2 * (1 - x) ** 2
+        way = self._target - self._start
+        return self._start + share * way, way * (rate / self.duration_s if self.duration_s else 0.0)
+
+    def _explain(self, what: str, distance: NDArray[np.float64], entry: int) -> str:
+        return f"'{self._limits.entries[entry].name}' {what} {distance[entry]:.3g}"

@@ -1,0 +1,128 @@
+"""What a client writes of a question, and reads of an answer: all that can be wrong with it is found here."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.runtime.processes.handle import RunFailed
+
+LARGEST = 64 * 2**20
+"""Bytes of an answer that is read."""
+
+
+class NoPolicyAnswer(RunFailed):
+    """A server did not answer within the deadline. There is no action; the robot decides what it does without one."""
+
+
+class RefusedConnection(ConnectionError):  # noqa: N818 - it says what happened
+    """A server is there, and refuses the connection: another path, or a token that is missing or wrong."""
+
+
+class PolicyRefusal(UserError):  # noqa: N818 - it says what happened
+    """A server answered with an error in words."""
+
+
+class SentKeys(Protocol):
+    """Keys of the noise; `interfaces.policy.NoiseKeys` are some."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def episode(self) -> NDArray[Any]: ...
+    @property
+    def decision(self) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class ExpectedAnswer:
+    """What an answer has to fit.
+
+    Attributes:
+        url: who is asked, for messages.
+        echoed: entries that the answer has to repeat.
+        rows: n; None without an axis of rows.
+        actions: A; None where nobody says.
+        key: how the answer calls the actions.
+    """
+
+    url: str
+    echoed: Mapping[str, int]
+    rows: int | None
+    actions: int | None
+    key: str
+
+
+def read_map(message: bytes | str, url: str) -> dict[str, Any]:
+    """Return the map of a message.
+
+    Raises:
+        PolicyRefusal: it is an error in words.
+        NoPolicyAnswer: it is damaged.
+    """
+    from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, unpack  # needs the extra
+
+    if isinstance(message, str):
+        raise PolicyRefusal(f"{url}: {message.strip()[-2000:]}")
+    try:
+        said = unpack(message, WireLimits(LARGEST, LARGEST, keys=100_000))
+    except WireError as error:
+        raise NoPolicyAnswer(f"{url} sent what is no answer: {error}") from None
+    if not isinstance(said, dict):
+        raise NoPolicyAnswer(f"{url} sent what is no answer: a {type(said).__name__}.")
+    return said
+
+
+def read_actions(answer: Mapping[str, Any], asked: ExpectedAnswer) -> NDArray[np.float32]:
+    """Return an answer's actions, float32 [H, A], or [n, H, A] for rows.
+
+    Raises:
+        NoPolicyAnswer: they are of another question, or cannot be executed.
+    """
+    for name, value in asked.echoed.items():
+        if answer.get(name) != value:
+            raise NoPolicyAnswer(f"{asked.url} answered another question ({name} {answer.get(name)}, not {value}).")
+    actions = answer.get(asked.key)
+    if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f":
+        known = ", ".join(map(str, answer))
+        raise NoPolicyAnswer(f"{asked.url} sent no array {asked.key!r} of floats; its answer has {known}.")
+    leading = () if asked.rows is None else (asked.rows,)
+    size = actions.shape[-1:] if asked.actions is None else (asked.actions,)
+    if actions.ndim != 2 + len(leading) or (actions.shape[:-2], actions.shape[-1:]) != (leading, size):
+        raise NoPolicyAnswer(f"{asked.url} sent actions of the shape {list(actions.shape)}.")
+    if not actions.size or not np.isfinite(actions).all():
+        raise NoPolicyAnswer(f"{asked.url} sent actions that are NaN, infinite or none.")
+    return np.array(actions, np.float32)
+
+
+def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dict[str, Any]:
+    """Return what is said of a prefix, by its names on the wire; None is not sent."""
+    return {
+        "prefix": None if prefix is None else np.asarray(prefix, np.float32),
+        "committed": committed,
+        "strategy": None if prefix is None else strategy,
+        "whole": whole or None,
+    }
+
+
+def select_keys(keys: SentKeys, rows: range) -> dict[str, Any]:
+    """Return the keys of some rows, by their names on the wire."""
+    episode, decision = (np.asarray(each)[rows.start : rows.stop] for each in (keys.episode, keys.decision))
+    return {"seed": keys.seed, "episode": episode, "decision": decision}
+
+
+def write_observation(observation: Observation, single: bool) -> dict[str, Any]:
+    """Return an observation's entries by our names; without an axis of rows, of one row."""
+    images = {f"{IMAGES}{name}": image for name, image in observation.images.items()}
+    if single:
+        return {
+            **{name: np.ascontiguousarray(image[0]) for name, image in images.items()},
+            STATE: observation.state[0],
+            PROMPT: observation.instruction[0],
+        }
+    return {**images, STATE: observation.state, PROMPT: list(observation.instruction)}

@@ -1,0 +1,70 @@
+"""Newer weights of a run that trains: looked for, loaded beside the answers, and swapped in between two of them."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event, Thread
+
+from embodied_rl.deployment.policy_server.served import ServedPolicy, ServedWeights
+from embodied_rl.interfaces.errors import UserError
+
+log = logging.getLogger(__name__)
+
+PERIOD = 1.0
+"""Seconds between two looks."""
+
+
+class WeightFollower:
+    """Looks for newer weights on a thread of its own, for a `with` block.
+
+    Args:
+        served: gets them.
+        present: the file of its weights.
+        find: returns the newest file.
+        load: loads a file.
+        told: called with a line for each swap, and for each file that is refused.
+        period: seconds between two looks.
+    """
+
+    def __init__(
+        self,
+        served: ServedPolicy,
+        present: Path,
+        find: Callable[[], Path],
+        load: Callable[[Path], ServedWeights],
+        told: Callable[[str], None] = log.warning,
+        period: float = PERIOD,
+    ) -> None:
+        self._served, self._present, self._find, self._load, self._told = served, present, find, load, told
+        self._period, self._stop, self._refused = period, Event(), None
+        self._thread = Thread(target=self._run, name="follower", daemon=True)
+
+    def __enter__(self) -> "WeightFollower":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(self._period + 30)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._period):
+            self.look()
+
+    def look(self) -> bool:
+        """Swap in newer weights, if there are any, and return whether there were."""
+        newest = self._present
+        try:
+            newest = self._find()
+            if newest in (self._present, self._refused):
+                return False
+            weights = self._load(newest)
+            self._served.replace(weights)
+        except (UserError, OSError, RuntimeError) as error:  # such as a checkpoint that was removed meanwhile
+            if newest.exists():
+                self._refused = newest
+            self._told(f"Weights stay at version {self._served.weights.version}: {error}")
+            return False
+        self._present = newest
+        self._told(f"Weights are now version {weights.version}, of {newest}")
+        return True

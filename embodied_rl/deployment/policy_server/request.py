@@ -1,0 +1,150 @@
+"""What a client asks: an observation, and beside it what is committed, the noise, and what is echoed."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.policy_server.names import WireNames
+from embodied_rl.interfaces.description import PolicyDescription
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.sim import Observation
+
+PROTOCOL, PROTOCOL_VERSION = "embodied-rl", 1
+"""What the metadata say beyond openpi's protocol, and the version of these additions."""
+ROWS = 256
+"""Most rows of a request."""
+ECHOED = ("seq", "epoch")
+STRATEGIES = ("prefix", "replacement", "guided")
+"""How a chunk continues what is committed; see `Actor.infer`."""
+BESIDE = (*ECHOED, "prefix", "committed", "strategy", "whole", "seed", "episode", "decision", "protocol_version")
+"""Entries of a request that are no part of its observation."""
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """A request that fits the policy.
+
+    Attributes:
+        observation: n rows.
+        single: whether it came without an axis of rows, and is answered so.
+        prefix: float32 [n, d, A], what is planned, or None.
+        committed: int64 [n], how many of them, or None without a prefix.
+        strategy: how the chunk continues it.
+        whole: whether all H actions are wanted, not only those that are executed.
+        seed: of the noise; None starts from its mean.
+        episode, decision: int64 [n], further keys of the noise.
+        echoed: entries that the answer repeats.
+    """
+
+    observation: Observation
+    single: bool
+    prefix: NDArray[np.float32] | None
+    committed: NDArray[np.int64] | None
+    strategy: str
+    whole: bool
+    seed: int | None
+    episode: NDArray[np.int64]
+    decision: NDArray[np.int64]
+    echoed: Mapping[str, int]
+
+    @property
+    def shape(self) -> Hashable:
+        """Return what requests have in common that are answered together."""
+        return (self.seed, None if self.prefix is None else (self.prefix.shape[1], self.strategy), self.whole)
+
+
+def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> PolicyRequest:
+    """Check and convert a client's message.
+
+    Raises:
+        UserError: something in it does not fit; the message says what, and what does.
+    """
+    if not isinstance(message, dict):
+        raise UserError(f"A request is a map of names, not {type(message).__name__}.")
+    if (spoken := message.get("protocol_version", PROTOCOL_VERSION)) != PROTOCOL_VERSION:
+        raise UserError(
+            f"The client speaks version {spoken!r} of the protocol, the server {PROTOCOL_VERSION}: "
+            "install the same embodied-rl on both sides."
+        )
+    beside = {name: message[name] for name in BESIDE if name in message}
+    rest = {name: value for name, value in message.items() if name not in BESIDE}
+    observation, single = read_observation(names.to_ours(rest), wanted)
+    rows = len(observation)
+    if rows > ROWS:
+        raise UserError(f"A request has at most {ROWS} rows; this has {rows}.")
+    prefix, committed = _read_prefix(beside, rows, single, wanted)
+    seed = None if beside.get("seed") is None else _read_count(beside["seed"], "seed", 2**64 - 1)
+    if seed is None and beside.keys() & {"episode", "decision"}:
+        raise UserError("episode and decision are keys of the noise, beside a seed: send it, too.")
+    return PolicyRequest(
+        observation,
+        single,
+        prefix,
+        committed,
+        _read_strategy(beside, committed, wanted),
+        _read_flag(beside.get("whole", False), "whole"),
+        seed,
+        _read_counts(beside.get("episode", 0), "episode", rows, 2**63 - 1),
+        _read_counts(beside.get("decision", 0), "decision", rows, 2**28 - 1),
+        {name: _read_count(beside[name], name, 2**63 - 1) for name in ECHOED if name in beside},
+    )
+
+
+def _read_prefix(
+    beside: Mapping[str, Any], rows: int, single: bool, wanted: PolicyDescription
+) -> tuple[NDArray[np.float32] | None, NDArray[np.int64] | None]:
+    if (given := beside.get("prefix")) is None:
+        if beside.get("committed") is not None:
+            raise UserError("committed says how many actions of a prefix are: send the prefix, too.")
+        return None, None
+    prefix, entries = np.asarray(given), len(wanted.action_names)
+    prefix = prefix[None] if single else prefix
+    fits = prefix.ndim == 3 and prefix.dtype.kind == "f" and prefix.shape[0] == rows and prefix.shape[2] == entries
+    if not fits or prefix.shape[1] > wanted.horizon:
+        raise UserError(
+            f"prefix is {list(np.shape(given))} of {np.asarray(given).dtype}; float32 "
+            f"{'' if single else f'[{rows}] × '}[at most {wanted.horizon}, {entries}] fits."
+        )
+    if not np.isfinite(prefix).all():
+        raise UserError("prefix has NaN or infinity.")
+    length = prefix.shape[1]
+    committed = _read_counts(beside.get("committed", length), "committed", rows, length)
+    return prefix.astype(np.float32), committed
+
+
+def _read_strategy(beside: Mapping[str, Any], committed: NDArray[np.int64] | None, wanted: PolicyDescription) -> str:
+    strategy = beside.get("strategy", STRATEGIES[0])
+    if strategy not in STRATEGIES:
+        raise UserError(f"strategy is one of {', '.join(STRATEGIES)}, not {ascii(strategy)[:40]}.")
+    longest, trained_to = 0 if committed is None else int(committed.max()), wanted.prefix_trained_to
+    if strategy == "prefix" and longest > trained_to:
+        raise UserError(
+            f"prefix commits {longest} actions, and the policy is trained to continue {trained_to}: commit fewer, or "
+            "say strategy=replacement or guided."
+        )
+    return strategy
+
+
+def _read_flag(given: Any, name: str) -> bool:
+    if not isinstance(given, bool):
+        raise UserError(f"{name} is true or false.")
+    return given
+
+
+def _read_counts(given: Any, name: str, rows: int, most: int) -> NDArray[np.int64]:
+    if not isinstance(given, np.ndarray | list):
+        return np.full(rows, _read_count(given, name, most), np.int64)
+    counts = np.asarray(given)
+    if counts.shape != (rows,) or counts.dtype.kind not in "iu" or counts.min() < 0 or counts.max() > most:
+        raise UserError(f"{name} is a whole number from 0 to {most}, or one for each of {rows} rows.")
+    return counts.astype(np.int64)
+
+
+def _read_count(given: Any, name: str, most: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= most:
+        raise UserError(f"{name} is a whole number from 0 to {most}, not {ascii(given)[:40]}.")
+    return given

@@ -1,0 +1,206 @@
+"""A policy behind a websocket: openpi's protocol at `/`, the vla-eval harness's at `/vla-eval`, health at `/healthz`.
+
+A connection asks one question at a time: its next message is read when the last is answered, so that who sends faster
+than the policy computes is held back by TCP. Questions of several connections are answered together.
+"""
+
+import asyncio
+import contextlib
+import hashlib
+import hmac
+import logging
+import signal
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from socket import socket
+from typing import Any
+
+from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request as Handshake
+from websockets.http11 import Response
+
+from embodied_rl.deployment.policy_server.harness import HarnessSession
+from embodied_rl.deployment.policy_server.request import PROTOCOL, PROTOCOL_VERSION, ROWS, PolicyRequest, read_request
+from embodied_rl.deployment.policy_server.served import Answer, ServedPolicy, Unanswered
+from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
+from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, pack, unpack
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.version import __version__
+from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
+
+log = logging.getLogger(__name__)
+
+HARNESS = "/vla-eval"
+GRACE = 3.0
+"""Seconds that connections have to end after a signal."""
+PING = 20.0
+"""Seconds between pings, and until one that is not answered ends a connection."""
+BAD_DATA, REFUSED, FAILED, LATER = 1007, 1008, 1011, 1013
+"""Codes of RFC 6455 with which a connection ends."""
+
+
+class PolicyServer:
+    """Answers connections.
+
+    Args:
+        served: who answers.
+        settings: of the server.
+        token: that clients must have; None needs none.
+    """
+
+    def __init__(self, served: ServedPolicy, settings: PolicyServerSettings, token: str | None) -> None:
+        self._served, self._settings = served, settings
+        self._limits = WireLimits(settings.message, settings.message)
+        self._digests = None if token is None else [_digest(f"{kind} {token}") for kind in ("Bearer", "Api-Key")]
+        self._connections = 0
+        self.batcher: MicroBatcher[PolicyRequest, Answer] = MicroBatcher(
+            served.answer, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
+        )
+        settings.names.check(served.weights.spec.keys, "keys")
+
+    def describe(self) -> dict[str, Any]:
+        """Return the metadata that a client gets when it connects."""
+        weights, names = self._served.weights, self._settings.names
+        return {
+            **weights.spec.to_dict(),
+            **(weights.identity or {}),
+            "protocol": PROTOCOL,
+            "protocol_version": PROTOCOL_VERSION,
+            "embodied_rl": __version__,
+            "version": weights.version,
+            "observation_keys": [names.given.get(key, key) for key in weights.spec.keys],
+            "rows": ROWS,
+            "message_bytes": self._settings.message,
+        }
+
+    async def run(self, listening: socket, stop: asyncio.Event, ready: Callable[[], None]) -> None:
+        """Serve until `stop` is set."""
+        quiet = logging.getLogger(f"{__name__}.websockets")
+        quiet.setLevel(logging.CRITICAL)  # it reports each broken handshake of a stranger with a traceback
+        answering = asyncio.create_task(self.batcher.run())
+        try:
+            async with serve(
+                self._handle, sock=listening, process_request=self._admit, origins=[None], compression=None,
+                max_size=self._settings.message, max_queue=1, ping_interval=PING, ping_timeout=PING,
+                close_timeout=GRACE, server_header=None, logger=quiet,
+            ) as server:  # fmt: skip
+                ready()
+                await asyncio.wait({answering, asyncio.create_task(stop.wait())}, return_when="FIRST_COMPLETED")
+                await _close(server)
+        finally:
+            answering.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await answering
+
+    # -- connections ------------------------------------------------------------------------------------------------
+
+    def _admit(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
+        """Answer what is no websocket, and refuse who may not connect."""
+        path = handshake.path.partition("?")[0]
+        if path in ("/healthz", "/health"):
+            return connection.respond(HTTPStatus.OK, "OK\n")
+        if path not in ("/", HARNESS):
+            return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]}: / is openpi's protocol, {HARNESS} that of "
+                                      "the harness vla-eval.\n")  # fmt: skip
+        if self._digests is not None:
+            sent = _digest(handshake.headers.get("Authorization", ""))
+            if not any([hmac.compare_digest(sent, digest) for digest in self._digests]):
+                return connection.respond(HTTPStatus.UNAUTHORIZED, "The token is missing or wrong.\n")
+        if self._connections >= self._settings.clients:
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "All places are taken: try again later.\n")
+        return None
+
+    async def _handle(self, connection: ServerConnection) -> None:
+        assert connection.request is not None, "the handshake is over"
+        self._connections += 1
+        try:
+            if connection.request.path.partition("?")[0] == HARNESS:
+                spec, names = self._served.weights.spec, self._settings.names
+                await HarnessSession(connection, spec, names, self._limits, self.ask).run()
+            else:
+                await self._converse(connection)
+        except ConnectionClosed:
+            pass
+        finally:
+            self._connections -= 1
+
+    async def _converse(self, connection: ServerConnection) -> None:
+        """Answer a client of openpi's protocol: metadata first, then an answer for each observation."""
+        await connection.send(pack(self.describe()))
+        before: dict[str, float] = {}
+        while True:
+            message = await connection.recv()
+            began = time.perf_counter()
+            try:
+                request = read_request(unpack(message, self._limits), self._served.weights.spec, self._settings.names)
+                answer = await self.ask(request)
+            except (WireError, UserError, Unanswered) as error:
+                code = BAD_DATA if isinstance(error, WireError) else getattr(error, "code", REFUSED)
+                log.info("%s: %s", connection.remote_address, error)
+                await connection.send(str(error))  # openpi's clients show a text as the error it is
+                await connection.close(code, "refused; the reason is in the last message")
+                return
+            timing = {"infer_ms": answer.seconds * 1e3}
+            said = {"actions": answer.actions, "policy_timing": timing, "server_timing": timing | before}
+            await connection.send(pack(said | {"version": answer.version} | dict(request.echoed)))
+            before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
+
+    async def ask(self, request: PolicyRequest) -> Answer:
+        """Return the policy's answer.
+
+        Raises:
+            UserError: the request does not fit the policy.
+            Unanswered: the policy failed, or was not ready in time.
+        """
+        try:
+            return await asyncio.wait_for(self.batcher.ask(request), self._settings.deadline)
+        except UserError:
+            raise
+        except QueueFullError:
+            raise Unanswered("The server has as many questions as it can: ask again later.", LATER) from None
+        except TimeoutError:
+            raise Unanswered(f"The policy had no answer within {self._settings.deadline:g} s.", LATER) from None
+        except Exception as error:
+            log.exception("The policy failed")
+            raise Unanswered(f"The policy failed: {type(error).__name__}: {str(error)[:500]}", FAILED) from error
+
+
+def serve_policy(
+    served: ServedPolicy, settings: PolicyServerSettings, ready: Callable[[str], None] = lambda url: None
+) -> None:
+    """Serve a policy until SIGINT or SIGTERM.
+
+    Args:
+        served: the policy.
+        settings: of the server.
+        ready: called with the server's address when it answers.
+
+    Raises:
+        UserError: the address cannot be taken, or needs a token.
+    """
+    from embodied_rl.serving.access import find_token
+    from embodied_rl.serving.listening import format_url, open_socket
+
+    server = PolicyServer(served, settings, find_token(settings.host, settings.token_variable))
+    listening = open_socket(settings.host, settings.port)
+    url = format_url(settings.host, listening).replace("http://", "ws://", 1).removesuffix("/v1")
+
+    async def run() -> None:
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        await server.run(listening, stop, lambda: ready(url))
+
+    asyncio.run(run())
+
+
+async def _close(server: Server) -> None:
+    server.close()
+    with contextlib.suppress(TimeoutError):
+        await asyncio.wait_for(server.wait_closed(), GRACE)
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,0 +1,160 @@
+"""How fast a policy answers behind `embodied-rl serve`: one client, several, and what the way there and back costs.
+
+Each server is a process of its own; clients share this one. All figures depend on what else the machine does.
+"""
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.deployment.policy_server.client import PolicyClient
+from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
+from embodied_rl.runtime.processes.announced import start_announced
+from embodied_rl.runtime.processes.handle import RunFailed
+
+CLIENTS = (1, 8)
+ROUNDS = 3
+WARM = 10
+"""Questions before anything is measured."""
+FIRST = """
+import numpy as np, embodied_rl
+policy = embodied_rl.load_policy({policy!r})
+policy.act({{name: np.zeros(*shape) for name, shape in {shapes!r}.items()}} | {{"prompt": {words!r}}})
+"""
+
+
+@dataclass(frozen=True)
+class ServedSpeed:
+    """What was measured.
+
+    Attributes:
+        per_second: clients → answers a second, of all of them together; median of the rounds.
+        alone_ms: one client's question, from its call to its actions, with `batch=1`; median.
+        infer_ms: how much of it is the policy's.
+        overhead_ms: the rest: checks, messages, both ways.
+        first_s, first_cpu_s: seconds from the start of Python to the first action, on the clock and of the processor.
+        load: of the machine before and after (one minute).
+    """
+
+    per_second: Mapping[int, float]
+    alone_ms: float
+    infer_ms: float
+    overhead_ms: float
+    first_s: float
+    first_cpu_s: float
+    load: tuple[float, float]
+
+    def describe(self) -> str:
+        """Return lines for the screen."""
+        one, many = (self.per_second[count] for count in CLIENTS)
+        return (
+            f"{one:.0f} answers a second for one client, {many:.0f} for {CLIENTS[1]} ({many / one:.1f} times)\n"
+            f"{self.alone_ms:.1f} ms for a client alone with batch=1: {self.infer_ms:.1f} ms the policy, "
+            f"{self.overhead_ms:.1f} ms the way\n"
+            f"{self.first_s:.1f} s from the start of Python to the first action ({self.first_cpu_s:.1f} s of the "
+            f"processor)\nload {self.load[0]:.1f} before, {self.load[1]:.1f} after"
+        )
+
+
+def measure_serving(policy: str, seconds: float = 10.0) -> ServedSpeed:
+    """Measure a policy behind servers that this starts, and ends.
+
+    Args:
+        policy: a run, a file or asset:<name>.
+        seconds: length of each measurement.
+
+    Raises:
+        RunFailed: a server does not start, or does not answer.
+    """
+    before = os.getloadavg()[0]
+    with _start_server(policy, "batch=8") as (_, url):
+        rates = [{count: asyncio.run(_count(url, count, seconds)) for count in CLIENTS} for _ in range(ROUNDS)]
+    with _start_server(policy, "batch=1") as (_, url), PolicyClient(url, deadline=60.0) as client:
+        assert client.spec is not None, "our server says what it expects"
+        spec = client.spec
+        alone = _time_alone(client, seconds)
+    first = _time_first(policy, spec)
+    per_second = {count: statistics.median(rate[count] for rate in rates) for count in CLIENTS}
+    return ServedSpeed(per_second, *alone, *first, load=(before, os.getloadavg()[0]))
+
+
+def _start_server(policy: str, *options: str) -> AbstractContextManager[tuple[int, str]]:
+    return start_announced(["serve", policy, "port=0", *options], r"ws://[^;\s]+")
+
+
+async def _count(url: str, clients: int, seconds: float) -> float:
+    """Return how many answers a second clients get that ask again at once."""
+    from websockets.asyncio.client import connect
+
+    from embodied_rl.deployment.policy_server.wire import pack, unpack
+
+    until = 0.0
+
+    async def go_on(seed: int, ready: asyncio.Barrier) -> int:
+        async with connect(url, compression=None, max_size=None, proxy=None) as connection:
+            question = pack(_observe(PolicyDescription.from_dict(unpack(await connection.recv())), seed))
+            done = -WARM
+            await ready.wait()
+            while time.perf_counter() < until or done < 0:
+                await connection.send(question)
+                if isinstance(answer := await connection.recv(), str):
+                    raise RunFailed(f"{url} refused: {answer}")
+                done += 1
+            return done
+
+    ready = asyncio.Barrier(clients + 1)
+    tasks = [asyncio.create_task(go_on(seed, ready)) for seed in range(clients)]
+    await ready.wait()
+    began = time.perf_counter()
+    until = began + seconds
+    total = sum(await asyncio.gather(*tasks)) + WARM * clients
+    return total / (time.perf_counter() - began)
+
+
+def _time_alone(client: PolicyClient, seconds: float) -> tuple[float, float, float]:
+    """Return the medians of milliseconds of a question, of the policy in it, and of the rest."""
+    assert client.spec is not None, "our server says what it expects"
+    observation, found = _observe(client.spec, 0), list[tuple[float, float]]()
+    until = time.perf_counter() + seconds
+    while time.perf_counter() < until or len(found) <= WARM:
+        client.act(observation)
+        found.append((client.timing["total_ms"], client.timing["infer_ms"]))
+    kept = found[WARM:]
+    median: Callable[[Any], float] = statistics.median
+    return (
+        median([total for total, _ in kept]),
+        median([infer for _, infer in kept]),
+        median([total - infer for total, infer in kept]),
+    )
+
+
+def _time_first(policy: str, spec: PolicyDescription) -> tuple[float, float]:
+    """Return the least seconds, of three tries, that a new Python takes to its first action: clock and processor."""
+    shapes = {f"{IMAGES}{name}": ((*size, 3), "uint8") for name, size in spec.cameras.items()}
+    shapes |= {STATE: ((len(spec.state_names),), "float32")}
+    words = " ".join(spec.words[:1]) or "go"
+    code, tries = FIRST.format(policy=policy, shapes=shapes, words=words), list[tuple[float, float]]()
+    for _ in range(ROUNDS):
+        used, began = os.times(), time.perf_counter()
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=600)
+        now = os.times()
+        processor = now.children_user + now.children_system - used.children_user - used.children_system
+        tries.append((time.perf_counter() - began, processor))
+    return min(clock for clock, _ in tries), min(processor for _, processor in tries)
+
+
+def _observe(spec: PolicyDescription, seed: int) -> dict[str, Any]:
+    """Return an observation of noise that fits."""
+    random = np.random.default_rng(seed)
+    images = {f"{IMAGES}{name}": random.integers(0, 256, (*size, 3), np.uint8) for name, size in spec.cameras.items()}
+    state = random.normal(0, 0.1, len(spec.state_names)).astype(np.float32)
+    return {**images, STATE: state, PROMPT: " ".join(spec.words[:1]) or "go"}

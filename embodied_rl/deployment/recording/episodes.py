@@ -1,0 +1,108 @@
+"""Which episodes a recording holds: the bridge's control steps in their order, and how each episode ended.
+
+An episode's label is the operator's, or what a simulated robot says of its end; without one, it ended by time. Where
+nobody asked for episodes, as with a robot that is reset by hand, labels part them; see `free_runs`.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+
+from embodied_rl.deployment.recording.free_runs import FreeRuns
+from embodied_rl.deployment.recording.mcap_reader import RecordedMessage, RecordingError
+from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode, RecordedStep
+from embodied_rl.deployment.recording.recording_folder import Recording
+from embodied_rl.deployment.recording.steps import STEPS, ControlStep, EpisodeOutcome, read_label, read_request
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.untrusted_files import shorten
+
+Omissions = Counter[str]
+"""What is left out, in words → how often."""
+
+
+def list_episodes(recording: Recording, robot: RobotDescription, omissions: Omissions) -> list[RecordedEpisode]:
+    """Return the episodes of a recording; what cannot be understood is counted in `omissions`.
+
+    Raises:
+        RecordingError: a file cannot be read, or the recording has no control step in an episode.
+    """
+    finder = _EpisodeFinder(robot, omissions)
+    for message in recording.read(finder.readers):
+        try:
+            finder.readers[message.channel.topic](recording.decode(message).data, message)
+        except (UserError, AttributeError) as error:  # AttributeError: the topic has another type
+            omissions[f"not understood: {shorten(error)}"] += 1
+    episodes = finder.choose_episodes()
+    for episode in episodes:
+        if cut := episode.cut_after_end():
+            omissions["steps after an episode's end"] += cut
+    if not episodes:
+        cut = "".join(f" The end of {path.name} was cut off." for path in sorted(recording.cut_off))
+        raise RecordingError(
+            f"{recording.place} holds no episode: no control step in which somebody drove the robot was recorded on "
+            f"{STEPS}.{cut} Record while the bridge drives it."
+        )
+    return episodes
+
+
+class _EpisodeFinder:
+    def __init__(self, robot: RobotDescription, omissions: Omissions) -> None:
+        self.episodes: list[RecordedEpisode] = []
+        self._free = FreeRuns()
+        self._omissions, self._operator = omissions, robot.operator
+        self._seeds: dict[int, int] = {}
+        self._latest: dict[int, RecordedEpisode] = {}
+        self._position = -1
+        topics = robot.operator
+        named = {topics.reset: self._note_request, topics.outcome: self._note_outcome, topics.label: self._note_label}
+        self.readers: dict[str, Callable[[str, RecordedMessage], None]] = {
+            STEPS: self._note_step, **{name: reader for name, reader in named.items() if name},
+        }  # fmt: skip
+
+    def choose_episodes(self) -> list[RecordedEpisode]:
+        """Return the numbered episodes; where there are none, what was driven outside of any."""
+        if not self.episodes:
+            return self._free.episodes
+        for what, count in (
+            ("steps outside of an episode", self._free.steps),
+            ("outcomes of episodes that were not recorded", self._free.outcomes),
+        ):
+            if count:
+                self._omissions[what] += count
+        return self.episodes
+
+    def _note_step(self, text: str, message: RecordedMessage) -> None:
+        self._position += 1
+        control = ControlStep.from_json(text)
+        if control.episode < 0:
+            self._free.note_step(RecordedStep(control, self._position, message.received_ns))
+            return
+        last = self.episodes[-1] if self.episodes else None
+        if last is None or control.episode != last.number or control.step <= last.steps[-1].control.step:
+            seed = self._seeds.get(control.episode, len(self.episodes))
+            last = RecordedEpisode(len(self.episodes), control.episode, seed)
+            self.episodes.append(last)
+            self._latest[control.episode] = last
+        last.steps.append(RecordedStep(control, self._position, message.received_ns))
+
+    def _note_request(self, text: str, message: RecordedMessage) -> None:
+        index, seed = read_request(text, self._operator.reset)
+        self._seeds[index] = seed
+
+    def _note_outcome(self, text: str, message: RecordedMessage) -> None:
+        outcome = EpisodeOutcome.from_json(text, self._operator.outcome)
+        ended = self._latest.get(outcome.index)
+        if ended is None:
+            self._free.outcomes += 1
+            self._free.end(outcome.label, message.received_ns)
+            return
+        ended.ended = ended.ended or (len(ended.steps), message.source_ns)
+        ended.label = ended.label or outcome.label  # the operator knows better
+
+    def _note_label(self, text: str, message: RecordedMessage) -> None:
+        label = read_label(text, self._operator.label)
+        self._free.end(label, message.received_ns)
+        if self.episodes:
+            self.episodes[-1].label = label
+        elif not self._free.episodes:
+            self._omissions["labels before the first episode"] += 1

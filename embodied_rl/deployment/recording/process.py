@@ -1,0 +1,191 @@
+"""A recorder as a process of its own, for commands that run a robot: it cannot take time or memory from their loop.
+
+The child reads its orders as one line of JSON, answers {"ready": …} when it has subscribed, and records until its input
+closes, which also happens where the parent dies. It answers a report, or {"failed": …} in words. Nothing is unpickled.
+"""
+
+import json
+import selectors
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Any
+
+from embodied_rl.deployment.recording.bag_writer import BagSettings, check_new
+from embodied_rl.deployment.recording.recorder import DRAIN_S, RecordingReport
+from embodied_rl.deployment.recording.robot_file import write_robot
+from embodied_rl.deployment.recording.session import RecorderSettings, record_here
+from embodied_rl.deployment.recording.topics import RecordedTopic, list_topics
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.transport.environment import RosEnvironment, read_environment
+from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.runs.untrusted_files import parse_json
+
+START_S = 30.0
+"""A recorder that has not subscribed after so long is given up."""
+LARGEST_ANSWER = 2**20
+
+
+class RecorderProcess:
+    """A recorder that runs; `start_recorder` makes one. Use it in a `with` statement, or call `stop`."""
+
+    def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
+        self.folder, self._process = folder, process
+        self._rest = b""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        """Return whether it still records."""
+        return self._process.poll() is None
+
+    def stop(self, timeout_s: float = DRAIN_S + 10) -> RecordingReport:
+        """End the recording, and return what became of it.
+
+        Raises:
+            UserError: it failed, such as on a full disk, was killed, or does not end in time; nobody else is harmed.
+        """
+        self._close_input()
+        try:
+            answer = self.read_answer(timeout_s)
+        finally:
+            self._end()
+        found = answer.get("report")
+        if found is None:
+            raise UserError(f"The recorder failed: {answer.get('failed', 'it was killed')}")
+        return RecordingReport(**found | {"silent": tuple(found["silent"])})
+
+    def read_answer(self, timeout_s: float) -> dict[str, Any]:
+        """Return the recorder's next line; empty where it ended without one; raise `UserError` after the deadline."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._process.stdout, selectors.EVENT_READ)
+            while b"\n" not in self._rest:
+                if not selector.select(max(0.0, deadline - time.monotonic())):
+                    self._end()
+                    raise UserError(
+                        f"The recorder of {self.folder} has said nothing for {timeout_s:.0f} s: it was ended"
+                    )
+                piece = self._process.stdout.read1(LARGEST_ANSWER)  # pyright: ignore[reportAttributeAccessIssue]
+                if not piece:
+                    return {}
+                self._rest += piece
+        line, _, self._rest = self._rest.partition(b"\n")
+        return parse_json(line, "the recorder's answer")
+
+    def _close_input(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended already
+            self._process.stdin.close()
+
+    def _end(self) -> None:
+        self._close_input()
+        try:
+            self._process.wait(1)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(5)
+
+    def __enter__(self) -> "RecorderProcess":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self.is_alive():
+            self._close_input()
+            try:
+                self._process.wait(DRAIN_S + 10)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+
+
+def start_recorder(
+    robot: RobotDescription | Sequence[RecordedTopic],
+    folder: Path,
+    settings: RecorderSettings | None = None,
+    environment: RosEnvironment | None = None,
+) -> RecorderProcess:
+    """Start a process that records a robot, and return when it has subscribed.
+
+    Args:
+        robot: whose topics are recorded, with those of the bridge; or the topics themselves.
+        folder: of the recording, which is made.
+        settings: see `RecorderSettings`.
+        environment: what ROS 2's variables say; this process's own by default.
+
+    Raises:
+        UserError: the folder is not new, a topic's type is unknown, or the recorder has not subscribed within 30 s.
+        Unavailable: the extra ros2 is missing.
+    """
+    known = isinstance(robot, RobotDescription)
+    topics, settings = list_topics(robot) if known else tuple(robot), settings or RecorderSettings()
+    check_new(folder)
+    orders = {
+        "topics": [asdict(topic) for topic in topics], "folder": str(folder.absolute()), "settings": asdict(settings),
+        "environment": asdict(environment or read_environment()),
+    }  # fmt: skip
+    process = subprocess.Popen(
+        [sys.executable, "-m", __spec__.name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    )
+    recorder = RecorderProcess(process, folder)
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(orders).encode() + b"\n")
+    process.stdin.flush()
+    answer = recorder.read_answer(START_S)
+    if "ready" not in answer:
+        recorder._end()
+        kind = Unavailable if answer.get("missing") else UserError
+        raise kind(f"The recorder did not start: {answer.get('failed', 'see what it wrote above')}")
+    if known:
+        write_robot(robot, folder)
+    return recorder
+
+
+def main(commands: IO[bytes], answers: IO[bytes]) -> int:
+    """Follow the orders on `commands`; return the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the end comes by the pipe, after the robot's
+        signal.signal(number, signal.SIG_IGN)
+
+    def answer(values: dict[str, object]) -> None:
+        try:
+            answers.write(json.dumps(values).encode() + b"\n")
+            answers.flush()
+        except BrokenPipeError:  # the parent has died; the recording is finished all the same
+            pass
+
+    try:
+        report = _follow(parse_json(commands.readline(), "the recorder's orders"), commands, answer)
+    except (UserError, Unavailable, OSError, TransportError) as error:
+        answer({"failed": str(error), "missing": isinstance(error, Unavailable)})
+        return 1
+    answer({"report": asdict(report)})
+    return 0
+
+
+def _follow(
+    orders: dict[str, Any], commands: IO[bytes], answer: Callable[[dict[str, object]], None]
+) -> RecordingReport:
+    settings = RecorderSettings(**orders["settings"] | {"bag": BagSettings(**orders["settings"]["bag"])})
+    topics = [RecordedTopic(**each) for each in orders["topics"]]
+    environment = RosEnvironment(**orders["environment"] | {"peers": tuple(orders["environment"]["peers"])})
+    closed = threading.Event()
+
+    def ready() -> None:
+        answer({"ready": True})
+        threading.Thread(target=lambda: (commands.read(), closed.set()), daemon=True).start()
+
+    say = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731
+    return record_here(topics, Path(orders["folder"]), settings, environment, closed.is_set, say, ready)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.stdin.buffer, sys.stdout.buffer))

@@ -1,0 +1,57 @@
+"""The settings of `sim=robot`."""
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import trusted_setting
+
+
+@dataclass(frozen=True)
+class RobotSimulatorConfig:
+    """Settings of `sim=robot`. By default no real robot moves: a file from a stranger cannot change that."""
+
+    robot: str = trusted_setting("tabletop")
+    """the robot: a name that `embodied-rl list robots` shows, or a YAML file."""
+    transport: Literal["in_process", "dds", "rclpy"] = trusted_setting("in_process")
+    """how messages travel. in_process simulates the robot in this process, in lockstep; dds and rclpy reach a robot
+    that runs: a real one, or `embodied-rl robot`."""
+    lockstep: bool = True
+    """the robot waits for each command, as a simulated one does with lockstep=true; false: real time."""
+    simulator: str | None = trusted_setting("tabletop")
+    """who simulates the robot, with its tasks; null for a real robot, which has the tasks below."""
+    simulated: dict[str, Any] = trusted_setting(default_factory=dict[str, Any])
+    """keys of that simulator, as sim.<key> has them without a robot."""
+    tasks: tuple[str, ...] = ()
+    """for a real robot: the instructions of its tasks."""
+    horizon: int = 200
+    """for a real robot: control steps after which an episode is truncated."""
+    deadman: bool = trusted_setting(True)
+    """the dead man's switch must be held, where the robot's file names one; false is for simulated robots alone."""
+    patience: float = 20.0
+    """seconds that the robot may take to answer."""
+    attend: float = 600.0
+    """for a real robot: seconds that a human may take to set up the scene of an episode."""
+    return_points: str | None = trusted_setting(None)
+    """file of return points (JSON): each episode begins at one of its task, the more likely the more often the task
+    failed from there, and its outcome is counted. `bridge return_points=` stores points."""
+    human: Literal["none", "scripted"] = "none"
+    """in_process alone: scripted takes over where the policy makes no progress, with the simulator's own operator."""
+
+    def __post_init__(self) -> None:
+        if self.transport == "in_process" and (self.simulator is None or not self.lockstep):
+            raise UserError(
+                "sim.transport=in_process simulates the robot in this process, in lockstep. For another robot, or real "
+                "time: sim.transport=dds."
+            )
+        if self.simulator is None and (self.lockstep or not self.tasks):
+            raise UserError(
+                "sim.simulator=null is a real robot: give sim.lockstep=false and its instructions, "
+                "sim.tasks=['put the cube into the bowl']."
+            )
+        if self.simulator is not None and self.tasks:
+            raise UserError(f"sim.tasks: {self.simulator} has tasks of its own. Leave them out, or sim.simulator=null.")
+        if self.human != "none" and self.transport != "in_process":
+            raise UserError(f"sim.human={self.human} is for sim.transport=in_process; elsewhere humans are real.")
+        if not (self.patience > 0 and self.attend > 0 and self.horizon >= 1):
+            raise UserError("sim.patience and sim.attend must be above 0 s, sim.horizon at least 1.")

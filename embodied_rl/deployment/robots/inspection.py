@@ -1,0 +1,209 @@
+"""What `embodied-rl doctor robot=<yaml>` finds on a robot's topics, row by row. It listens, and publishes nothing."""
+
+import math
+from collections.abc import Callable, Iterator
+
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.mapping import ObservationMapping
+from embodied_rl.deployment.robots.observed import ObservedTopic, RobotWatch
+from embodied_rl.deployment.transport.interface import Endpoint, Transport
+from embodied_rl.deployment.transport.qos import find_incompatible, offer
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Diagnosis
+
+DISCOVERY_S = 5.0
+"""So long publishers are waited for."""
+ENOUGH = 0.9
+"""Of the promised rate."""
+CLOSE_S = 0.05
+"""A stamp may be later than now by this much, for clocks that are kept together."""
+NETWORK = "start its driver; is ROS_DOMAIN_ID the same, and do both sides discover each other (docs/ros2.md)?"
+
+Watching = Callable[[float], object]
+"""Lets so many seconds pass while messages arrive."""
+
+
+def inspect_robot(
+    robot: RobotDescription, transport: Transport, seconds: float = 3.0, watch: Watching | None = None
+) -> list[Diagnosis]:
+    """Listen to a robot for some seconds, and say what is wrong with it; see docs/robots.md for the rows.
+
+    Args:
+        robot: its description. transport: an open one, which nobody else spins.
+        seconds: how long rates are measured. watch: what passes the time; None spins the transport.
+    """
+    spin = watch or (lambda duration: transport.spin_until(lambda: False, duration))
+    seen = RobotWatch(robot, transport)
+    try:
+        _wait_for_publishers(seen, transport, watch)
+        seen.begin_anew()
+        spin(seconds)
+        return [
+            _check_verified(robot),
+            *_check_clock(seen),
+            *(_check_topic(name, each) for name, each in seen.topics.items()),
+            *_check_stamps(seen),
+            *_check_observation(seen),
+            *_check_command(robot, transport),
+            *_check_operator(robot, transport),
+        ]
+    finally:
+        seen.close()
+
+
+def _wait_for_publishers(seen: RobotWatch, transport: Transport, watch: Watching | None) -> None:
+    if watch is not None:
+        watch(0.0)
+        return
+    transport.spin_until(lambda: all(each.subscription.count_matched() for each in seen.all), DISCOVERY_S)
+
+
+def _check_verified(robot: RobotDescription) -> Diagnosis:
+    never = "never" in robot.verified
+    remedy = "begin with dry_run=true, low limits and a hand on the emergency stop" if never else ""
+    return Diagnosis(f"robot {robot.name}", "warn" if never else "ok", robot.verified, remedy)
+
+
+def _check_clock(seen: RobotWatch) -> Iterator[Diagnosis]:
+    if seen.clock is None:
+        return
+    if seen.clock.count > 1 and len(set(seen.clock.stamps_ns)) == 1:
+        remedy = "a robot in lockstep waits for commands: start it without lockstep=true, or let the simulation go on"
+        yield Diagnosis("/clock", "fail", "the same time again and again", remedy)
+    elif seen.clock.count:
+        yield Diagnosis("/clock", "ok", f"{seen.clock.rate_hz:.1f} Hz")
+    else:
+        remedy = "the robot's file says use_sim_time: start the simulation, or set it to false"
+        yield Diagnosis("/clock", "fail", "no time comes", remedy)
+
+
+def _check_topic(name: str, seen: ObservedTopic) -> Diagnosis:
+    topic, label = seen.topic, f"{seen.topic.name} ({name})"
+    if faults := seen.subscription.find_faults():
+        remedy = f"set topics.{name}.type and qos in the robot's file to what the driver says"
+        return Diagnosis(label, "fail", faults[0], remedy)
+    publishers = [each for each in seen.subscription.transport.list_publishers(topic.name) if not each.own]
+    if not publishers:
+        return Diagnosis(label, "fail", "nobody publishes it", NETWORK)
+    if len(publishers) > 1:
+        remedy = "end one of them, or give it another topic or ROS_DOMAIN_ID: what they say would be mixed"
+        return Diagnosis(label, "fail", f"{len(publishers)} publish it: {_list_nodes(publishers)}", remedy)
+    if seen.subscription.refused:
+        return Diagnosis(label, "fail", seen.subscription.last_refusal, "install the same messages on both sides")
+    found = f"{seen.rate_hz:.1f} Hz, {topic.rate_hz:g} promised"
+    if seen.count < 2:
+        remedy = "is the sensor switched on? over several machines: does the network pass such messages?"
+        return Diagnosis(label, "fail", f"{seen.count} messages, {topic.rate_hz:g} Hz promised", remedy)
+    if seen.longest_gap_s > topic.max_age_s:
+        found += f", {seen.longest_gap_s * 1e3:.0f} ms without a message"
+        remedy = f"the robot would stop after {topic.max_age_s * 1e3:.0f} ms (topics.{name}.max_age_s): find out why"
+        return Diagnosis(label, "fail", found, remedy)
+    if seen.rate_hz < ENOUGH * topic.rate_hz:
+        return Diagnosis(label, "warn", found, f"raise the driver's rate, or lower topics.{name}.rate_hz")
+    if len(seen.digests) == 1 and not topic.may_repeat:
+        remedy = f"a frozen sensor, or one without noise: then topics.{name}.may_repeat: true"
+        return Diagnosis(label, "fail", f"{found}, always the same content", remedy)
+    return Diagnosis(label, "ok", found)
+
+
+def _check_stamps(seen: RobotWatch) -> Iterator[Diagnosis]:
+    offsets = {name: (each, each.offset_s) for name, each in seen.topics.items() if each.count}
+    wrong = False
+    for name, (each, offset) in offsets.items():
+        label, topic = f"stamps of {each.topic.name}", each.topic
+        if each.count > 1 and len(set(each.stamps_ns)) == 1:
+            wrong = True
+            yield Diagnosis(label, "fail", "all are the same", "the driver has to stamp each message when it measures")
+        elif offset is not None and not -CLOSE_S <= offset <= topic.max_age_s:
+            wrong = True
+            said = f"{abs(offset):.3f} s {'behind' if offset > 0 else 'ahead of'} this machine's time"
+            remedy = f"keep the clocks together (chrony); topics.{name}.max_age_s is {topic.max_age_s:g} s"
+            yield Diagnosis(label, "fail", said, remedy)
+    ages = [offset for _, offset in offsets.values() if offset is not None]
+    if ages and not wrong:
+        yield Diagnosis("stamps", "ok", f"messages are {max(ages) * 1e3:.0f} ms old or less when they come")
+
+
+def _check_observation(seen: RobotWatch) -> Iterator[Diagnosis]:
+    mapping, robot = ObservationMapping(seen.robot), seen.robot
+    if silent := [seen.topics[name].topic.name for name in mapping.topics if name not in seen.messages]:
+        yield Diagnosis("observation", "fail", f"not checked: {', '.join(silent)} say nothing", "see the rows of these")
+        return
+    try:
+        state = mapping.read_state(seen.messages)
+    except UserError as error:
+        yield Diagnosis("state", "fail", str(error), "correct state.… in the robot's file, by the driver's names")
+    else:
+        values = dict(zip((entry.name for entry in robot.state), state.tolist(), strict=True))
+        yield Diagnosis("state", "ok", f"{len(values)} entries, joints by name")
+        yield from _check_limits(robot, values)
+    if robot.cameras:
+        try:
+            mapping.read_pictures(seen.messages)
+        except UserError as error:
+            yield Diagnosis("pictures", "fail", str(error), "correct cameras.… in the robot's file")
+        else:
+            yield Diagnosis("pictures", "ok", ", ".join(camera.name for camera in robot.cameras))
+
+
+def _check_limits(robot: RobotDescription, values: dict[str, float]) -> Iterator[Diagnosis]:
+    outside: list[str] = []
+    checked = 0
+    for entry, limits in zip(robot.actions, robot.entry_limits, strict=True):
+        if not entry.measured or (math.isinf(limits.low) and math.isinf(limits.high)):
+            continue
+        checked += 1
+        value = values[entry.measured]
+        if not limits.low <= value <= limits.high:
+            outside.append(f"{entry.measured} is {value:.4g} {entry.unit}, outside {limits.low:g} to {limits.high:g}")
+    if outside:
+        remedy = "bring the robot inside by its own means, or correct the limits in its file"
+        yield Diagnosis("limits", "fail", "; ".join(outside), remedy)
+    elif checked:
+        yield Diagnosis("limits", "ok", f"{checked} measured entries lie within them")
+
+
+def _check_command(robot: RobotDescription, transport: Transport) -> Iterator[Diagnosis]:
+    command = robot.command
+    label = f"{command.name} (command)"
+    listening = [each for each in transport.list_subscriptions(command.name) if not each.own]
+    problems = [problem for each in listening if (problem := _compare(robot, each))]
+    if not listening:
+        yield Diagnosis(label, "fail", "nobody listens to it", "activate the controller that takes it")
+    elif len(problems) == len(listening):
+        yield Diagnosis(label, "fail", problems[0], "correct command.type and qos in the robot's file")
+    else:
+        yield Diagnosis(label, "ok", f"{_list_nodes(listening)} listens")
+    if rivals := [each for each in transport.list_publishers(command.name) if not each.own]:
+        remedy = "end it: two that command one robot fight, and the bridge does not start beside another"
+        yield Diagnosis("rivals", "fail", f"{_list_nodes(rivals)} publishes commands, too", remedy)
+    if command.timeout_s:
+        yield Diagnosis("command timeout", "ok", f"the robot stops {command.timeout_s:g} s after the last command")
+    else:
+        speed = any(entry.kind != "position" for entry in robot.actions)
+        remedy = "set the controller's timeout, and say it in command.timeout_s"
+        found = "nobody says that the robot stops by itself when commands end"
+        yield Diagnosis("command timeout", "fail" if speed else "warn", found, remedy)
+
+
+def _compare(robot: RobotDescription, listening: Endpoint) -> str | None:
+    if listening.type_name != robot.command.type_name:
+        return f"{_list_nodes([listening])} takes {listening.type_name}, the file says {robot.command.type_name}"
+    return find_incompatible(offer(robot.command.qos), listening.qos)
+
+
+def _check_operator(robot: RobotDescription, transport: Transport) -> Iterator[Diagnosis]:
+    for key, what in (("estop", "emergency stop"), ("deadman", "dead man's switch"), ("teleop", "teleoperation")):
+        topic = getattr(robot.operator, key)
+        if not topic and key == "estop":
+            remedy = "name its topic in operator.estop, besides the one that cuts the power"
+            yield Diagnosis(what, "warn", "the file names none", remedy)
+        elif topic:
+            publishers = [each for each in transport.list_publishers(topic) if not each.own]
+            remedy = "" if publishers else "start the operator's device before the robot moves"
+            found = f"{topic}: {_list_nodes(publishers) if publishers else 'nobody publishes it'}"
+            yield Diagnosis(what, "ok" if publishers else "warn", found, remedy)
+
+
+def _list_nodes(ends: list[Endpoint]) -> str:
+    return ", ".join(sorted({each.node or "a node without a name" for each in ends}))

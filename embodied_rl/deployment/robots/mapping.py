@@ -1,0 +1,130 @@
+"""From messages to what a policy sees, by a robot's description. Back again: `commands.py`.
+
+Shapes: `S` state entries.
+"""
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.execution.tick import Stream
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader
+from embodied_rl.deployment.robots.pictures import Picture, read_picture
+
+LARGEST_STATE = float(np.finfo(np.float32).max)
+_STAMPS = ("header", "stamp")
+"""Fields that say when, not what: a sensor that repeats itself changes these alone."""
+SHORT = 4096
+"""Bytes of an array that count one by one; of a longer one its CRC does, four times as fast for a picture."""
+
+
+class ObservationMapping:
+    """Reads state and pictures from decoded messages, given by the short names of their topics.
+
+    Args:
+        robot: its description.
+
+    Attributes:
+        state_topics: short names of the topics that the state needs. picture_topics: those of pictures. topics: all
+            that an observation needs, CameraInfo included.
+    """
+
+    def __init__(self, robot: RobotDescription) -> None:
+        self._robot = robot
+        self._readers = [
+            [(term.topic, term.scale, make_reader(term.field, robot.topics[term.topic].name)) for term in entry.terms]
+            for entry in robot.state
+        ]
+        self.state_topics = tuple(dict.fromkeys(term.topic for entry in robot.state for term in entry.terms))
+        self.picture_topics = tuple(dict.fromkeys(camera.topic for camera in robot.cameras))
+        infos = (camera.info for camera in robot.cameras if camera.info)
+        self.topics = tuple(dict.fromkeys((*self.state_topics, *self.picture_topics, *infos)))
+
+    def read_state(self, messages: Mapping[str, Any]) -> NDArray[np.float64]:
+        """Return the state, float64 [S], in SI; joints are found by their names.
+
+        Raises:
+            UnusableMessageError: a message has not come, lacks a joint or has it twice, or a number is not finite, or
+                would not be as float32.
+        """
+        state = np.empty(len(self._readers))
+        for index, terms in enumerate(self._readers):
+            total = 0.0
+            for topic, scale, read in terms:
+                total += scale * read(self._find(messages, topic))
+            if not abs(total) <= LARGEST_STATE:
+                raise UnusableMessageError(
+                    f"state.{self._robot.state[index].name} is {total:g}, which no policy takes."
+                )
+            state[index] = total
+        return state
+
+    def read_pictures(self, messages: Mapping[str, Any]) -> dict[str, Picture]:
+        """Return each camera's picture, uint8 RGB [height, width, 3], in the policy's size; new arrays.
+
+        Raises:
+            UnusableMessageError: a message has not come, or cannot be a picture of this camera; see `read_picture`.
+        """
+        return {
+            camera.name: read_picture(
+                self._find(messages, camera.topic), camera, messages.get(camera.info) if camera.info else None
+            )
+            for camera in self._robot.cameras
+        }
+
+    def _find(self, messages: Mapping[str, Any], topic: str) -> Any:
+        found = messages.get(topic)
+        if found is None:
+            raise UnusableMessageError(f"{self._robot.topics[topic].name}: no message has come.")
+        return found
+
+
+def make_stream(message: Any, source_ns: int, received_s: float) -> Stream:
+    """Return what the freshness gate is told of a message.
+
+    Args:
+        message: as it was decoded. source_ns: when the transport says that it was published.
+        received_s: when it came, by the core's clock.
+
+    Returns:
+        With the stamp of the message's header where it has one, and a digest of what it says besides.
+    """
+    stamp = read_stamp(message)
+    return Stream(source_ns if stamp is None else stamp, received_s, digest_content(message))
+
+
+def read_stamp(message: Any) -> int | None:
+    """Return the stamp of a message's header in nanoseconds; None where it has none, or 0."""
+    header = getattr(message, "header", None)
+    if header is None:
+        return None
+    return header.stamp.sec * 1_000_000_000 + header.stamp.nanosec or None
+
+
+def digest_content(message: Any) -> bytes:
+    """Return 16 bytes that are equal for messages which say the same, whenever they say it: stamps do not count."""
+    digest = hashlib.blake2b(digest_size=16)
+    _add(digest, message)
+    return digest.digest()
+
+
+def _add(digest: "hashlib.blake2b", value: Any) -> None:
+    if isinstance(value, np.ndarray):
+        data = np.ascontiguousarray(value).tobytes() if value.nbytes <= SHORT else np.ascontiguousarray(value).data
+        digest.update(data if value.nbytes <= SHORT else zlib.crc32(data).to_bytes(4))
+    elif isinstance(value, list):
+        digest.update(b"[%d" % len(value))
+        for item in value:
+            _add(digest, item)
+    elif hasattr(value, "__dataclass_fields__"):
+        for name in value.__dataclass_fields__:
+            if name not in _STAMPS:
+                digest.update(name.encode())
+                _add(digest, getattr(value, name))
+    else:
+        digest.update(repr(value).encode())

@@ -1,0 +1,117 @@
+"""Pictures of a camera's messages as a policy sees them: uint8 RGB [height, width, 3]."""
+
+import io
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+from embodied_rl.deployment.robots.description import CameraEntry
+from embodied_rl.deployment.robots.fields import UnusableMessageError
+
+Picture = NDArray[np.uint8]
+
+ENCODINGS = {"rgb8": ("RGB", 3), "bgr8": ("BGR", 3), "rgba8": ("RGBX", 4), "bgra8": ("BGRX", 4), "mono8": ("L", 1)}
+"""Encodings of sensor_msgs/msg/Image that are read: pillow's layout, and bytes of a pixel."""
+LARGEST_SIDE = 8192
+"""Pixels on a side of a picture that is still decoded."""
+FORMATS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG"}
+_RESAMPLING = {"area": Image.Resampling.BOX, "bilinear": Image.Resampling.BILINEAR}
+
+
+def read_picture(message: Any, camera: CameraEntry, info: Any = None) -> Picture:
+    """Return the picture of an Image or a CompressedImage in the size that the policy sees, uint8 [height, width, 3].
+
+    Args:
+        message: as it was decoded. camera: what is expected of it. info: the camera's CameraInfo, if there is one.
+
+    Raises:
+        UnusableMessageError: an encoding that is not read, bytes that do not fit, or another size than expected.
+    """
+    image = _decode(message, camera.name) if hasattr(message, "format") else _unpack(message, camera.name)
+    width, height = image.size
+    if info is not None and (height, width) != (info.height, info.width):
+        raise UnusableMessageError(
+            f"camera {camera.name}: its picture has {width}×{height} pixels, and its CameraInfo says "
+            f"{info.width}×{info.height}: they belong to different cameras or settings."
+        )
+    return np.array(_resize(image, camera))
+
+
+def _unpack(message: Any, name: str) -> Image.Image:
+    known = ENCODINGS.get(message.encoding)
+    if known is None:
+        raise UnusableMessageError(
+            f"camera {name}: encoding {message.encoding[:40]!r} is not read: let the driver send "
+            f"{', '.join(ENCODINGS)}."
+        )
+    layout, channels = known
+    height, width, step = message.height, message.width, message.step
+    if not (height and width) or step < width * channels or len(message.data) != height * step:
+        raise UnusableMessageError(
+            f"camera {name}: {len(message.data)} bytes in rows of {step} are no picture of {width}×{height} pixels in "
+            f"{message.encoding}."
+        )
+    if max(height, width) > LARGEST_SIDE:
+        raise _refuse_size(name, width, height)
+    mode = "L" if layout == "L" else "RGB"
+    data = np.ascontiguousarray(message.data, np.uint8)
+    # Not `frombuffer`, which takes RGBX as it is: four channels and the message's own memory.
+    image = Image.frombytes(mode, (width, height), data.data, "raw", layout, step)
+    return image if mode == "RGB" else image.convert("RGB")
+
+
+def _decode(message: Any, name: str) -> Image.Image:
+    words = message.format.lower().replace(";", " ").split()
+    known = [FORMATS[word] for word in words if word in FORMATS]
+    if not known or any("depth" in word for word in words):
+        raise UnusableMessageError(
+            f"camera {name}: format {message.format[:40]!r} is not read: let the driver send jpeg or png."
+        )
+    try:
+        image = Image.open(io.BytesIO(np.asarray(message.data, np.uint8).tobytes()), formats=known[:1])
+        if max(image.size) <= LARGEST_SIDE:
+            return image.convert("RGB")
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+        raise UnusableMessageError(f"camera {name}: its bytes are no {known[0]}: {error}") from None
+    raise _refuse_size(name, *image.size)
+
+
+def _refuse_size(name: str, width: int, height: int) -> UnusableMessageError:
+    return UnusableMessageError(f"camera {name}: {width}×{height} pixels are too many to decode.")
+
+
+def _resize(image: Image.Image, camera: CameraEntry) -> Image.Image:
+    width, height = image.size
+    if (height, width) == (camera.height, camera.width):
+        return image
+    problem = (
+        f"camera {camera.name}: its picture has {width}×{height} pixels, and cameras.{camera.name} says "
+        f"{camera.width}×{camera.height}"
+    )
+    if camera.resize == "none":
+        raise UnusableMessageError(f"{problem}: set the camera's size, or say how to resize, such as resize: area.")
+    box = (0.0, 0.0, float(width), float(height))
+    if width * camera.height != height * camera.width:
+        if camera.fit == "same":
+            raise UnusableMessageError(f"{problem}, of other proportions: say fit: crop or stretch, as in the data.")
+        if camera.fit == "crop":
+            box = _crop(width, height, camera.width / camera.height)
+    if camera.resize == "nearest":
+        return _pick_pixels(image.crop(box), camera)
+    return image.resize((camera.width, camera.height), _RESAMPLING[camera.resize], box=box)
+
+
+def _pick_pixels(image: Image.Image, camera: CameraEntry) -> Image.Image:
+    """Take one pixel for each, the first and the last ones included, as rosetta does (iblnkn/rosetta)."""
+    rows = np.round(np.linspace(0, image.height - 1, camera.height)).astype(int)
+    columns = np.round(np.linspace(0, image.width - 1, camera.width)).astype(int)
+    return Image.fromarray(np.asarray(image)[rows][:, columns])
+
+
+def _crop(width: int, height: int, proportion: float) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of the largest part in the middle whose width / height is `proportion`."""
+    kept_width, kept_height = min(float(width), height * proportion), min(float(height), width / proportion)
+    left, top = (width - kept_width) / 2, (height - kept_height) / 2
+    return left, top, left + kept_width, top + kept_height

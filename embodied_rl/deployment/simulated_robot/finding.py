@@ -1,0 +1,38 @@
+"""Finds who simulates a robot."""
+
+from importlib import import_module
+from typing import Any
+
+from embodied_rl.config.schema import SimNode
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.servo import ServoedRobot
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+
+
+def find_servo_class(node: SimNode) -> tuple[str, Any]:
+    """Return the path "module:Class" of the robot of a `sim` node, and the options for it; nothing is imported.
+
+    Raises:
+        UserError: the simulator does not exist, cannot be driven like a robot, or does not take its settings.
+    """
+    kind = SimulatorKind.find(node)
+    path: str | None = getattr(kind.simulator, "servo", None)
+    if path is None:
+        raise UserError(
+            f"sim={node.name} cannot be driven like a robot: its class offers no `servo` (docs/simulated_robot.md). "
+            "sim=tabletop can."
+        )
+    if kind.interpreter is not None:
+        raise UserError(f"sim={node.name} lives in another Python environment, where it cannot be driven like a robot.")
+    return path, kind.options
+
+
+def build_servoed_robot(node: SimNode) -> ServoedRobot:
+    """Build the robot of a `sim` node.
+
+    Raises:
+        UserError: see `find_servo_class`.
+    """
+    path, options = find_servo_class(node)
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)(options)

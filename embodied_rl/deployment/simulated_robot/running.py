@@ -1,0 +1,149 @@
+"""What `embodied-rl robot` does: opens the transport, says what is there, and lets time pass until a signal."""
+
+import gc
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+
+from embodied_rl.config.schema import RobotConfig
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.simulated_robot.filming import FilmedEpisode, FilmWatcher
+from embodied_rl.deployment.simulated_robot.finding import build_servoed_robot, find_servo_class
+from embodied_rl.deployment.simulated_robot.fit import check_fit
+from embodied_rl.deployment.simulated_robot.loop import run_in_lockstep, run_in_real_time
+from embodied_rl.deployment.simulated_robot.node import SimulatedRobot, Watcher
+from embodied_rl.deployment.simulated_robot.settings import RobotSettings
+from embodied_rl.deployment.transport.environment import read_environment
+from embodied_rl.deployment.transport.extras import require
+from embodied_rl.deployment.transport.interface import Endpoint, Transport
+from embodied_rl.deployment.transport.opening import open_transport
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+
+NODE = "simulated_robot"
+ALONE_S = 1.0
+"""Seconds for which others in the domain are waited for."""
+TIMEOUT_S = 0.1
+"""Of commands, where neither the command line nor the robot's description says one."""
+
+
+def run_robot(config: RobotConfig) -> list[FilmedEpisode]:
+    """Simulate the robot until Ctrl-C, SIGTERM, or the last of its episodes; return what was filmed of it.
+
+    Raises:
+        UserError: the robot is not the one that is simulated, or ROS 2's variables cannot be followed. Unavailable: the
+            extra ros2 is missing.
+    """
+    description, settings = check_robot(config), _make_settings(config, load_robot(config.robot))
+    film = FilmWatcher() if config.film is not None else None
+    with ExitStack() as stack:
+        ended = stack.enter_context(heed_signals())
+        node = stack.enter_context(open_transport(config.transport, NODE))
+        check_alone(node, description)
+        robot = stack.enter_context(closing(_make(config, description, node, settings, film)))
+        for line in describe_robot(config, description, robot):
+            print(line, flush=True)
+        robot.begin(choose_first(config, robot.robot.spec))
+        over = lambda: ended() or (config.episodes is not None and robot.counts["episodes"] >= config.episodes)  # noqa: E731
+        gc.freeze()  # what is there by now stays: a collection of it would be a pause
+        (run_in_lockstep if config.lockstep else run_in_real_time)(robot, over)
+    counts = robot.counts
+    print(
+        f"The robot has left: {counts['episodes']} episodes, {counts['commands']} commands, "
+        f"{counts['refused']} refused, {robot.late_s:.2f} s too late."
+    )
+    return [] if film is None else list(film.episodes)
+
+
+def check_robot(config: RobotConfig) -> RobotDescription:
+    """Check what can be known before anything is opened; return the robot's description.
+
+    Raises:
+        UserError: see `run_robot`.
+    """
+    description = load_robot(config.robot)
+    find_servo_class(config.sim)
+    if config.transport == "dds":
+        require("cyclonedds", "a simulated robot over transport=dds")
+        read_environment()
+    if config.lockstep and config.faults.command_delay:
+        raise UserError("faults.command_delay is for real time: in lockstep the robot waits for each command.")
+    if config.film is not None and config.film.suffix != ".mp4":
+        raise UserError(f"film={config.film} must end in .mp4.")
+    with closing(build_servoed_robot(config.sim)) as robot:
+        check_fit(description, robot)
+    return description
+
+
+def check_alone(node: Transport, description: RobotDescription) -> None:
+    """Check that nobody else publishes a robot's topics, such as another one in the same domain.
+
+    Raises:
+        UserError: somebody does.
+    """
+
+    def find_others() -> list[Endpoint]:
+        topics = [topic.name for topic in description.topics.values()]
+        return [each for topic in topics for each in node.list_publishers(topic) if not each.own]
+
+    if node.spin_until(lambda: bool(find_others()), ALONE_S):
+        other = find_others()[0]
+        raise UserError(
+            f"{other.topic}: {other.node or 'another node'} publishes it already, and two robots would answer to the "
+            "same commands. End the other one, or give this one a ROS_DOMAIN_ID of its own."
+        )
+
+
+def choose_first(config: RobotConfig, spec: SimulatorSpec) -> Episode:
+    """Return the episode that is there when the robot starts; its task and split are known to exist."""
+    task = next(
+        i for i, each in enumerate(spec.tasks) if config.task is None or config.task in (each.name, each.family)
+    )
+    return Episode(0, task, config.seed, split="train" if config.split == "eval" else config.split)
+
+
+def describe_robot(config: RobotConfig, description: RobotDescription, robot: SimulatedRobot) -> list[str]:
+    """Return in lines what there is, and where."""
+    how = "in lockstep" if config.lockstep else f"in real time, {1 / robot.robot.servo_s:g} steps a second"
+    domain = f", domain {read_environment().domain}" if config.transport == "dds" else ""
+    rows = [
+        *(("publishes", *each) for each in robot.topics.published),
+        *(("hears", *each) for each in robot.topics.heard),
+    ]
+    width = max(len(topic) for _, topic, _ in rows)
+    lines = [f"  {what:<10} {topic:<{width}}  {kind}" for what, topic, kind in rows]
+    return [
+        f"The robot {description.name} is simulated {how}, over {config.transport}{domain}; Ctrl-C ends it.",
+        *lines,
+    ]
+
+
+def _make(
+    config: RobotConfig,
+    description: RobotDescription,
+    node: Transport,
+    settings: RobotSettings,
+    watcher: Watcher | None,
+) -> SimulatedRobot:
+    tell: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
+    return SimulatedRobot(build_servoed_robot(config.sim), description, node, settings, tell=tell, watcher=watcher)
+
+
+def _make_settings(config: RobotConfig, description: RobotDescription) -> RobotSettings:
+    timeout = config.timeout or description.command.timeout_s or TIMEOUT_S
+    return RobotSettings(config.lockstep, timeout, config.deadline, faults=config.faults)
+
+
+@contextmanager
+def heed_signals() -> Iterator[Callable[[], bool]]:
+    """Give a function that says whether Ctrl-C, SIGTERM or SIGHUP came meanwhile; ignored signals stay ignored."""
+    came = threading.Event()
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, lambda *_: came.set()) for number in numbers}
+    try:
+        yield came.is_set
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,284 @@
+"""ROS 2 over DDS from pip: a participant that nodes of ROS 2 take for one of theirs. No ROS 2 is installed for it.
+
+Cyclone DDS carries bytes (`raw_cdr.py`), rosbags makes them (`messages.py`). What DDS calls everything, and what was
+compared with ROS 2 itself, is in docs/ros2.md. Topics alone: services need what its Python package cannot send.
+"""
+
+import threading
+import time
+from dataclasses import dataclass
+
+from cyclonedds.core import (
+    DDSException,
+    GuardCondition,
+    InstanceState,
+    Policy,
+    ReadCondition,
+    SampleState,
+    ViewState,
+    WaitSet,
+)
+from cyclonedds.domain import Domain, DomainParticipant
+from cyclonedds.pub import DataWriter
+from cyclonedds.qos import Qos
+from cyclonedds.sub import DataReader
+from cyclonedds.topic import Topic
+
+from embodied_rl.deployment.transport import raw_cdr
+from embodied_rl.deployment.transport.dds_configuration import configure
+from embodied_rl.deployment.transport.dds_discovery import Announcement, Discovery
+from embodied_rl.deployment.transport.dds_types import DdsTypes, make_qos
+from embodied_rl.deployment.transport.environment import RosEnvironment
+from embodied_rl.deployment.transport.interface import (
+    Callback,
+    Endpoint,
+    Publisher,
+    Subscription,
+    Transport,
+)
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.deployment.transport.names import check_node, name_dds_topic
+from embodied_rl.deployment.transport.qos import QoS
+from embodied_rl.interfaces.errors import TransportError, UserError
+
+AT_ONCE = 64
+"""Messages of one subscription that `spin_once` delivers before it looks at the next one."""
+
+
+@dataclass
+class _Domain:
+    entity: Domain
+    configuration: str
+    users: int = 0
+
+
+_DOMAINS: dict[int, _Domain] = {}
+_DOMAINS_LOCK = threading.Lock()
+
+
+class DdsPublisher(Publisher):
+    """A writer of DDS."""
+
+    def __init__(self, transport: "DdsTransport", topic: str, type_name: str, qos: QoS, writer: DataWriter) -> None:
+        super().__init__(transport, topic, type_name, qos, writer.guid.bytes)
+        self._node, self._writer = transport, writer
+
+    def send(self, raw: bytes) -> None:
+        try:
+            raw_cdr.write(self._entity(), raw)
+        except DDSException as error:
+            late = error.code == DDSException.DDS_RETCODE_TIMEOUT
+            reason = "a reliable subscription does not keep up" if late else str(error)
+            raise TransportError(f"{self.topic}: a message was not published, {reason}") from error
+
+    def count_matched(self) -> int:
+        return len(self._entity().get_matched_subscriptions())
+
+    def close(self) -> None:
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            self._node.remove(self)
+            raw_cdr.delete(writer)
+
+    def _entity(self) -> DataWriter:
+        if self._writer is None or self._node.closed:
+            raise TransportError(f"{self.topic}: this publisher is closed")
+        return self._writer
+
+
+class DdsSubscription(Subscription):
+    """A reader of DDS."""
+
+    def __init__(
+        self, transport: "DdsTransport", topic: str, type_name: str, qos: QoS, callback: Callback, reader: DataReader,
+        raw: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(transport, topic, type_name, qos, callback, reader.guid.bytes, raw)
+        self._node, self._reader = transport, reader
+        self.condition = ReadCondition(reader, ViewState.Any | SampleState.Any | InstanceState.Any)
+        self._taking = threading.Lock()
+        self._gids: dict[int, bytes] = {}
+
+    def take(self) -> int:
+        """Call back for up to `AT_ONCE` messages that have arrived; return how many there were."""
+        with self._taking:
+            arrived = [] if self._reader is None else raw_cdr.take(self._reader, AT_ONCE)
+            gids = [self._identify(handle) for *_, handle in arrived]
+        received_ns = self._node.now()
+        delivered = 0
+        for (raw, source_ns, _), gid in zip(arrived, gids, strict=True):
+            if self._reader is not None:  # a callback may close its subscription
+                delivered += self.deliver(raw, received_ns, source_ns, gid)
+        return delivered
+
+    def _identify(self, handle: int) -> bytes:
+        """Return who a writer is: its identifier, or its handle where it left before it was asked for."""
+        if handle not in self._gids:
+            found = self._entity().get_matched_publication_data(handle)
+            self._gids[handle] = handle.to_bytes(8, "big") if found is None else found.key.bytes
+        return self._gids[handle]
+
+    def count_matched(self) -> int:
+        return len(self._entity().get_matched_publications())
+
+    def find_faults(self) -> tuple[str, ...]:
+        """Return why publishers that are on the topic do not reach this subscription, one line each.
+
+        What DDS refuses for a reason that this program does not know, such as a deadline, is named, too.
+        """
+        known = super().find_faults()
+        status = self._entity().get_requested_incompatible_qos_status()
+        unexplained = len(self.transport.list_publishers(self.topic)) - len(known) - self.count_matched()
+        if not status.total_count or unexplained <= 0:
+            return known
+        return *known, f"{self.topic}: DDS finds {unexplained} publishers incompatible, policy {status.last_policy_id}"
+
+    def close(self) -> None:
+        with self._taking:
+            reader, self._reader = self._reader, None
+        if reader is not None:
+            self._node.remove(self)
+            raw_cdr.delete(reader)
+
+    def _entity(self) -> DataReader:
+        if self._reader is None or self._node.closed:
+            raise TransportError(f"{self.topic}: this subscription is closed")
+        return self._reader
+
+
+class DdsTransport(Transport):
+    """A node of ROS 2 over DDS.
+
+    Args:
+        environment: domain, discovery and release.
+        node: its name.
+        messages: the types of messages; those of the environment's release by default.
+
+    Raises:
+        UserError: the domain is open in this process with another configuration, or Cyclone DDS does not take it.
+    """
+
+    kind = "dds"
+
+    def __init__(
+        self, environment: RosEnvironment, node: str = "embodied_rl", messages: Messages | None = None
+    ) -> None:
+        super().__init__(messages or Messages(environment.distro), check_node(node))
+        self.environment, self.closed = environment, False
+        self._publishers: list[DdsPublisher] = []
+        self._subscriptions: list[DdsSubscription] = []
+        self._topics: dict[tuple[str, str], Topic] = {}
+        self._types = DdsTypes(self.messages)
+        self._changing = threading.RLock()
+        _enter_domain(environment)
+        self._participant = DomainParticipant(environment.domain, Qos(Policy.Userdata(b"enclave=/;")))
+        self.gid: bytes = self._participant.guid.bytes
+        self._waiting, self._wake = WaitSet(self._participant), GuardCondition(self._participant)
+        self._waiting.attach(self._wake)
+        self._discovery = Discovery(self._participant, self.messages, self._types)
+        self._announcement = Announcement(self._participant, self.messages, self._types, node)
+        self._announce()
+
+    def _publish(self, topic: str, type_name: str, qos: QoS) -> Publisher:
+        made = make_qos(qos, self.messages.hash_type(type_name))
+        writer = DataWriter(self._participant, self._find_topic(topic, type_name), made)
+        publisher = DdsPublisher(self, topic, type_name, qos, writer)
+        with self._changing:
+            self._publishers.append(publisher)
+            self._announce()
+        return publisher
+
+    def _subscribe(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
+        made = make_qos(qos, self.messages.hash_type(type_name))
+        reader = DataReader(self._participant, self._find_topic(topic, type_name), made)
+        subscription = DdsSubscription(self, topic, type_name, qos, callback, reader, raw)
+        with self._changing:
+            self._subscriptions.append(subscription)
+            self._waiting.attach(subscription.condition)
+            self._announce()
+        self._wake.set(True)
+        return subscription
+
+    def _find_topic(self, topic: str, type_name: str) -> Topic:
+        self._check_open()
+        with self._changing:
+            if (topic, type_name) not in self._topics:
+                made = Topic(self._participant, name_dds_topic(topic), self._types.find(type_name))
+                self._topics[topic, type_name] = made
+            return self._topics[topic, type_name]
+
+    def remove(self, end: DdsPublisher | DdsSubscription) -> None:
+        """Forget a publisher or subscription that closes."""
+        with self._changing:
+            if isinstance(end, DdsPublisher):
+                self._publishers.remove(end)
+            else:
+                self._subscriptions.remove(end)
+                self._waiting.detach(end.condition)
+            if not self.closed:
+                self._announce()
+
+    def _announce(self) -> None:
+        self._announcement.publish((each.gid for each in self._publishers), (each.gid for each in self._subscriptions))
+
+    def list_publishers(self, topic: str) -> tuple[Endpoint, ...]:
+        self._check_open()
+        return self._discovery.list_publishers(topic)
+
+    def list_subscriptions(self, topic: str) -> tuple[Endpoint, ...]:
+        self._check_open()
+        return self._discovery.list_subscriptions(topic)
+
+    def now(self) -> int:
+        return time.time_ns()
+
+    def _spin_once(self, timeout_s: float) -> int:
+        self._check_open()
+        if self._waiting.wait(int(max(timeout_s, 0.0) * 1e9)) == 0:
+            return 0
+        self._wake.take()
+        return sum(each.take() for each in tuple(self._subscriptions))
+
+    def _leave(self) -> None:
+        if self.closed:
+            return
+        for each in (*self._publishers, *self._subscriptions):
+            each.close()
+        self.closed = True
+        raw_cdr.delete(self._participant)
+        _leave_domain(self.environment.domain)
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise TransportError(f"{self.node} is closed")
+
+
+def _enter_domain(environment: RosEnvironment) -> None:
+    """Configure a domain of this process, once: Cyclone DDS has one configuration for each."""
+    configuration = configure(environment)
+    with _DOMAINS_LOCK:
+        known = _DOMAINS.get(environment.domain)
+        if known is None:
+            try:
+                entity = Domain(environment.domain, configuration)
+            except (DDSException, UnicodeEncodeError) as error:
+                raise UserError(
+                    f"Cyclone DDS does not open domain {environment.domain}: {error}. It wrote the reason above; check "
+                    "CYCLONEDDS_URI, and that nothing else in this process opens the domain"
+                ) from error
+            known = _DOMAINS[environment.domain] = _Domain(entity, configuration)
+        if known.configuration != configuration:
+            raise UserError(
+                f"domain {environment.domain} is open in this process with another configuration: use one "
+                "environment for all nodes of a process"
+            )
+        known.users += 1
+
+
+def _leave_domain(domain: int) -> None:
+    with _DOMAINS_LOCK:
+        known = _DOMAINS[domain]
+        known.users -= 1
+        if known.users == 0:
+            del _DOMAINS[domain]
+            raw_cdr.delete(known.entity)

@@ -1,0 +1,201 @@
+"""Messages by type name: their dataclasses, their CDR bytes, their type hashes. All of it comes from `rosbags`.
+
+Every transport encodes and decodes here, so that a message looks the same whatever carries it. Arrays of a decoded
+message are read-only views of the bytes that arrived.
+"""
+
+import difflib
+import struct
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.deployment.transport.extras import require
+from embodied_rl.deployment.transport.names import check_type
+from embodied_rl.interfaces.errors import UserError
+
+DISTROS = {"humble": "ROS2_HUMBLE", "iron": "ROS2_IRON", "jazzy": "ROS2_JAZZY", "kilted": "ROS2_KILTED"}
+"""Releases of ROS 2 whose messages are known. Jazzy's were compared with the release itself (docs/ros2.md)."""
+LARGEST = 64 * 2**20
+"""Bytes of a message that is still decoded; a 4K image has 25 MB."""
+BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4
+"""Kinds of fields in the definitions of rosbags: a number or text, a message, an array, a sequence."""
+
+
+class MessageError(UserError):
+    """Bytes are no message of their type, or a message does not have the values of its type."""
+
+
+class Messages:
+    """The messages of one release of ROS 2.
+
+    Args:
+        distro: a key of `DISTROS`.
+
+    Raises:
+        UserError: an unknown release. Unavailable: rosbags is not installed.
+    """
+
+    def __init__(self, distro: str = "jazzy") -> None:
+        if distro not in DISTROS:
+            raise UserError(f"ROS_DISTRO={distro!r}: the messages of {', '.join(DISTROS)} are known, no others")
+        require("rosbags", "ROS 2 messages")
+        from rosbags.typesys import Stores, get_typestore
+
+        self.distro = distro
+        self._store = get_typestore(Stores[DISTROS[distro]])
+
+    def list_types(self) -> tuple[str, ...]:
+        """Return the names of all types, sorted."""
+        return tuple(sorted(self._store.fielddefs))
+
+    def find_class(self, type_name: str) -> type[Any]:
+        """Return the dataclass of a type.
+
+        Raises:
+            UserError: the release has no such type.
+        """
+        return self._store.types[self._known(type_name)]
+
+    def find_fields(self, type_name: str) -> list[tuple[str, Any]]:
+        """Return (name, definition) of each field, in the order of the definition."""
+        return self._store.fielddefs[self._known(type_name)][1]
+
+    def make(self, type_name: str, /, **values: Any) -> Any:
+        """Return a message with these values, and zeros, empty texts and empty sequences elsewhere.
+
+        Args:
+            type_name: such as sensor_msgs/msg/JointState.
+            values: by field; numbers in any array-like, messages as dataclasses or as mappings of their fields.
+
+        Raises:
+            UserError: an unknown type or field. MessageError: a value that does not fit its field.
+        """
+        kinds = dict(self.find_fields(type_name))
+        unknown = next((name for name in values if name not in kinds), None)
+        if unknown is not None:
+            raise UserError(f"{type_name} has no field {unknown!r}; it has {', '.join(kinds)}")
+        made = {
+            name: self._convert(kind, values[name], f"{type_name}.{name}") if name in values else self._empty(kind)
+            for name, kind in kinds.items()
+        }
+        return self.find_class(type_name)(*made.values())
+
+    def encode(self, type_name: str, message: Any) -> bytes:
+        """Return the CDR bytes of a message, little-endian, with their header of 4 bytes.
+
+        Raises:
+            UserError: an unknown type. MessageError: `message` is of another type, or a value does not fit.
+        """
+        kind = self.find_class(type_name)
+        found = getattr(message, "__msgtype__", type(message).__name__)
+        if found != kind.__msgtype__:
+            raise MessageError(f"a message of {type_name} was expected, and {found} was given")
+        try:
+            return bytes(self._store.serialize_cdr(message, type_name, little_endian=True))
+        except (_serde_error(), struct.error, ValueError, TypeError, AttributeError) as error:
+            raise MessageError(f"{type_name} cannot be encoded: {error}") from error
+
+    def decode(self, type_name: str, raw: bytes) -> Any:
+        """Return the message of CDR bytes, whoever sent them.
+
+        Raises:
+            UserError: an unknown type. MessageError: the bytes are no message of that type, or too many.
+        """
+        self._known(type_name)
+        if len(raw) > LARGEST:
+            raise MessageError(f"{len(raw)} bytes are no message of {type_name}: {LARGEST} at most are read")
+        try:
+            return self._store.deserialize_cdr(raw, type_name)
+        except _serde_error() as error:
+            raise MessageError(f"{len(raw)} bytes are no message of {type_name}: {error}") from error
+
+    def hash_type(self, type_name: str) -> str | None:
+        """Return the type hash (RIHS01, REP 2016) that Iron and later compare; Humble has none."""
+        return None if self.distro == "humble" else self._hashing.hash_rihs01(self._known(type_name))
+
+    def define_type(self, type_name: str) -> str:
+        """Return the definition of a type and of all that it contains, as ROS 2 concatenates .msg files ("ros2msg")."""
+        return self._store.generate_msgdef(self._known(type_name), ros_version=2)[0]
+
+    def _known(self, type_name: str) -> str:
+        if type_name in self._store.fielddefs:
+            return type_name
+        near = difflib.get_close_matches(check_type(type_name), self._store.fielddefs, n=1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"{type_name} is no type of message that ROS 2 {self.distro} brings{hint}")
+
+    @cached_property
+    def _hashing(self) -> Any:
+        """The same types for hashing, with `char` as the uint8 that ROS 2 makes of it; rosbags hashes it as its own."""
+        from rosbags.typesys import Stores, get_typestore
+
+        store = get_typestore(Stores[DISTROS[self.distro]])
+        for name, (constants, fields) in self._store.fielddefs.items():
+            store.fielddefs[name] = (constants, [(field, _char_as_uint8(kind)) for field, kind in fields])
+        return store
+
+    def _empty(self, kind: Any) -> Any:
+        what, detail = kind
+        if what == BASE:
+            return _kind_of(detail[0])()
+        if what == NAME:
+            return self.make(detail)
+        inner, count = detail
+        count = count if what == ARRAY else 0
+        if inner[0] == BASE and inner[1][0] != "string":
+            return np.zeros(count, _dtype(inner[1][0]))
+        return [self._empty(inner) for _ in range(count)]
+
+    def _convert(self, kind: Any, value: Any, where: str) -> Any:
+        what, detail = kind
+        if what == BASE:
+            return _convert_single(value, _kind_of(detail[0]), where)
+        if what == NAME:
+            return self.make(detail, **value) if isinstance(value, dict) else value
+        inner, _count = detail
+        if inner[0] != BASE or inner[1][0] == "string":
+            return [self._convert(inner, item, where) for item in value]
+        return _cast(value, inner[1][0], where)
+
+
+def _serde_error() -> type[Exception]:
+    from rosbags.serde import SerdeError
+
+    return SerdeError
+
+
+def _kind_of(name: str) -> type[Any]:
+    return {"string": str, "bool": bool, "float32": float, "float64": float}.get(name, int)
+
+
+def _convert_single(value: Any, kind: type[Any], where: str) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise MessageError(f"{where} wants a value of type {kind.__name__}, not {type(value).__name__}")
+    return value
+
+
+def _cast(value: Any, name: str, where: str) -> np.ndarray:
+    """Return numbers as a flat array of the field's type; whole numbers and truth values must stay what they are."""
+    given, dtype = np.asarray(value), _dtype(name)
+    if given.dtype.kind not in "biuf":
+        raise MessageError(f"{where} wants numbers of type {name}, not {given.dtype}")
+    made = np.ascontiguousarray(given, dtype).reshape(-1)
+    if dtype.kind != "f" and not np.array_equal(made, given.reshape(-1)):
+        raise MessageError(f"{where} holds {name}, into which not all of these numbers fit")
+    return made
+
+
+def _dtype(name: str) -> np.dtype:
+    return np.dtype({"byte": "int8", "char": "uint8"}.get(name, name))
+
+
+def _char_as_uint8(kind: Any) -> Any:
+    what, detail = kind
+    if what in (ARRAY, SEQUENCE):
+        return what, (_char_as_uint8(detail[0]), detail[1])
+    return (what, ("uint8", detail[1])) if what == BASE and detail[0] == "char" else kind

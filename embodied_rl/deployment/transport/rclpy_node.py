@@ -1,0 +1,194 @@
+"""ROS 2 through its own Python package, where it is installed: the same bytes over whatever middleware it uses.
+
+Messages are encoded and decoded by `messages.py` here, too: rclpy publishes and receives serialised bytes, so that only
+the carrier differs from DDS from pip. rclpy belongs to an installation of ROS 2; pip does not have it.
+"""
+
+import importlib
+import os
+from typing import Any
+
+from embodied_rl.deployment.transport.interface import (
+    Callback,
+    Endpoint,
+    Publisher,
+    Subscription,
+    Transport,
+)
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.deployment.transport.names import check_node
+from embodied_rl.deployment.transport.qos import QoS
+from embodied_rl.interfaces.errors import TransportError
+from embodied_rl.interfaces.sim import Unavailable
+
+AT_ONCE = 64
+"""Callbacks that `spin_once` runs at most."""
+
+
+class RclpyPublisher(Publisher):
+    """A publisher of rclpy."""
+
+    def __init__(
+        self, transport: "RclpyTransport", topic: str, type_name: str, qos: QoS, made: Any, gid: bytes
+    ) -> None:
+        super().__init__(transport, topic, type_name, qos, gid)
+        self._node, self._made = transport, made
+
+    def send(self, raw: bytes) -> None:
+        if self._made is None:
+            raise TransportError(f"{self.topic}: this publisher is closed")
+        self._made.publish(raw)
+
+    def count_matched(self) -> int:
+        return len(self.transport.list_subscriptions(self.topic)) - len(self.find_faults())
+
+    def close(self) -> None:
+        made, self._made = self._made, None
+        if made is not None:
+            self._node.node_of_ros.destroy_publisher(made)
+
+
+class RclpySubscription(Subscription):
+    """A subscription of rclpy."""
+
+    made: Any = None
+
+    def count_matched(self) -> int:
+        return len(self.transport.list_publishers(self.topic)) - len(self.find_faults())
+
+    def close(self) -> None:
+        made, self.made = self.made, None
+        if made is not None and isinstance(self.transport, RclpyTransport):
+            self.transport.node_of_ros.destroy_subscription(made)
+
+
+class RclpyTransport(Transport):
+    """A node of rclpy, with a context of its own.
+
+    Args:
+        node: its name.
+
+    Raises:
+        Unavailable: rclpy cannot be imported. UserError: ROS_DISTRO names a release whose messages are unknown.
+    """
+
+    kind = "rclpy"
+    tells_publishers = False
+    """Its MessageInfo had no publisher until the releases of 2025 (ros2/rclpy#1466)."""
+
+    def __init__(self, node: str = "embodied_rl") -> None:
+        super().__init__(Messages(os.environ.get("ROS_DISTRO", "").lower() or "jazzy"), check_node(node))
+        self._qos, executors = _import("rclpy.qos"), _import("rclpy.executors")
+        self._duration = _import("rclpy.duration").Duration
+        self._context = _import("rclpy.context").Context()
+        self._context.init()
+        self.node_of_ros = _import("rclpy.node").Node(node, context=self._context)
+        self._executor = executors.SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self.node_of_ros)
+        self._ends: list[RclpyPublisher | RclpySubscription] = []
+        self._calls = self._delivered = 0
+        self._closed = False
+
+    def _publish(self, topic: str, type_name: str, qos: QoS) -> Publisher:
+        self._check_open()
+        known = {each.gid for each in self.list_publishers(topic)}
+        made = self.node_of_ros.create_publisher(_find_class(type_name), topic, self._profile(qos))
+        publisher = RclpyPublisher(self, topic, type_name, qos, made, _new_gid(self.list_publishers(topic), known))
+        self._ends.append(publisher)
+        return publisher
+
+    def _subscribe(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
+        self._check_open()
+        known = {each.gid for each in self.list_subscriptions(topic)}
+
+        def arrive(data: bytes, info: Any) -> None:
+            self._calls += 1
+            self._delivered += subscription.deliver(data, self.now(), info["source_timestamp"])
+
+        made = self.node_of_ros.create_subscription(_find_class(type_name), topic, arrive, self._profile(qos), raw=True)
+        gid = _new_gid(self.list_subscriptions(topic), known)
+        subscription = RclpySubscription(self, topic, type_name, qos, callback, gid, raw)
+        subscription.made = made
+        self._ends.append(subscription)
+        return subscription
+
+    def list_publishers(self, topic: str) -> tuple[Endpoint, ...]:
+        self._check_open()
+        return tuple(self._see(topic, each) for each in self.node_of_ros.get_publishers_info_by_topic(topic))
+
+    def list_subscriptions(self, topic: str) -> tuple[Endpoint, ...]:
+        self._check_open()
+        return tuple(self._see(topic, each) for each in self.node_of_ros.get_subscriptions_info_by_topic(topic))
+
+    def _see(self, topic: str, info: Any) -> Endpoint:
+        found = info.qos_profile
+        reliable = found.reliability == self._qos.ReliabilityPolicy.RELIABLE
+        latched = found.durability == self._qos.DurabilityPolicy.TRANSIENT_LOCAL
+        qos = QoS("reliable" if reliable else "best_effort", "transient_local" if latched else "volatile")
+        node = info.node_namespace.rstrip("/") + "/" + info.node_name
+        return Endpoint(topic, info.topic_type, qos, bytes(info.endpoint_gid), node == "/" + self.node, node=node)
+
+    def _profile(self, qos: QoS) -> Any:
+        policies, more = self._qos, {}
+        if qos.lifespan_s is not None:
+            more["lifespan"] = self._duration(nanoseconds=int(qos.lifespan_s * 1e9))
+        return policies.QoSProfile(
+            history=policies.HistoryPolicy.KEEP_LAST,
+            depth=qos.depth,
+            reliability=policies.ReliabilityPolicy[qos.reliability.upper()],
+            durability=policies.DurabilityPolicy[qos.durability.upper()],
+            **more,
+        )
+
+    def now(self) -> int:
+        return self.node_of_ros.get_clock().now().nanoseconds
+
+    def _spin_once(self, timeout_s: float) -> int:
+        self._check_open()
+        delivered, timeout = self._delivered, max(timeout_s, 0.0)
+        for _ in range(AT_ONCE):
+            calls = self._calls
+            self._executor.spin_once(timeout_sec=timeout)
+            if self._calls == calls:
+                break
+            timeout = 0.0
+        return self._delivered - delivered
+
+    def _leave(self) -> None:
+        if self._closed:
+            return
+        for each in self._ends:
+            each.close()
+        self._closed = True
+        self._executor.shutdown()
+        self.node_of_ros.destroy_node()
+        self._context.shutdown()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise TransportError(f"{self.node} is closed")
+
+
+def _new_gid(ends: tuple[Endpoint, ...], known: set[bytes]) -> bytes:
+    """Return the identifier of the end that has just come; rclpy does not tell it."""
+    return next((each.gid for each in ends if each.own and each.gid not in known), b"")
+
+
+def _find_class(type_name: str) -> Any:
+    """Return rclpy's class of a type; `Messages` knows the type, so that the name comes from no stranger."""
+    package, _, name = type_name.split("/")
+    try:
+        return getattr(importlib.import_module(f"{package}.msg"), name)
+    except (ModuleNotFoundError, AttributeError) as error:
+        debian = "ros-$ROS_DISTRO-" + package.replace("_", "-")
+        raise Unavailable(f"this ROS 2 has no {type_name} ({error}): sudo apt install {debian}") from error
+
+
+def _import(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        raise Unavailable(
+            f"transport=rclpy needs ROS 2's Python package, which cannot be imported here ({error}): source "
+            "/opt/ros/<release>/setup.bash first, with a Python that this release supports, or use transport=dds"
+        ) from error

@@ -1,0 +1,190 @@
+"""Prompts: what a vision-language model is asked, and how its answer becomes a number."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from embodied_rl.config.freeze import freeze_config, suggest_name
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import ScoreKind, Span
+from embodied_rl.judge.prompts.prompt_checks import check_prompt
+from embodied_rl.judge.prompts.prompt_parts import Part, PromptPictures, make_part
+from embodied_rl.judge.prompts.reading import EntryKeys, Reading
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class PromptFile:
+    """The keys of a prompt's YAML file."""
+
+    version: int
+    """counts the changes of the file."""
+    kind: ScoreKind
+    """the question."""
+    user: tuple[Any, ...]
+    """texts and pictures, in order."""
+    system: str = ""
+    """what the model is told first."""
+    labels: dict[str, float] = field(default_factory=dict)
+    """answers of one token → value; the score is their mean, weighted by probability. Spaces around a token and the
+    case of its letters do not count."""
+    log_range: float | None = None
+    """with one label: the score is 1 + log P / log_range of its probability P, at least 0."""
+    words: dict[str, float] = field(default_factory=dict)
+    """for answers in text: word → value; the last one counts."""
+    pattern: str | None = None
+    """for answers in text: a regular expression whose first group is the number."""
+    entries: EntryKeys | None = None
+    """for answers in JSON: keys of each object of a list, one for each frame."""
+    offset: float = 0.0
+    """for numbers in text: it is subtracted first."""
+    scale: float = 1.0
+    """for numbers in text: then the number is divided by it."""
+    max_tokens: int = 1
+    """length of the answer."""
+    frames: int = 1
+    """frames of a request, at most."""
+    span: Span = "latest"
+    """which frames: the latest ones, or some of the whole episode so far, evenly."""
+    lossless: bool = False
+    """whether pictures travel as they are, in PNG; otherwise as JPEG of `reward.picture_size`."""
+    source: str = ""
+    """where the words are from, if a model was trained with them."""
+    licence: str = ""
+    """of that source."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A prompt, checked.
+
+    Attributes:
+        name: of the prompt, with its version.
+        kind: the question.
+        system: what the model is told first; may be empty.
+        parts: texts and pictures, in order.
+        reading: how the answer is read.
+        max_tokens: length of the answer.
+        frames: of a request, at most.
+        span: which ones.
+        lossless: whether pictures travel as they are.
+    """
+
+    name: str
+    kind: ScoreKind
+    system: str
+    parts: tuple[Part, ...]
+    reading: Reading
+    max_tokens: int
+    frames: int
+    span: Span
+    lossless: bool = False
+
+    @property
+    def views(self) -> int:
+        """Return how many views the prompt numbers; 0 where it shows all that there are."""
+        return max((part.view + 1 for part in self.pictures if part.view is not None), default=0)
+
+    @property
+    def pictures(self) -> tuple[PromptPictures, ...]:
+        """Return the parts that are pictures."""
+        return tuple(part for part in self.parts if isinstance(part, PromptPictures))
+
+    @property
+    def needs_reference(self) -> bool:
+        """Return whether it shows a reference trajectory, or its end."""
+        return any(part.shown in ("reference", "goal") for part in self.pictures)
+
+
+def list_prompts() -> dict[str, str]:
+    """Return the built-in prompts: name → what is asked, in one line."""
+    lines = {path.stem: path.read_text(encoding="utf-8").partition("\n")[0] for path in sorted(FOLDER.glob("*.yaml"))}
+    return {name: line.removeprefix("# ") for name, line in lines.items()}
+
+
+def find_prompt(name: str, key: str = "prompt") -> Path:
+    """Return the file of a built-in prompt, or the one that `name` is the path of.
+
+    Raises:
+        UserError: there is none.
+    """
+    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+    path = FOLDER / f"{name}.yaml" if name in known else Path(name)
+    if not path.is_file():
+        raise UserError(f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
+    return path
+
+
+def load_prompt(name: str, key: str = "prompt") -> Prompt:
+    """Return a built-in prompt, or that of a YAML file.
+
+    Args:
+        name: of the prompt, or a path.
+        key: of the scorer's settings, for messages.
+
+    Raises:
+        UserError: there is none, or the file is not what a prompt is; the message names file and key.
+    """
+    path = find_prompt(name, key)
+    try:
+        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"reward.{key}: {path} is no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(keys, Mapping):
+        raise UserError(f"reward.{key}: {path} holds no keys.")
+    return _make_prompt(freeze_config(PromptFile, dict(keys), str(path)), path)
+
+
+def _make_prompt(file: PromptFile, path: Path) -> Prompt:
+    prompt = Prompt(
+        name=f"{path.stem}@{file.version}",
+        kind=file.kind,
+        system=file.system,
+        parts=tuple(make_part(part, str(path)) for part in file.user),
+        reading=_make_reading(file, path),
+        max_tokens=file.max_tokens,
+        frames=file.frames,
+        span=file.span,
+        lossless=file.lossless,
+    )
+    check_prompt(prompt.kind, prompt.pictures, prompt.reading, prompt.frames, str(path))
+    return prompt
+
+
+def _make_reading(file: PromptFile, path: Path) -> Reading:
+    return Reading(
+        labels=_fold(file.labels, path),
+        log_range=file.log_range,
+        words=_fold(file.words, path),
+        pattern=_compile(file.pattern, path),
+        entries=file.entries,
+        offset=file.offset,
+        scale=file.scale,
+    )
+
+
+def _fold(values: Mapping[str, float], path: Path) -> dict[str, float]:
+    """Return the values by the words that an answer is compared with: " Yes", "yes" and "YES" are one."""
+    folded: dict[str, float] = {}
+    for word, value in values.items():
+        if (key := word.strip().casefold()) in folded:
+            raise UserError(f"reward.prompt: {path}: '{word}' stands there twice: case and spaces do not count.")
+        folded[key] = value
+    return folded
+
+
+def _compile(pattern: str | None, path: Path) -> re.Pattern[str] | None:
+    if pattern is None:
+        return None
+    try:
+        found = re.compile(pattern, re.IGNORECASE)
+    except re.error as error:
+        raise UserError(f"reward.prompt: {path}: pattern: {error}") from None
+    if found.groups != 1:
+        raise UserError(f"reward.prompt: {path}: pattern has {found.groups} groups, and needs one, for the number.")
+    return found

@@ -1,0 +1,57 @@
+"""Whether a prompt's question, pictures and answers fit together."""
+
+from collections.abc import Sequence
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import ScoreKind
+from embodied_rl.judge.prompts.prompt_parts import PromptPictures
+from embodied_rl.judge.prompts.reading import Reading
+
+MOST_LABELS = 20
+"""Servers tell the probabilities of at most so many tokens."""
+MOST_FRAMES = 64
+"""Frames of a request."""
+
+
+def check_prompt(
+    kind: ScoreKind, pictures: Sequence[PromptPictures], reading: Reading, frames: int, where: str
+) -> None:
+    """Check a prompt's parts against each other.
+
+    Raises:
+        UserError: they do not fit; the message names `where` and key.
+    """
+    _check_reading(kind, reading, f"reward.prompt: {where}")
+    _check_pictures(kind, {part.shown for part in pictures}, frames, f"reward.prompt: {where}")
+
+
+def _check_reading(kind: ScoreKind, reading: Reading, where: str) -> None:
+    chosen = [reading.labels, reading.words, reading.pattern, reading.entries]
+    if sum(bool(each) for each in chosen) != 1:
+        raise UserError(f"{where} must have either labels or a pattern, or words, or entries; one of them alone.")
+    if len(reading.labels) > MOST_LABELS:
+        raise UserError(f"{where} has {len(reading.labels)} labels; servers tell {MOST_LABELS} at most.")
+    if reading.log_range is not None and (len(reading.labels) != 1 or not 0 < reading.log_range < float("inf")):
+        raise UserError(f"{where}: log_range is a positive number, and goes with one label.")
+    if reading.scale == 0:
+        raise UserError(f"{where}: scale must not be 0.")
+    if (kind == "trajectory") != (reading.entries is not None):
+        raise UserError(f"{where}: kind=trajectory and entries go together: a number for each frame.")
+
+
+def _check_pictures(kind: ScoreKind, shown: set[str], frames: int, where: str) -> None:
+    present = {"frame", "frames", "shuffled"} & shown
+    if not present:
+        raise UserError(f"{where} shows no picture of the present: 'frame' is missing in user.")
+    if kind == "trajectory" and "frame" in present:
+        raise UserError(f"{where}: kind=trajectory shows 'frames' or 'shuffled'.")
+    if kind == "pair" and not {"before", "frames"} & shown:
+        raise UserError(f"{where}: kind=pair compares: 'before' or 'frames' is missing in user.")
+    if kind != "pair" and "before" in shown:
+        raise UserError(f"{where}: 'before' is shown by prompts of kind=pair alone.")
+    if "shuffled" in shown and kind != "trajectory":
+        raise UserError(f"{where}: 'shuffled' frames are for kind=trajectory.")
+    if not 1 <= frames <= MOST_FRAMES:
+        raise UserError(f"{where}: frames={frames} must be within 1 … {MOST_FRAMES}.")
+    if frames < 2 and ({"before", "frames", "shuffled"} & shown):
+        raise UserError(f"{where}: frames={frames} is too few for a prompt that shows several.")

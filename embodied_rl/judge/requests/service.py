@@ -1,0 +1,226 @@
+"""The service that asks a scorer: requests are handed over without waiting, and answered on a thread of their own."""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
+from embodied_rl.judge.requests.attempts import Attempts
+from embodied_rl.judge.requests.limits import Breaker, Clock, InFlightLimit
+from embodied_rl.judge.requests.request_queue import QueuedRequest, RequestQueue, Ticket
+from embodied_rl.judge.scorers.cost import CostMeter, Prices
+
+log = logging.getLogger(__name__)
+
+CLOSE_TIMEOUT = 5.0
+"""Seconds in which a scorer must have closed."""
+
+
+@dataclass(frozen=True)
+class ServiceLimits:
+    """Limits of a service.
+
+    Attributes:
+        in_flight: most calls of the scorer at once.
+        queued: most requests that wait; beyond, those that matter least are dropped.
+        timeout: seconds in which the scorer must answer a call.
+        budget: questions that may be sent in all, not counting further attempts; None for any number.
+        prices: of tokens, where the scorer counts them; money: that may be spent in all, None for any amount.
+    """
+
+    in_flight: int = 32
+    queued: int = 4096
+    timeout: float = 10.0
+    budget: int | None = None
+    prices: Prices | None = None
+    money: float | None = None
+
+
+class ScoreService:
+    """Asks a scorer from a thread of its own, so that nobody who collects waits for it.
+
+    A score is never made up: what was not answered is an invalid `Score` with its reason.
+
+    Args:
+        make_scorer: builds the scorer; called in the service's thread.
+        limits: of queue, concurrency and time.
+        clock: monotonic, in seconds.
+
+    Attributes:
+        counts: reason → number of requests that ended so, since the service began.
+        spent: questions that were sent.
+        cost: of the answers.
+
+    Raises:
+        UserError: the scorer could not be built or opened.
+    """
+
+    def __init__(self, make_scorer: Callable[[], Scorer], limits: ServiceLimits, clock: Clock = time.monotonic) -> None:
+        self._make, self._limits, self._clock = make_scorer, limits, clock
+        self._limit, self._breaker = InFlightLimit(limits.in_flight), Breaker(clock)
+        self._changed = threading.Condition()
+        self._arrived: list[Ticket] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.counts: Counter[Reason] = Counter()
+        self.spent, self.cost = 0, CostMeter(limits.prices, limits.money)
+        self._told_spent = False
+        self._failure: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        begun = threading.Event()
+        self._thread = threading.Thread(target=self._run, args=(begun,), name="score service", daemon=True)
+        self._thread.start()
+        begun.wait()
+        self.check()
+
+    def submit(self, requests: Sequence[ScoreRequest], priorities: Sequence[int]) -> list[Ticket]:
+        """Hand over requests without waiting, and return their tickets.
+
+        Args:
+            requests: whose arrays nobody changes any more.
+            priorities: lower numbers are answered earlier.
+        """
+        now = self._clock()
+        tickets = [Ticket(request, priority, now) for request, priority in zip(requests, priorities, strict=True)]
+        with self._changed:
+            self._arrived.extend(tickets)
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._work)
+        return tickets
+
+    def wait(self, tickets: Sequence[Ticket], seconds: float) -> None:
+        """Wait until all tickets are answered, at most for so many seconds, or until the service's thread has ended."""
+        until = time.monotonic() + seconds
+        with self._changed:
+            for ticket in tickets:
+                while ticket.score is None:
+                    left = until - time.monotonic()
+                    if left <= 0 or self._loop.is_closed():
+                        return
+                    self._changed.wait(left)
+
+    def abandon(self, tickets: Sequence[Ticket]) -> None:
+        """Settle tickets that nobody waits for any more: those without an answer get the reason "late"."""
+        with self._changed:
+            for ticket in tickets:
+                self._resolve(ticket, Score.invalid("late"))
+
+    @property
+    def status(self) -> str:
+        """Return "healthy"; "degraded" where fewer requests are in flight than the settings allow; or "down"."""
+        if self._breaker.is_open or self._is_spent():
+            return "down"
+        return "degraded" if self._limit.allowed < self._limits.in_flight else "healthy"
+
+    @property
+    def cause(self) -> str:
+        """Return what is wrong while the status is "down"; else an empty text."""
+        if self._is_spent():
+            return self.cost.cause or f"its budget of {self._limits.budget} requests is spent (reward.budget)"
+        return self._breaker.cause
+
+    def _is_spent(self) -> bool:
+        return bool(self.cost.cause) or (self._limits.budget is not None and self.spent >= self._limits.budget)
+
+    def check(self) -> None:
+        """Raise what ended the service's thread, if anything did: a mistake in a scorer may not pass unseen."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End the thread, and close the scorer."""
+        with self._changed:
+            if not self._loop.is_closed():
+                self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(2 * CLOSE_TIMEOUT)
+
+    def _run(self, begun: threading.Event) -> None:
+        """Run the event loop until it is stopped; what goes wrong is raised by `check`, in another thread."""
+        try:
+            scorer = self._make()
+            self._queue = RequestQueue(scorer.traits, self._limits.queued)
+            self._counts_tokens = scorer.traits.counts_tokens
+            self._attempts = Attempts(scorer, self._limits.timeout, self._limit, self._breaker)
+            self._loop.run_until_complete(scorer.open())
+            begun.set()
+            self._loop.run_forever()
+            self._loop.run_until_complete(self._end(scorer))
+        except BaseException as error:  # noqa: BLE001 - it is raised again, where somebody sees it
+            self._failure = self._failure or error
+        finally:
+            with self._changed:
+                self._loop.close()
+                self._changed.notify_all()
+            begun.set()
+
+    async def _end(self, scorer: Scorer) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.wait_for(scorer.close(), CLOSE_TIMEOUT)
+
+    def _work(self) -> None:
+        """Take what has arrived, and send what may be sent."""
+        with self._changed:
+            arrived, self._arrived = self._arrived, []
+            for ticket in self._queue.add(arrived):
+                self._resolve(ticket, Score.invalid("dropped"))
+            while len(self._tasks) < self._limit.allowed and len(self._queue):
+                if self._is_spent() or not self._breaker.allows():  # nothing is kept for a scorer that is gone
+                    for ticket in self._queue.clear():
+                        self._resolve(ticket, Score.invalid("unavailable", self.cause))
+                    self._tell_spent()
+                    return
+                if not self.cost.has_room(len(self._tasks)):
+                    return  # what is in flight may cost all that is left; it goes on when that is known
+                questions, answered = self._queue.take(self._left())
+                for ticket, score in answered:
+                    self._resolve(ticket, score)
+                if questions:
+                    self._send(questions)
+
+    def _left(self) -> int | None:
+        if self._limits.money is not None:
+            return 1  # so that each call is a question whose price is reserved
+        return None if self._limits.budget is None else self._limits.budget - self.spent
+
+    def _tell_spent(self) -> None:
+        if self._is_spent() and not self._told_spent:
+            self._told_spent = True
+            log.warning("The scorer is not asked any more: %s. The run goes on without it.", self.cause)
+
+    def _send(self, questions: list[QueuedRequest]) -> None:
+        self.spent += len(questions)
+        self._breaker.begin()
+        task = self._loop.create_task(self._ask(questions))
+        self._tasks.add(task)
+        task.add_done_callback(self._finish)
+
+    async def _ask(self, questions: list[QueuedRequest]) -> None:
+        scores = await self._attempts.answer([question.ticket.request for question in questions])
+        with self._changed:
+            for question, score in zip(questions, scores, strict=True):
+                if self._counts_tokens:
+                    self.cost.note(score)
+                for ticket in self._queue.finish(question, score):
+                    self._resolve(ticket, score)
+
+    def _finish(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            return
+        if (error := task.exception()) is not None:  # a mistake of the scorer's author, not a failure of a server
+            self._failure = error
+            self._loop.stop()
+        else:
+            self._work()
+
+    def _resolve(self, ticket: Ticket, score: Score) -> None:
+        """Answer a ticket that has no answer yet; the caller holds the lock."""
+        if ticket.score is None:
+            ticket.score, ticket.seconds = score, self._clock() - ticket.submitted
+            self.counts[score.reason] += 1
+            self._changed.notify_all()

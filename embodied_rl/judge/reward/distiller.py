@@ -1,0 +1,181 @@
+"""The head of a run of mode `distill`: beside the algorithm, it settles potentials and learns from the labels.
+
+The head that judges a rollout has learned from labels that were handed over with earlier rollouts alone. So its
+prediction for an observation depends on nothing that came afterwards, which is what makes it a potential; and what was
+settled stays settled, whatever the head learns later. There is one head for all ranks and collectors: rank 0 trains it
+on everybody's labels in the order of episodes, and the others take its state.
+
+Shapes: T decisions, N environments of a rank, D bytes of an input.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from embodied_rl.config.schema import RewardNode
+from embodied_rl.interfaces.algorithm import Discount
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.judge.heads.agreement import measure_agreement
+from embodied_rl.judge.heads.base import HeadOptions, Labels
+from embodied_rl.judge.heads.choice import make_head
+from embodied_rl.judge.heads.inputs import HeadInputs
+from embodied_rl.judge.heads.memory import LabelMemory, hold_out
+from embodied_rl.judge.heads.noting import read_labels
+from embodied_rl.judge.reward.ledger import PotentialLedger
+from embodied_rl.judge.reward.modes.shaping import count_settled, join_known
+from embodied_rl.judge.reward.score_table import RolloutScores, Scores
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.ranks.collective import Ranks
+
+HELD_OUT = 512
+"""Newest labels that the head is compared with the judge on."""
+
+
+@dataclass(frozen=True)
+class DistillerOptions:
+    """What a distiller is made with.
+
+    Attributes:
+        reward: of the configuration.
+        inputs: how observations are packed.
+        discount: of the algorithm.
+        limit_ends: whether the time limit ends an episode like a termination.
+        seed: of the run.
+    """
+
+    reward: RewardNode
+    inputs: HeadInputs
+    discount: Discount
+    limit_ends: bool
+    seed: int
+
+
+class Distiller:
+    """Settles the rollouts of one rank, one after the other; all ranks call it together.
+
+    Args:
+        options: see `DistillerOptions`.
+        num_envs: N.
+        ranks: the ranks that learn together.
+
+    Attributes:
+        version: of the head: how often it has learned.
+    """
+
+    def __init__(self, options: DistillerOptions, num_envs: int, ranks: Ranks) -> None:
+        node = options.reward.distill
+        self._options, self._ranks, self.version = options, ranks, 0
+        settings = HeadOptions(options.inputs, options.seed, node.steps, node.batch, node.rate, node.entries)
+        self._head = make_head(options.reward.head, settings)
+        self._ledger = PotentialLedger(num_envs)
+        self._learned = LabelMemory(node.labels, options.inputs.size)
+        self._held_out = LabelMemory(HELD_OUT, options.inputs.size)
+        self._counts: dict[str, float] = {}
+        self._told: dict[str, float] = {}
+
+    def settle(self, rollout: Rollout) -> None:
+        """Write the rewards of a rollout by the present head, then let the head learn from the labels that came."""
+        counts = self._judge(rollout)
+        labels = read_labels(rollout.noted)
+        everybody = self._ranks.gather((vars(labels), counts))
+        for _, others in everybody:
+            self._counts = {name: self._counts.get(name, 0.0) + value for name, value in others.items()}
+        self._learn(Labels.join([Labels(**each) for each, _ in everybody]).sort())
+
+    def _judge(self, rollout: Rollout) -> dict[str, float]:
+        """Write the columns of a rollout; return counts."""
+        predicted = self._predict(rollout)
+        valid = rollout.valid.cpu().numpy()
+        counts = {"decisions": int(valid.sum()), "scored": int((valid & ~np.isnan(predicted.rows.value)).sum())}
+        reward, options = self._options.reward, self._options
+        weight = 1.0 if reward.distill.bonus else reward.weight
+        known = join_known(rollout, predicted, weight, options.discount, options.limit_ends)
+        settled = self._ledger.settle(known)
+        if reward.distill.bonus:
+            bonus = np.where(valid & ~known.terminated, reward.weight * settled.following, 0.0)
+            rollout.bonus.copy_(torch.from_numpy(bonus).to(rollout.bonus))
+        else:
+            rollout.shaping.copy_(torch.from_numpy(settled.shaping).to(rollout.shaping))
+            rollout.potential.copy_(torch.from_numpy(settled.potential).to(rollout.potential))
+        return counts | count_settled(known, settled, weight)
+
+    def _predict(self, rollout: Rollout) -> RolloutScores:
+        def predict(name: str) -> Scores:
+            seen = rollout.noted[name].cpu().numpy()
+            value = self._head.predict(seen.reshape(-1, seen.shape[-1])).reshape(seen.shape[:-1])
+            return Scores(value, np.full(value.shape, np.nan), np.ones(value.shape, bool))
+
+        return RolloutScores(rows=predict("seen"), finals=predict("final"), lasts=predict("last"))
+
+    def _learn(self, labels: Labels) -> None:
+        """Learn on rank 0, and take its state elsewhere."""
+        if self._ranks.rank == 0:
+            self._told = self._compare_and_learn(labels)
+        if self._ranks.size > 1:
+            mine = (self.version, self._head.state(), self._told) if self._ranks.rank == 0 else None
+            self.version, state, self._told = self._ranks.gather(mine)[0]
+            if self._ranks.rank:
+                self._head.load(state)
+
+    def _compare_and_learn(self, labels: Labels) -> dict[str, float]:
+        out = hold_out(labels.episode, self._options.reward.distill.held_out)
+        self._held_out.add(labels.select(out))
+        fresh = self._learned.add(labels.select(~out))
+        told = self._compare()
+        if len(fresh):
+            told["reward/head_loss"] = self._head.learn(fresh, self._learned.kept, self.version)
+            self.version += 1
+        told |= {"reward/head_version": self.version, "reward/head_labels": len(self._learned.kept)}
+        return {name: value for name, value in told.items() if not math.isnan(value)}
+
+    def _compare(self) -> dict[str, float]:
+        """Compare the head that judged the rollout with the judge, on episodes that it does not learn from."""
+        kept = self._held_out.kept
+        found = measure_agreement(self._head.predict(kept.inputs), kept.value, kept.episode, self.version)
+        told = {
+            "reward/head_agreement": found.share,
+            "reward/head_agreement_low": found.low,
+            "reward/head_agreement_high": found.high,
+        }
+        return told | ({"reward/head_error": found.error} if self._head.calibrated else {})
+
+    def figures(self) -> dict[str, float]:
+        """Return the figures of the rollouts since the last call; on all ranks the same."""
+        counts, self._counts = self._counts, {}
+        if not counts:
+            return {}
+        found = {
+            "reward/head_share": counts["scored"] / max(counts["decisions"], 1.0),
+            "reward/held": counts["held"] / max(counts["settled"], 1.0),
+        }
+        if counts.get("ended"):
+            found["reward/critic_return"] = counts["returned"] / counts["ended"]
+        return found | self._told
+
+    def state(self) -> dict[str, Tensor]:
+        """Return what an exact resume needs: on each rank its ledger and the head, on rank 0 the labels, too."""
+        head = {f"head/{name}": array for name, array in self._head.state().items()}
+        arrays = head | {f"ledger/{name}": array for name, array in self._ledger.state().items()}
+        if self._ranks.rank == 0:
+            arrays |= {f"learned/{name}": array for name, array in self._learned.state().items()}
+            arrays |= {f"held_out/{name}": array for name, array in self._held_out.state().items()}
+        return {name: torch.from_numpy(np.asarray(array)) for name, array in arrays.items()} | {
+            "version": torch.tensor(self.version)
+        }
+
+    def load(self, state: Mapping[str, Tensor]) -> None:
+        """Restore a `state`."""
+
+        def part(prefix: str) -> dict[str, Array]:
+            return {name.removeprefix(prefix): x.numpy() for name, x in state.items() if name.startswith(prefix)}
+
+        self._head.load(part("head/"))
+        self._ledger.load(part("ledger/"))
+        self.version = int(state["version"])
+        if self._ranks.rank == 0:
+            self._learned.load(part("learned/"))
+            self._held_out.load(part("held_out/"))

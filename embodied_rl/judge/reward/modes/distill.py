@@ -1,0 +1,31 @@
+"""Mode `distill`, where rollouts are collected: nothing is settled there.
+
+Collectors note what the run's head needs (`label_writer`); `distiller`, beside the algorithm, settles potentials.
+"""
+
+from collections.abc import Mapping
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.judge.reward.modes.base import ModeOptions
+from embodied_rl.judge.reward.score_table import RolloutScores
+from embodied_rl.rollout.buffer import Rollout
+
+
+class Distill:
+    """Settles nothing.
+
+    Args:
+        options: of the mode.
+    """
+
+    def __init__(self, options: ModeOptions) -> None:
+        self.asks_finals = not options.limit_ends
+
+    def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Nothing is remembered."""

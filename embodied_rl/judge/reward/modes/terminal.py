@@ -1,0 +1,169 @@
+"""Mode `terminal`: the scorer alone says when a task is done. That is its reward, and its end.
+
+This is not a potential: what is optimal is what the scorer likes. The simulator's reward counts for nothing, and its
+success is only measured.
+
+Shapes: T decisions, N environments of a collector.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.judge.reward.modes.base import ModeOptions
+from embodied_rl.judge.reward.score_table import RolloutScores, Scores
+from embodied_rl.rollout.buffer import Rollout
+
+log = logging.getLogger(__name__)
+
+
+class Terminal:
+    """Writes 1 into `bonus` at the first decision after which a task is done, and ends its episode there.
+
+    What the simulator does with the episode afterwards is not valid, until it begins the next one. A score that did
+    not come in time, or without `done`, counts as not done. The end of an episode in the simulator is an end, too.
+
+    Args:
+        options: of the mode.
+    """
+
+    asks_finals = True
+
+    def __init__(self, options: ModeOptions) -> None:
+        self._threshold, self._needed = options.reward.done_threshold, options.reward.done_in_a_row
+        discount = options.discount
+        self._within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
+        self._memory = EpisodeMemory.empty(options.num_envs)
+        self._told_missing = self._told_ended = False
+
+    def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
+        self._check_ends(rollout)
+        following = find_following(rollout, scores)
+        known, said = ~np.isnan(following.done), following.done > self._threshold
+        valid, success = rollout.valid.cpu().numpy(), rollout.success.any(-1).cpu().numpy()
+        decision = rollout.decision.cpu().numpy()
+        learned, new, reached = (np.zeros_like(said) for _ in range(3))
+        for t in range(len(decision)):
+            self._memory.begin(decision[t] == 0)
+            learned[t] = valid[t] & ~self._memory.over
+            new[t] = self._memory.add(said[t], following.asked[t], learned[t], success[t] & valid[t], self._needed)
+            reached[t] = self._memory.reached
+        self._write(rollout, learned, new)
+        missing = learned & following.asked & ~known
+        self._tell_missing(int(missing.sum()), int((learned & following.asked).sum()))
+        ended = learned & (rollout.terminated | rollout.truncated).cpu().numpy()
+        return {
+            "said": int(new.sum()),
+            "false": int((new & ~reached).sum()),
+            "missed": int((ended & reached & ~new).sum()),
+            "undone": int(missing.sum()),
+            "judged": int((learned & following.asked).sum()),
+            "returned": float(new.sum()),
+            "ended": int(ended.sum()),
+        }
+
+    def _write(self, rollout: Rollout, learned: Array, new: Array) -> None:
+        """Compose the columns; the reward of a chunk falls on its last control step, as a simulator's would."""
+        done, later = torch.from_numpy(new), (rollout.steps.cpu() - 1).clamp_min(0)
+        reward = torch.where(done, torch.pow(self._within, later.double()), 0.0)
+        rollout.set_aside.fill_(value=True)
+        rollout.bonus.copy_(reward.to(rollout.bonus))
+        done = done.to(rollout.terminated.device)
+        rollout.terminated |= done
+        rollout.truncated &= ~done
+        rollout.valid.copy_(torch.from_numpy(learned))
+
+    def _check_ends(self, rollout: Rollout) -> None:
+        """Say so once if the simulator ends episodes at its own success, whatever its settings are called."""
+        last = (rollout.steps - 1).clamp_min(0)[..., None]
+        at_end = rollout.success.gather(-1, last)[..., 0] & (rollout.steps > 0)
+        found = int((at_end & rollout.terminated & rollout.valid).sum())
+        if found and not self._told_ended:
+            self._told_ended = True
+            log.warning(
+                "The simulator ended %d episodes at its own success, so the scorer never saw them done: with "
+                "reward.mode=terminal they count as failures. Let the simulator go on after success.",
+                found,
+            )
+
+    def _tell_missing(self, missing: int, asked: int) -> None:
+        if missing and not self._told_missing:
+            self._told_missing = True
+            log.warning(
+                "%d of %d judgements of this rollout did not come in time, or say nothing of done: they count as not "
+                "done. reward/missing_done counts them from now on; reward.deadline waits longer.",
+                missing,
+                asked,
+            )
+
+    def state(self) -> dict[str, Array]:
+        return self._memory.state()
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        self._memory.load(state)
+
+
+@dataclass
+class EpisodeMemory:
+    """What is remembered of the running episode of each environment, also from one rollout to the next.
+
+    Attributes:
+        over: bool [N], whether the scorer said done earlier.
+        reached: bool [N], whether the simulator's goal held at any step.
+        in_a_row: int64 [N], judgements in a row that said done.
+    """
+
+    over: Array
+    reached: Array
+    in_a_row: Array
+
+    @staticmethod
+    def empty(num_envs: int) -> "EpisodeMemory":
+        """Return the memory of environments of which nothing is known."""
+        return EpisodeMemory(np.zeros(num_envs, bool), np.zeros(num_envs, bool), np.zeros(num_envs, np.int64))
+
+    def begin(self, begins: Array) -> None:
+        """Forget the earlier episode where another one begins."""
+        for array in (self.over, self.reached, self.in_a_row):
+            array[begins] = 0
+
+    def add(self, said: Array, asked: Array, learned: Array, success: Array, needed: int) -> Array:
+        """Add a decision of each environment; return where the task is done from now on, bool [N]."""
+        self.reached |= success
+        self.in_a_row = np.where(said, self.in_a_row + 1, np.where(asked, 0, self.in_a_row))
+        new = learned & said & (self.in_a_row >= needed)
+        self.over |= new
+        return new
+
+    def state(self) -> dict[str, Array]:
+        """Return copies of all arrays."""
+        return {f"done/{name}": array.copy() for name, array in vars(self).items()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Restore a `state`."""
+        for name, array in vars(self).items():
+            array[:] = state[f"done/{name}"]
+
+
+def find_following(rollout: Rollout, scores: RolloutScores) -> Scores:
+    """Return the judgement of the observation that follows each decision, [T, N].
+
+    It is the final observation of an episode that was truncated. After a termination nobody is asked: its last picture
+    need not be drawn.
+    """
+    terminated, truncated = rollout.terminated.cpu().numpy(), rollout.truncated.cpu().numpy()
+
+    def follow(rows: Array, lasts: Array, finals: Array, none: float) -> Array:
+        found = np.concatenate([rows[1:], lasts[None]])
+        return np.where(terminated, none, np.where(truncated, finals, found))
+
+    rows, lasts, finals = scores.rows, scores.lasts, scores.finals
+    return Scores(
+        value=follow(rows.value, lasts.value, finals.value, np.nan),
+        done=follow(rows.done, lasts.done, finals.done, np.nan),
+        asked=follow(rows.asked, lasts.asked, finals.asked, 0).astype(bool),
+    )

@@ -1,0 +1,89 @@
+"""Probes of a scorer: the same picture under another task's words must score lower.
+
+A scorer that likes whatever moves says the same of every task. So a small share of the questions that got a high score
+is asked once more, under the instruction of another episode. Nothing waits for these: they are sent when a rollout has
+been settled, after everything else, and counted when the next one is.
+"""
+
+import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from embodied_rl.interfaces.scorer import ScorerTraits
+from embodied_rl.judge.requests.priority import PROBE
+from embodied_rl.judge.requests.request_queue import Ticket
+from embodied_rl.judge.requests.service import ScoreService
+
+log = logging.getLogger(__name__)
+
+HIGH = 0.5
+"""Only scores of at least so much are asked about again: where a task has hardly begun, no words change that."""
+LEAST_GAP = 0.2
+"""A mean difference below is told."""
+ENOUGH = 30
+"""Probes before the mean is judged."""
+
+
+class MismatchProbes:
+    """Asks about some observations under other words, and compares.
+
+    Args:
+        service: answers.
+        share: of the questions of a rollout, 0…1.
+        traits: of the scorer.
+    """
+
+    def __init__(self, service: ScoreService, share: float, traits: ScorerTraits) -> None:
+        self._service, self._share = service, share if traits.reads_instruction else 0.0
+        self._own: list[float] = []
+        self._asked: list[Ticket] = []
+        self._gaps, self._told = list[float](), False
+
+    def ask(self, tickets: Sequence[Ticket]) -> None:
+        """Ask about a share of answered tickets under the instruction of another episode."""
+        most = round(self._share * len(tickets))
+        high = [ticket for ticket in tickets if _value(ticket) >= HIGH]
+        chosen = sorted(high, key=_draw)[:most]
+        requests, self._own = [], []
+        for place, ticket in enumerate(chosen):
+            others = sorted({other.request.instruction for other in tickets} - {ticket.request.instruction})
+            if others:
+                requests.append(replace(ticket.request, instruction=others[place % len(others)]))
+                self._own.append(_value(ticket))
+        self._asked = self._service.submit(requests, [PROBE] * len(requests))
+
+    def collect(self) -> list[Ticket]:
+        """Return the tickets of the probes that were asked last."""
+        return self._asked
+
+    def count(self, tickets: Sequence[Ticket]) -> Mapping[str, float]:
+        """Return how many probes were answered, and the sum of the differences; say once if they are small."""
+        gaps = [
+            own - ticket.score.value
+            for own, ticket in zip(self._own, tickets, strict=True)
+            if ticket.score is not None and ticket.score.valid
+        ]
+        self._gaps += gaps if not self._told else []
+        if not self._told and len(self._gaps) >= ENOUGH:
+            mean = sum(self._gaps) / len(self._gaps)
+            self._gaps.clear()
+            if mean < LEAST_GAP:
+                self._told = True
+                log.warning(
+                    "The scorer hardly listens: under the words of another task, pictures that it scores high lose "
+                    "%.2f on average (%d probes); below %.1f it judges looks, not the task.",
+                    mean,
+                    ENOUGH,
+                    LEAST_GAP,
+                )
+        return {"probed": len(gaps), "gap": float(sum(gaps))}
+
+
+def _value(ticket: Ticket) -> float:
+    return ticket.score.value if ticket.score is not None and ticket.score.valid else -1.0
+
+
+def _draw(ticket: Ticket) -> int:
+    """Return a number that is random, and the same in each run with the same episodes."""
+    return zlib.crc32(f"{ticket.request.episode} {ticket.request.decision}".encode())

@@ -1,0 +1,183 @@
+"""The scorers of a run: what is checked before it starts, and which writer each collector gets."""
+
+import asyncio
+
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import RewardNode, TrainConfig
+from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Scorer, ScorerTraits
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.judge.heads.inputs import HeadInputs
+from embodied_rl.judge.heads.noting import list_columns
+from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
+from embodied_rl.judge.reward.label_writer import LabelWriter
+from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
+from embodied_rl.judge.scorers.choice import choose_scorer, configure_scorer
+from embodied_rl.judge.scorers.cost import check_budget, check_prices
+from embodied_rl.rollout.buffer import Columns
+from embodied_rl.rollout.writer import WriterFactory
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.ranks.collective import Ranks
+
+
+def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
+    """Check that the run's scorer fits simulator and algorithm, and that it answers.
+
+    Raises:
+        UserError: the scorer or a key is unknown or does not fit the simulator, shaping has no effect on the
+            algorithm, or the scorer's server cannot be used.
+    """
+    reward = config.reward
+    if reward.name is None:
+        if reward.options:
+            key = next(iter(reward.options))
+            raise UserError(f"reward.{key} has no meaning without a scorer: choose one with reward=<name>.")
+        if reward.mode == "distill":
+            raise UserError(
+                "reward.mode=distill needs a scorer that the head learns from: choose one with reward=<name>."
+            )
+        return
+    if reward.mode in ("late", "sync", "distill") and (needs.discount is None or not needs.critic):
+        raise UserError(
+            f"algo.name={config.algo.name} compares the returns of episodes that start alike, from which shaping by a "
+            f"potential cancels: reward.mode={reward.mode} would change nothing. reward.mode=audit logs the scores; "
+            "algo=flow_sde and algo=flow_noise learn from them."
+        )
+    kind, options = configure_scorer(reward)
+    scorer = kind(options, spec)
+    if reward.mode == "terminal":
+        check_terminal(config, scorer.traits)
+    elif reward.mode == "distill" and "absolute" not in scorer.traits.kinds:
+        known = ", ".join(scorer.traits.kinds)
+        raise UserError(
+            f"reward.mode=distill learns how far a task is from single observations; reward.name={reward.name} answers "
+            f"only: {known}. reward.mode=late makes potentials of pairs."
+        )
+    elif not {"absolute", "pair"} & set(scorer.traits.kinds):
+        known = ", ".join(scorer.traits.kinds)
+        raise UserError(f"reward.name={reward.name} judges neither observations nor pairs of them, but only: {known}.")
+    check_prices(reward, scorer.traits.counts_tokens)
+    asyncio.run(check_scorer(scorer, reward.timeout))
+    check_budget(reward, scorer.traits.counts_tokens)
+
+
+def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
+    """Check that the scorer says when a task is done, and that the simulator does not say so by ending the episode.
+
+    Raises:
+        UserError: one of them does not fit.
+    """
+    if not traits.judges_done and "done" not in traits.kinds:
+        raise UserError(
+            f"reward.mode=terminal needs a scorer that says when a task is done; reward.name={config.reward.name} says "
+            f"only how far it is ({traits.identity})."
+        )
+    _, options = plugins.configure_plugin("sims", config.sim, "sim")
+    if getattr(options, "terminate_on_success", False):
+        raise UserError(
+            f"reward.mode=terminal: sim.name={config.sim.name} ends an episode when its own goal is reached, before "
+            "the scorer can see that. Add sim.terminate_on_success=false."
+        )
+
+
+def describe_reward(reward: RewardNode) -> list[str]:
+    """Return what the user reads of a run's reward at its start."""
+    judge = choose_scorer(reward).name
+    said = [] if judge == reward.name else [f"Reward: without a server, reward={reward.name} means reward={judge}."]
+    if judge is not None and reward.mode == "rises":
+        return [
+            *said,
+            f"Reward: each rise of what {judge} says is paid (mode=rises). This changes what is optimal: to fall and "
+            "rise again pays, too. reward.mode=late shapes by the same scores, and does not.",
+        ]
+    if judge is not None and reward.mode == "distill":
+        return [*said, *describe_head(reward, judge)]
+    if judge is None or reward.mode != "terminal":
+        return said
+    return [
+        *said,
+        f"Reward: {judge} alone says when a task is done (mode=terminal). This changes what is optimal: the "
+        "policy learns what the scorer takes for done. The simulator's success is only measured.",
+    ]
+
+
+def describe_head(reward: RewardNode, judge: str) -> list[str]:
+    """Return what the user reads of a head at the start of a run."""
+    said = [
+        f"Reward: a head ({reward.head}) learns from {judge}; its predictions alone enter the reward (mode=distill)."
+    ]
+    if reward.distill.bonus:
+        said.append(
+            "Reward: reward.distill.bonus=true changes what is optimal: predictions are rewards, no potentials."
+        )
+    return said
+
+
+async def check_scorer(scorer: Scorer, timeout: float) -> None:
+    """Check that a scorer answers within `timeout` seconds.
+
+    Raises:
+        UserError: it does not.
+    """
+    await scorer.open()
+    try:
+        await asyncio.wait_for(scorer.check(), timeout)
+    except TimeoutError:
+        raise UserError(f"the scorer did not answer within reward.timeout={timeout:g} s.") from None
+    finally:
+        await scorer.close()
+
+
+def make_scoring(
+    config: TrainConfig, spec: SimulatorSpec, needs: Needs, decisions: int, folder: RunFolder
+) -> tuple[WriterFactory, ...]:
+    """Return the factory of the writers that ask the run's scorer, or nothing where it has none.
+
+    Args:
+        config: of the run.
+        spec: of its simulator.
+        needs: of its algorithm.
+        decisions: T, of a rollout or segment.
+        folder: of the run; scores are logged there.
+    """
+    if config.reward.name is None:
+        return ()
+    options = ScoringOptions(
+        config.reward,
+        configure_scorer(config.reward),
+        spec,
+        decisions,
+        needs.discount,
+        config.train.time_limit == "terminal",
+        config.plan.collectors,
+        str(folder.path),
+    )
+    return (WriterFactory(f"{__name__}:{make_writer.__name__}", options),)
+
+
+def make_writer(options: ScoringOptions, number: int) -> ScoringWriter:
+    """Build the writer of collector `number`; for a `WriterFactory`."""
+    return (LabelWriter if options.reward.mode == "distill" else ScoringWriter)(options, number)
+
+
+def list_noted_columns(reward: RewardNode, spec: SimulatorSpec) -> Columns:
+    """Return what collectors note in their rollouts for a head; nothing where there is none."""
+    if reward.name is None or reward.mode != "distill":
+        return {}
+    return list_columns(HeadInputs(spec, reward.distill.pixels))
+
+
+def make_distiller(config: TrainConfig, spec: SimulatorSpec, needs: Needs, ranks: Ranks) -> Distiller | None:
+    """Return the head of one rank's rollouts, or None for a run without one."""
+    if config.reward.name is None or config.reward.mode != "distill":
+        return None
+    assert needs.discount is not None, "check_reward has seen to it"
+    options = DistillerOptions(
+        config.reward,
+        HeadInputs(spec, config.reward.distill.pixels),
+        needs.discount,
+        config.train.time_limit == "terminal",
+        config.seed,
+    )
+    return Distiller(options, config.sim.num_envs // ranks.size, ranks)

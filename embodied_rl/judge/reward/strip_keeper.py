@@ -1,0 +1,212 @@
+"""Keeps strips of a few judged episodes for the report: those of which the scorer thinks most and least.
+
+Episodes are followed from their first frame to their end, over as many rollouts as they take; how many at once, and how
+many frames of each, is bounded. Of those that end in a rollout at most two of each of four groups are written, on a
+thread of its own. While it works, a rollout is skipped, and what was followed is forgotten. The first file stays, the
+last one is replaced.
+"""
+
+import json
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.judge.requests.request_queue import Ticket
+from embodied_rl.judge.reward.pair_progress import advance
+from embodied_rl.judge.reward.score_table import read_done
+from embodied_rl.reports.kept_strips import FOLDER, KEPT, Group, KeptStrip, describe_strips
+from embodied_rl.reports.strips import FRAMES, LARGEST, Strip, StripFrame, encode_picture
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runs.atomic_write import write_text
+
+FOLLOWED = 32
+"""Episodes that are followed at once."""
+LONGEST_NOTE = 120
+"""Characters of a server's words under a frame."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Frame:
+    """A judged frame, as `StripFrame`, with its picture reduced to `LARGEST` pixels: uint8 [h, w, 3]."""
+
+    picture: Array
+    place: int
+    said: float | None
+    true: float | None
+    done: float | None
+    note: str
+
+
+@dataclass(eq=False)
+class FollowedEpisode:
+    """An episode with what was said of it so far.
+
+    Attributes:
+        index: of the episode; instruction, camera: what was shown.
+        frames: the first one, and about every so many further ones; the last one is `latest`.
+        latest: the last judged frame.
+        opinion: what was said last, in 0…1; None where nothing was.
+        progress: of a scorer of changes, their sum.
+        reached: whether the goal held at any step.
+    """
+
+    index: int
+    instruction: str
+    camera: str
+    frames: list[_Frame] = field(default_factory=list[_Frame])
+    latest: _Frame | None = None
+    opinion: float | None = None
+    progress: float = 0.0
+    reached: bool = False
+    _every: int = 1
+    _count: int = 0
+
+    def add(self, ticket: Ticket) -> None:
+        """Add a judged frame; one that was added before changes nothing."""
+        if self.latest is not None and ticket.request.decision <= self.latest.place:
+            return
+        self.latest = self._read(ticket)
+        if self._count % self._every == 0:
+            self.frames.append(self.latest)
+        self._count += 1
+        if len(self.frames) > 2 * FRAMES:
+            self.frames, self._every = self.frames[::2], 2 * self._every
+
+    def _read(self, ticket: Ticket) -> _Frame:
+        request, score = ticket.request, ticket.score
+        assert score is not None, "tickets of a settled rollout have a score"
+        done = read_done(request, score) if score.valid else None
+        note = "" if score.valid else f"{score.reason} {score.detail}".strip()[:LONGEST_NOTE]
+        said = score.value if score.valid else None
+        if said is not None and request.kind == "pair":
+            said = self.progress = float(advance(np.asarray(self.progress), np.asarray(said)))
+        self.opinion = self.opinion if said is None else said
+        picture = request.frames[self.camera][-1]
+        step = -(-max(picture.shape[:2]) // LARGEST)
+        return _Frame(picture[::step, ::step].copy(), request.decision, said, request.progress, done, note)
+
+    def draw(self) -> Strip:
+        """Return a few frames, evenly, with the first and the last."""
+        shown = [*self.frames, *([self.latest] if self.latest is not None and self.latest not in self.frames else [])]
+        count = len(shown)
+        places = sorted({round(place) for place in np.linspace(0, count - 1, min(count, FRAMES)).tolist()})
+        drawn = tuple(
+            StripFrame(encode_picture(each.picture), each.place, each.said, each.true, each.done, each.note)
+            for each in (shown[place] for place in places)
+        )
+        end = "success" if self.reached else "failure"
+        return Strip(self.instruction, "", f"episode {self.index}, {end}, camera {self.camera}", drawn)
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """Which episodes a rollout shows, which of them ended in it, and which reached their goal in it."""
+
+    seen: frozenset[int]
+    ended: frozenset[int]
+    reached: frozenset[int]
+
+    @staticmethod
+    def read(rollout: Rollout) -> "_Outcome":
+        episode, valid = rollout.episode.cpu().numpy(), rollout.valid.cpu().numpy()
+        ended = (rollout.terminated | rollout.truncated).cpu().numpy()
+        reached = rollout.success.any(-1).cpu().numpy()
+        chosen = (valid, valid & ended, valid & reached)
+        return _Outcome(*(frozenset(episode[each].tolist()) for each in chosen))
+
+
+class StripKeeper:
+    """Writes the strips of one collector.
+
+    Args:
+        run: folder of the run.
+        number: of the collector.
+    """
+
+    def __init__(self, run: Path, number: int) -> None:
+        self._folder, self._number = run / FOLDER, number
+        self._followed: dict[int, FollowedEpisode] = {}
+        self._pool = ThreadPoolExecutor(1, "strips")
+        self._working: Future[None] | None = None
+        self._missed = False
+
+    def keep(self, tickets: Sequence[Ticket], rollout: Rollout) -> None:
+        """Follow a rollout's episodes, and have strips of those that ended written, without waiting.
+
+        Args:
+            tickets: of the rollout, with scores.
+            rollout: settled.
+
+        Raises:
+            UserError: earlier strips could not be written.
+        """
+        if self._working is not None and not self._working.done():
+            self._missed = True
+            return
+        self.check()
+        self._working = self._pool.submit(self._follow, list(tickets), _Outcome.read(rollout), self._missed)
+        self._missed = False
+
+    def check(self) -> None:
+        """Check that the last strips could be written, if they are.
+
+        Raises:
+            UserError: they could not.
+        """
+        error = None if self._working is None else self._working.exception()
+        if isinstance(error, OSError):
+            raise UserError(f"{self._folder} cannot be written: {error.strerror or error}.") from error
+        if error is not None:
+            raise error
+
+    def close(self) -> None:
+        """Wait for what is being written."""
+        self._pool.shutdown(wait=True)
+
+    def _follow(self, tickets: Sequence[Ticket], outcome: _Outcome, missed: bool) -> None:
+        if missed:
+            self._followed.clear()
+        for ticket in sorted(tickets, key=lambda each: each.request.decision):
+            self._add(ticket)
+        for index in outcome.reached & self._followed.keys():
+            self._followed[index].reached = True
+        ended = [self._followed.pop(index) for index in sorted(outcome.ended & self._followed.keys())]
+        self._followed = {index: each for index, each in self._followed.items() if index in outcome.seen}
+        if chosen := choose_episodes(ended):
+            self._write(chosen)
+
+    def _add(self, ticket: Ticket) -> None:
+        request, known = ticket.request, self._followed
+        begins = request.decision == 0 or (request.kind == "pair" and request.decision == 1)
+        if begins and request.episode not in known and len(known) < FOLLOWED:
+            known[request.episode] = FollowedEpisode(request.episode, request.instruction, next(iter(request.frames)))
+        if request.episode in known:
+            known[request.episode].add(ticket)
+
+    def _write(self, chosen: Sequence[tuple[Group, FollowedEpisode]]) -> None:
+        strips = [KeptStrip(group, each.opinion or 0.0, each.draw()) for group, each in chosen]
+        text = json.dumps(describe_strips(strips), allow_nan=False)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        for time in ("last", "first"):
+            file = self._folder / f"{time}_{self._number}.json"
+            if time == "last" or not file.exists():
+                write_text(file, text)
+
+
+def choose_episodes(episodes: Sequence[FollowedEpisode]) -> list[tuple[Group, FollowedEpisode]]:
+    """Return the episodes of which the scorer thinks most and least, among successes and failures, each once."""
+    known = sorted((each for each in episodes if each.opinion is not None), key=lambda each: each.opinion or 0.0)
+    failed, reached = ([each for each in known if each.reached is success] for success in (False, True))
+    wanted: list[tuple[Group, list[FollowedEpisode]]] = [
+        ("failure_high", failed[::-1][:KEPT]), ("success_low", reached[:KEPT]),
+        ("success_high", reached[::-1][:KEPT]), ("failure_low", failed[:KEPT]),
+    ]  # fmt: skip
+    chosen: list[tuple[Group, FollowedEpisode]] = []
+    for group, own in wanted:
+        chosen.extend((group, each) for each in own if each not in [other for _, other in chosen])
+    return chosen

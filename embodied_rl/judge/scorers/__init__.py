@@ -1,0 +1,11 @@
+"""The built-in scorers, one per file. The entry point refers to `SCORERS`: name → class."""
+
+SCORERS = {
+    "vlm": "embodied_rl.judge.scorers.vlm:VlmScorer",
+    "embedded": "embodied_rl.critic.scorer:EmbeddedScorer",
+    "clip": "embodied_rl.judge.scorers.clip:ClipScorer",
+    "clip_action": "embodied_rl.judge.scorers.clip_action:ClipActionScorer",
+    "robometer": "embodied_rl.judge.scorers.robometer:RobometerScorer",
+    "scripted": "embodied_rl.judge.scorers.scripted:ScriptedScorer",
+    "replay": "embodied_rl.judge.scorers.replay:ReplayScorer",
+}

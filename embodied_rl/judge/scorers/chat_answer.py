@@ -1,0 +1,88 @@
+"""What a chat completion says, as a score. Servers differ: see `tests/judge/scorers/golden_answers.py`."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from embodied_rl.interfaces.scorer import Score
+from embodied_rl.judge.prompts.labels import read_log_probabilities
+from embodied_rl.judge.prompts.reading import Reading
+from embodied_rl.judge.scorers.http_json import shorten
+
+NUMBERED = "token_id:"
+"""Tokens begin so where vLLM was started with --return-tokens-as-token-ids."""
+
+
+def read_answer(
+    answer: Mapping[str, Any], reading: Reading, least_mass: float, wants_probabilities: bool, order: Sequence[int] = ()
+) -> Score:
+    """Return the score of an answer; an invalid one if it does not say what was asked.
+
+    Args:
+        answer: a chat completion.
+        reading: of the prompt.
+        least_mass: probability that all labels must have together.
+        wants_probabilities: whether the server was asked for them; it may have left them out.
+        order: of the frames that a prompt for a trajectory showed; index of the frame at each place.
+    """
+    try:
+        choice = answer["choices"][0]
+        told = choice.get("logprobs") if wants_probabilities else None
+        if told is not None:
+            return _read_probabilities(told, reading, least_mass)
+        text = choice["message"].get("content")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return Score.invalid("unreadable", f"something that is no chat completion ({error})")
+    if reading.needs_probabilities:
+        return Score.invalid("unreadable", "the server tells no probabilities, without which this prompt says nothing")
+    score = _read_text(text, reading, order) if isinstance(text, str) else None
+    return score if score is not None else _describe_failure(choice, text)
+
+
+def _read_probabilities(told: Any, reading: Reading, least_mass: float) -> Score:
+    tokens = read_log_probabilities(told["content"][0]["top_logprobs"])
+    if tokens and tokens[0][0].startswith(NUMBERED):
+        return Score.invalid("unreadable", "numbers of tokens: start vLLM without --return-tokens-as-token-ids")
+    return reading.read_tokens(tokens, least_mass)
+
+
+def _read_text(text: str, reading: Reading, order: Sequence[int]) -> Score | None:
+    if reading.entries is None:
+        value = reading.read_text(text)
+        return None if value is None else Score(value)
+    shown = reading.read_entries(text, len(order))
+    if shown is None:
+        return None
+    values = [math.nan] * len(order)
+    for place, index in enumerate(order):
+        values[index] = shown[place]
+    if math.isnan(values[-1]):
+        return replace(Score.invalid("unreadable", "nothing about the last frame"), values=tuple(values))
+    return Score(values[-1], values=tuple(values))
+
+
+def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
+    """Return an invalid score that says what came instead of an answer."""
+    said = repr(shorten(text.encode())) if isinstance(text, str) else "nothing"
+    message = choice["message"]
+    thought = message.get("reasoning_content") or message.get("reasoning")
+    if not text and thought:
+        said = "thoughts, and no answer: turn the model's reasoning off, or use a prompt with more max_tokens"
+    if choice.get("finish_reason") == "length":
+        said += " (it was cut at the prompt's max_tokens)"
+    return Score.invalid("unreadable", said)
+
+
+def read_usage(answer: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the tokens that a server read and wrote, as it counted them; None where it does not say."""
+    usage = answer.get("usage")
+    told = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
+    counts = [each for each in told if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+    return (counts[0], counts[1]) if len(counts) == 2 else None
+
+
+def add_usage(parts: Sequence[tuple[int, int] | None]) -> tuple[int, int] | None:
+    """Return the sum of tokens read and written; None where any part is unknown."""
+    known = [part for part in parts if part is not None]
+    return (sum(each[0] for each in known), sum(each[1] for each in known)) if len(known) == len(parts) else None

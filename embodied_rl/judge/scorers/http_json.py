@@ -1,0 +1,146 @@
+"""A client of servers that answer in JSON. What they answer is data: nothing is done with it here."""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import httpx2
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import ScorerError
+
+CONNECT_TIMEOUT = 2.0
+"""Seconds in which a server must accept a connection."""
+LONGEST_ANSWER = 1_000_000
+"""Bytes of an answer; a longer one is refused."""
+
+
+class JsonServer:
+    """A server.
+
+    Args:
+        url: what all paths begin with.
+        key_variable: environment variable that holds the server's key, if it wants one; None sends no key.
+        transport: instead of the network, for tests.
+    """
+
+    def __init__(self, url: str, key_variable: str | None, transport: httpx2.AsyncBaseTransport | None = None) -> None:
+        self._key_variable = key_variable
+        key = os.environ.get(key_variable) if key_variable else None
+        self._make_client = partial(
+            httpx2.AsyncClient,
+            base_url=url.rstrip("/") + "/",
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),  # the service limits the rest
+            verify=httpx2.create_ssl_context(),
+            transport=transport,
+        )
+        self._idle: list[httpx2.AsyncClient] = []
+
+    async def close(self) -> None:
+        """Close all connections, when no request is in flight any more."""
+        while self._idle:
+            await self._idle.pop().aclose()
+
+    @contextmanager
+    def _borrow_client(self) -> Iterator[httpx2.AsyncClient]:
+        """Lend a client to one request, the one that was used last.
+
+        Each has a single connection: for each request a client looks at all connections of its own, and whether the
+        server has closed them, which with 64 of them took longer than the request.
+        """
+        client = self._idle.pop() if self._idle else self._make_client()
+        try:
+            yield client
+        finally:
+            self._idle.append(client)
+
+    async def send(self, method: str, path: str, **content: Any) -> dict[str, Any]:
+        """Return the JSON object that the server answers.
+
+        Args:
+            method: of HTTP.
+            path: below the server's address.
+            content: `json`, or `data` and `files` of a form.
+
+        Raises:
+            ScorerError: it cannot be reached, refuses, has too much to do, or answers something else.
+        """
+        try:
+            with self._borrow_client() as client:
+                async with client.stream(method, path, **content) as response:
+                    text = await _read_limited(response)
+        except httpx2.TimeoutException as error:
+            raise ScorerError("timeout", f"no connection in time ({type(error).__name__})") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ScorerError("failed", f"the server cannot be reached: {error or type(error).__name__}") from None
+        if response.status_code != 200:
+            raise self._refusal(response, text)
+        try:
+            answer = json.loads(text)
+        except (ValueError, RecursionError):  # no JSON, no UTF-8, too long a number, or too deep
+            raise ScorerError("failed", f"the server's answer is no JSON: {shorten(text)}") from None
+        if not isinstance(answer, dict):
+            raise ScorerError("failed", f"the server's answer is no JSON object: {shorten(text)}")
+        return answer
+
+    def _refusal(self, response: httpx2.Response, text: bytes) -> ScorerError:
+        status, said = response.status_code, f"the server answers {response.status_code}: {shorten(text)}"
+        if status in (401, 403) and self._key_variable:
+            what = "refuses the key in" if os.environ.get(self._key_variable) else "wants a key in"
+            variable = self._key_variable
+            return ScorerError("refused", f"the server {what} the environment variable {variable} ({status})", True)
+        if status == 429:
+            return ScorerError("busy", said, retry_after=_read_seconds(response.headers.get("Retry-After")))
+        if status == 408 or status >= 500:
+            return ScorerError("failed", said, retry_after=_read_seconds(response.headers.get("Retry-After")))
+        return ScorerError("refused", said, permanent=True)
+
+
+def check_url(url: str | None, example: str) -> None:
+    """Check that an address was given.
+
+    Raises:
+        UserError: it is missing, or no address.
+    """
+    if url is None:
+        raise UserError(f"reward.url is missing: the server's address, such as reward.url={example}.")
+    if not url.startswith(("http://", "https://")):
+        raise UserError(f"reward.url={url}: an address begins with http:// or https://.")
+
+
+def shorten(text: bytes) -> str:
+    """Return the beginning of a server's answer, in one line."""
+    said = " ".join(text.decode("utf-8", "replace").split())
+    return said if len(said) <= 200 else f"{said[:200]} …"
+
+
+async def _read_limited(response: httpx2.Response) -> bytes:
+    text = b""
+    async for chunk in response.aiter_bytes():
+        text += chunk
+        if len(text) > LONGEST_ANSWER:
+            raise ScorerError("failed", f"the server's answer is longer than {LONGEST_ANSWER} bytes")
+    return text
+
+
+def _read_seconds(header: str | None) -> float | None:
+    """Return the seconds of a Retry-After header; None for a date, or nonsense."""
+    try:
+        seconds = float(header) if header is not None else -1.0
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None
+
+
+def list_ids(answer: Mapping[str, Any]) -> list[str]:
+    """Return the names of the models in the answer to GET models."""
+    listed = answer.get("data")
+    return [
+        str(entry["id"])
+        for entry in (listed if isinstance(listed, list) else [])
+        if isinstance(entry, Mapping) and "id" in entry
+    ]

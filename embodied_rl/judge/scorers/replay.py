@@ -1,0 +1,56 @@
+"""A scorer that repeats the scores of an earlier run from its log, so that its rewards can be made again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.judge.scorers.score_log import read_scores
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The settings of `ReplayScorer`."""
+
+    log: str = ""
+    """the run folder, or the file, whose scores are repeated."""
+
+
+class ReplayScorer(Scorer):
+    """Repeats scores by episode and decision. What was not used then, because it came too late, is not used again.
+
+    It answers the kinds of questions that the log has.
+
+    A run with equal settings and seed gets the same rewards. An observation that the log does not have gets no score.
+
+    Raises:
+        UserError: there is no log, or it is damaged.
+    """
+
+    Config = ReplayConfig
+
+    def __init__(self, config: ReplayConfig, spec: SimulatorSpec) -> None:
+        if not config.log:
+            raise UserError("reward.log is missing: the run folder whose scores are repeated.")
+        lines = list(read_scores(Path(config.log)))
+        self._scores = {(line["episode"], line["decision"], line["instruction"]): line for line in lines}
+        kinds = tuple(kind for kind in get_args(ScoreKind) if any(line["kind"] == kind for line in lines))
+        done = any(line.get("done") is not None for line in lines)
+        self.traits = ScorerTraits(
+            kinds, f"replay of {config.log}", batch=256, cacheable=False, judges_done=done, reads_instruction=False
+        )
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Return the scores of the log."""
+        return [self._find(request) for request in requests]
+
+    def _find(self, request: ScoreRequest) -> Score:
+        line = self._scores.get((request.episode, request.decision, request.instruction))
+        if line is None:
+            return Score.invalid("unavailable", "the log has no score of this observation")
+        if not line["used"] or line["value"] is None:
+            return Score.invalid("late" if line["reason"] == "ok" else line["reason"])
+        return Score(float(line["value"]), line.get("done"), float(line["confidence"]))

@@ -1,0 +1,196 @@
+"""A scorer behind Robometer's own server (`robometer/evals/eval_server.py` of github.com/robometer/robometer, MIT).
+
+It says for each frame of a video how far the task is, and how likely it is done. Pictures are sent as arrays in a form,
+to `/evaluate_batch_npy`. What the server answers is data: numbers are read from it, and nothing else is done with it.
+"""
+
+import io
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+import numpy as np
+
+from embodied_rl.config.freeze import suggest_name
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import (
+    Score,
+    ScoreKind,
+    Scorer,
+    ScoreRequest,
+    ScorerError,
+    ScorerTraits,
+    list_scored_cameras,
+)
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.judge.scorers.http_json import JsonServer, check_url
+
+ROUNDING = 1e-3
+"""Numbers may lie outside of 0…1 by so much."""
+
+
+@dataclass(frozen=True)
+class RobometerConfig:
+    """The settings of `RobometerScorer`."""
+
+    url: str | None = None
+    """of the server, such as http://127.0.0.1:8000."""
+    camera: str | None = None
+    """whose pictures are sent; null takes the only one that scorers see."""
+    frames: int = 8
+    """frames of the episode so far that are sent, evenly; the model was trained with 8."""
+    batch: int = 4
+    """requests of one call."""
+    key_variable: str | None = None
+    """environment variable that holds a key, where something before the server wants one."""
+
+    def __post_init__(self) -> None:
+        check_url(self.url, "http://127.0.0.1:8000")
+        if not 1 <= self.frames <= 64 or self.batch < 1:
+            raise UserError("reward.frames must be within 1 … 64, and reward.batch at least 1.")
+
+
+class RobometerScorer(Scorer):
+    """Asks Robometer about the episode so far, or about each frame of one.
+
+    Raises:
+        UserError: a setting is wrong.
+    """
+
+    Config = RobometerConfig
+
+    def __init__(
+        self, config: RobometerConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None
+    ) -> None:
+        self._config, self._transport, self._camera = config, transport, choose_camera(config.camera, spec)
+        identity = f"Robometer at {config.url}, camera {self._camera}, {config.frames} frames"
+        self.traits = ScorerTraits(
+            ("absolute", "trajectory"), identity, batch=config.batch, judges_done=True, frames=config.frames,
+            span="episode",
+        )  # fmt: skip
+
+    async def open(self) -> None:
+        """Make the client; it connects with the first request."""
+        self._server = JsonServer(str(self._config.url), self._config.key_variable, self._transport)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._server.close()
+
+    async def check(self) -> None:
+        """Ask the server how it is, and once about grey pictures.
+
+        Raises:
+            UserError: the server cannot be reached, or is no Robometer.
+        """
+        frames = np.full((2, 32, 32, 3), 128, np.uint8)
+        asked = ScoreRequest(
+            0, 0, "absolute", "nothing", {self._camera: frames}, {self._camera: frames[0]}, np.zeros(0, np.float32)
+        )
+        try:
+            said = await self._server.send("GET", "health")
+            (score,) = await self.score([asked])
+        except ScorerError as error:
+            raise UserError(f"reward.url={self._config.url}: {error}") from None
+        if said.get("status") != "healthy" or not score.valid:
+            raise UserError(f"reward.url={self._config.url} is no Robometer in good health: {score.detail or said}.")
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Answer requests; those of one kind and length share a call, because the server fills up shorter ones.
+
+        Raises:
+            ScorerError: the server did not answer.
+        """
+        groups: dict[tuple[ScoreKind, int], list[int]] = {}
+        for place, request in enumerate(requests):
+            groups.setdefault((request.kind, len(request.frames[self._camera])), []).append(place)
+        scores: dict[int, Score] = {}
+        for (kind, count), places in groups.items():
+            answer = await self._post([requests[place] for place in places], each_frame=kind == "trajectory")
+            found = read_scores(answer, len(places), count if kind == "trajectory" else None)
+            scores |= dict(zip(places, found, strict=True))
+        return [scores[place] for place in range(len(requests))]
+
+    async def _post(self, requests: Sequence[ScoreRequest], each_frame: bool) -> dict[str, Any]:
+        forms, files = {"use_frame_steps": "true" if each_frame else "false"}, {}
+        for place, request in enumerate(requests):
+            name, frames = f"sample_{place}_trajectory_frames", request.frames[self._camera]
+            files[name] = (f"{name}.npy", _write_array(frames), "application/octet-stream")
+            forms[f"sample_{place}"] = json.dumps(_describe(request, frames, name))
+        return await self._server.send("POST", "evaluate_batch_npy", data=forms, files=files)
+
+
+def choose_camera(name: str | None, spec: SimulatorSpec) -> str:
+    """Return the camera of a scorer that looks through one.
+
+    Raises:
+        UserError: there are several, or none of that name.
+    """
+    known = list_scored_cameras(spec)
+    if name is None and len(known) != 1:
+        raise UserError(f"reward.camera is missing: choose one of {', '.join(known)}.")
+    if name is not None and name not in known:
+        raise UserError(f"reward.camera: no scored camera is called '{name}'.{suggest_name(name, known)}")
+    return name or known[0]
+
+
+def _describe(request: ScoreRequest, frames: Array, file: str) -> dict[str, Any]:
+    """Return a sample as the server's `ProgressSample`; an array is named by the form's file that holds it."""
+    trajectory = {
+        "frames": {"__numpy_file__": file},
+        "frames_shape": list(frames.shape),
+        "task": request.instruction,
+        "id": f"{request.episode}/{request.decision}",
+        "metadata": {"subsequence_length": len(frames)},
+        "video_embeddings": None,
+    }
+    return {"sample_type": "progress", "trajectory": trajectory}
+
+
+def _write_array(array: Array) -> bytes:
+    with io.BytesIO() as buffer:
+        np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
+        return buffer.getvalue()
+
+
+def read_scores(answer: dict[str, Any], count: int, frames: int | None) -> list[Score]:
+    """Return the scores of an answer.
+
+    Args:
+        answer: of the server.
+        count: of samples that it was asked about.
+        frames: of each of them, if a number was asked for each; the last number of a sample counts in any case.
+    """
+    try:
+        progress = answer["outputs_progress"]["progress_pred"]
+        success = (answer.get("outputs_success") or {}).get("success_probs")
+        lists = [_read_numbers(each) for each in progress]
+        dones = [_read_numbers(each) for each in success] if success else [[] for _ in lists]
+    except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
+        return [Score.invalid("unreadable", f"something that is no answer of Robometer's ({error})")] * count
+    if len(lists) != count or len(dones) != count:
+        return [Score.invalid("unreadable", f"{len(lists)} answers to {count} questions")] * count
+    return [_make_score(values, done, frames) for values, done in zip(lists, dones, strict=True)]
+
+
+def _make_score(values: Sequence[float], done: Sequence[float], frames: int | None) -> Score:
+    if not values or (frames is not None and len(values) != frames):
+        return Score.invalid("unreadable", f"{len(values)} numbers for {frames or 'at least 1'} frames")
+    each = tuple(values) if frames is not None else ()
+    return Score(values[-1], done[-1] if done else None, values=each).checked("absolute")
+
+
+def _read_numbers(told: Any) -> list[float]:
+    """Return numbers; those that rounding has put just outside of 0…1 are put back.
+
+    Raises:
+        TypeError, ValueError: they are none.
+    """
+    if not isinstance(told, list) or any(isinstance(each, bool) or not isinstance(each, int | float) for each in told):
+        raise TypeError(f"{told!r:.40} are no numbers")
+    if not all(math.isfinite(each) for each in told):
+        raise ValueError("a number is not finite")
+    return [min(max(each, 0.0), 1.0) if -ROUNDING <= each <= 1 + ROUNDING else float(each) for each in told]

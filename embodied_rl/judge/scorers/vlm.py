@@ -1,0 +1,176 @@
+"""A scorer that asks a vision-language model behind an OpenAI-compatible server, such as vLLM, SGLang or Ray Serve LLM.
+
+Only `/v1/models` and `/v1/chat/completions` are used. Pictures travel inside the request. What the server answers is
+data: labels and numbers are read from it, and nothing else is done with it.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import httpx2
+
+from embodied_rl.config.freeze import suggest_name
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.judge.prompts.prompt import Prompt
+from embodied_rl.judge.prompts.prompt_checks import MOST_LABELS
+from embodied_rl.judge.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
+from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_usage
+from embodied_rl.judge.scorers.chat_message import order_frames
+from embodied_rl.judge.scorers.http_json import JsonServer, check_url, list_ids
+from embodied_rl.judge.scorers.pictures import Fit, PictureEncoder
+
+PICTURE_SIZE = 224
+"""Pixels of the longer side of pictures, where neither prompt nor setting says otherwise."""
+
+
+@dataclass(frozen=True)
+class VlmConfig:
+    """The settings of `VlmScorer`."""
+
+    url: str | None = None
+    """of the server, up to and with /v1, such as http://127.0.0.1:8000/v1."""
+    model: str | None = None
+    """of the server; null takes the only one that it has."""
+    prompt: str = "progress_digit"
+    """what is asked: a name of `embodied-rl list prompts`, or a YAML file of the same keys."""
+    done_prompt: str | None = None
+    """asked beside it, in a request of its own: whether the task is done, such as done_yesno."""
+    picture_size: int | None = None
+    """pixels of the longer side of pictures that are sent; null: 224, or as they are where the prompt wants them so."""
+    picture_fit: Fit = "keep"
+    """keep: the ratio of their sides; stretch: to squares, as some models were trained."""
+    views: tuple[str, ...] = ()
+    """cameras in the order of the prompt's views, if it names views; one may stand there several times. Empty takes the
+    simulator's, in its order."""
+    reference: str | None = None
+    """how the task is done, for prompts that show it: an episode's .npz file, or a folder of pictures."""
+    references: int = 6
+    """frames of the reference that are shown, evenly spaced."""
+    least_mass: float = 0.5
+    """probability that the allowed answers must have together; else the score is missing."""
+    key_variable: str = "OPENAI_API_KEY"
+    """environment variable that holds the server's key, if it wants one."""
+
+    def __post_init__(self) -> None:
+        check_url(self.url, "http://127.0.0.1:8000/v1")
+        if (self.picture_size is not None and self.picture_size < 1) or not 0 <= self.least_mass <= 1:
+            raise UserError("reward.picture_size must be at least 1, and reward.least_mass within 0 … 1.")
+
+
+class VlmScorer(Scorer):
+    """Asks a server, one request a call, or two with `done_prompt`.
+
+    Where the server tells log-probabilities, a prompt with labels is answered by their expectation; where it refuses
+    to, the text of the answer is read.
+
+    Raises:
+        UserError: a setting or the prompt is wrong.
+    """
+
+    Config = VlmConfig
+
+    def __init__(self, config: VlmConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None):
+        self._config, self._spec, self._transport, self._model = config, spec, transport, config.model
+        self._prompts = load_prompts(config.prompt, config.done_prompt)
+        check_lossless(self._prompts, config.picture_size is not None or config.picture_fit != "keep")
+        encoder = PictureEncoder(config.picture_size or PICTURE_SIZE, config.picture_fit)
+        self._writers = make_writers(self._prompts, spec, encoder, config.views, config.reference, config.references)
+        self._tells_probabilities = True
+        main, asked = self._prompts[0], " and ".join(prompt.name for prompt in self._prompts)
+        seen = "" if config.reference is None else f", reference {config.reference}"
+        identity = f"{config.model or 'the only model'} at {config.url}, prompt {asked}{seen}"
+        self.traits = ScorerTraits(
+            (main.kind,),
+            identity,
+            judges_done=len(self._prompts) > 1,
+            frames=main.frames,
+            span=main.span,
+            counts_tokens=True,
+        )
+
+    async def open(self) -> None:
+        """Make the client; it connects with the first request."""
+        self._server = JsonServer(str(self._config.url), self._config.key_variable, self._transport)
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._server.close()
+
+    async def check(self) -> None:
+        """Ask the server for its models, and once about a grey picture; note whether it counts tokens.
+
+        Raises:
+            UserError: the server cannot be reached, lacks the model, or cannot answer about pictures.
+        """
+        try:
+            await self.choose_model()
+            asked = [make_grey_request(prompt, self._spec) for prompt in self._prompts]
+            scores = [await self._ask(place, request) for place, request in enumerate(asked)]
+        except ScorerError as error:
+            raise UserError(f"reward.url={self._config.url}: {error}") from None
+        self.traits = replace(self.traits, counts_tokens=all(score.tokens is not None for score in scores))
+        for prompt, score in zip(self._prompts, scores, strict=True):
+            if score.reason == "unreadable":
+                raise UserError(
+                    f"reward.url={self._config.url}: {self._model} answered {score.detail}, which the prompt "
+                    f"{prompt.name} cannot read. Try reward.prompt=progress_percent, or a prompt of your own."
+                )
+
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Answer one request.
+
+        Raises:
+            ScorerError: the server did not answer it.
+        """
+        (request,) = requests
+        if self._model is None:
+            await self.choose_model()
+        answers = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
+        tokens = add_usage([each.tokens for each in answers])
+        score, *beside = (replace(each, tokens=tokens) for each in answers)
+        if not beside or not score.valid:
+            return [score]
+        if not beside[0].valid:
+            return [replace(score, detail=f"whether it is done: {beside[0].reason}, {beside[0].detail}")]
+        return [replace(score, done=beside[0].value)]
+
+    # -- asking -----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, place: int, request: ScoreRequest) -> Score:
+        """Return the answer to the prompt at `place`."""
+        prompt, messages = self._prompts[place], self._writers[place].write(request)
+        wants = self._tells_probabilities and bool(prompt.reading.labels)
+        try:
+            answer = await self._post(prompt, messages, wants)
+        except ScorerError as error:
+            if not wants or not _is_about_probabilities(error) or prompt.reading.needs_probabilities:
+                raise
+            wants = self._tells_probabilities = False
+            answer = await self._post(prompt, messages, wants)
+        order = order_frames(prompt, request)
+        score = read_answer(answer, prompt.reading, self._config.least_mass, wants, order)
+        return replace(score, tokens=read_usage(answer)).checked(prompt.kind)
+
+    async def _post(self, prompt: Prompt, messages: Sequence[object], wants_probabilities: bool) -> dict[str, object]:
+        told = {"logprobs": True, "top_logprobs": MOST_LABELS} if wants_probabilities else {}
+        body = {"model": self._model, "messages": messages, "max_tokens": prompt.max_tokens, "temperature": 0}
+        return await self._server.send("POST", "chat/completions", json=body | told)
+
+    async def choose_model(self) -> None:
+        """Take the configured model if the server has it, or else the only one that it has."""
+        known = list_ids(await self._server.send("GET", "models"))
+        if self._config.model is None and len(known) == 1:
+            self._model = known[0]
+        elif self._config.model is None or (known and self._config.model not in known):
+            wanted = "several models; choose one with reward.model" if known else "no model"
+            if self._config.model is not None:
+                wanted = f"no model '{self._config.model}'"
+            names = suggest_name(self._config.model or "", known) or f" It has: {', '.join(known)}."
+            raise ScorerError("refused", f"the server has {wanted}.{names if known else ''}", permanent=True)
+
+
+def _is_about_probabilities(error: ScorerError) -> bool:
+    return error.reason == "refused" and "logprobs" in str(error)

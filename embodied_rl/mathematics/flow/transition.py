@@ -1,0 +1,92 @@
+"""A denoise step as a Gaussian transition x_t → x_{t-δ}, and its log-density.
+
+Inputs below float32 are computed in float32 (bfloat16 is too imprecise for σ² and the division by t); float64 stays.
+Row values (`t`, `noise_level`) are [n] or scalars and broadcast over the trailing axes of x [n, H, D].
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from embodied_rl.mathematics.flow.schedule import sde_sigma
+
+LOG_TWO_PI = math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class Transition:
+    """A Gaussian with independent entries; `std` broadcasts against `mean` [n, H, D] and may be zero (no noise)."""
+
+    mean: Tensor
+    std: Tensor
+
+    def draw(self, noise: Tensor) -> Tensor:
+        return self.mean + self.std * noise
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def per_row(value: Tensor | float, like: Tensor) -> Tensor:
+    """Reshape [n] to [n, 1, …, 1] with as many axes as `like`; a scalar becomes a tensor."""
+    rows = torch.as_tensor(value, dtype=like.dtype, device=like.device)
+    return rows.reshape(-1, *[1] * (like.dim() - 1)) if rows.dim() else rows
+
+
+def ode_step(x: Tensor, v: Tensor, delta: float) -> Tensor:
+    """Compute the Euler step x - δ v."""
+    return at_least_float32(x) - delta * at_least_float32(v)
+
+
+def flow_sde_transition(
+    x: Tensor, v: Tensor, t: Tensor | float, delta: float, noise_level: Tensor | float
+) -> Transition:
+    """Return a step of the stochastic process with the ODE's marginals; noise level 0 gives the exact Euler step.
+
+    With the score -(x + (1 - t) v) / t, the process dx = [v + σ² / (2t) (x + (1 - t) v)] dt + σ dw keeps the
+    distribution of x_t at every t. This is Flow-GRPO's form; π_RL's equations (7)-(9) are printed for time in the
+    opposite direction and do not keep the distribution.
+
+    Args:
+        x: [n, H, D].
+        v: velocity at (x, t), [n, H, D].
+        t: flow time in (0, 1], [n] or scalar.
+        delta: step length 1 / K.
+        noise_level: a in σ = a √(t / (1 - t)), [n] or scalar.
+    """
+    x, v = at_least_float32(x), at_least_float32(v)
+    t = per_row(t, x)
+    sigma = sde_sigma(t, delta, per_row(noise_level, x))
+    correction = sigma.square() * (delta / 2) / t
+    return Transition(ode_step(x, v, delta) - correction * (x + (1 - t) * v), sigma * math.sqrt(delta))
+
+
+def flow_noise_transition(x: Tensor, v: Tensor, delta: float, std: Tensor) -> Transition:
+    """Return an Euler step plus learned noise: another policy, no correction (ReinFlow, arXiv 2505.22094; π_RL).
+
+    Args:
+        x: [n, H, D].
+        v: velocity, [n, H, D].
+        delta: step length 1 / K.
+        std: standard deviation, [n, H, D].
+    """
+    return Transition(ode_step(x, v, delta), at_least_float32(std))
+
+
+def log_prob(x_next: Tensor, transition: Transition) -> Tensor:
+    """Compute the elementwise Gaussian log-density of `x_next`; 0, with no gradient, where the step had no noise."""
+    noisy = transition.std > 0
+    std = torch.where(noisy, transition.std, 1)
+    deviation = (at_least_float32(x_next) - transition.mean) / std
+    density = -0.5 * deviation.square() - torch.log(std) - 0.5 * LOG_TWO_PI
+    return torch.where(noisy, density, 0)
+
+
+def entropy(std: Tensor) -> Tensor:
+    """Compute the elementwise entropy ½ log(2πe std²) in nats; 0 where the step had no noise."""
+    std = at_least_float32(std)
+    noisy = std > 0
+    return torch.where(noisy, torch.log(torch.where(noisy, std, 1)) + 0.5 * (1 + LOG_TWO_PI), 0)

@@ -1,0 +1,61 @@
+"""Fills a replay storage from a recording of a robot: what was proposed, what was executed, and who decided it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from embodied_rl.deployment.recording.alignment import EpisodePart
+from embodied_rl.deployment.recording.conversion import NO_WORDS, Conversion, describe_part
+from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage
+
+
+def write_replay(conversion: Conversion, out: Path) -> Iterator[dict[str, Any]]:
+    """Write a recording into a replay storage in control steps; yield the line of the index of each part of an episode.
+
+    `action` is what was proposed, or executed where nothing was; where an episode was cut, its last step before the gap
+    is no transition.
+
+    Raises:
+        ReplayError: the folder holds something else. StorageError: there is no room.
+    """
+    spec = conversion.make_spec()
+    layout = ReplayFormat.of_simulator(spec, tracks=1, capacity=conversion.steps + 2, executed=1)
+    storage = ReplayStorage(layout, out)
+    try:
+        for part in conversion.read_parts():
+            _write_part(storage, part, spec)
+            yield describe_part(part)
+        storage.flush()
+    finally:
+        storage.close()
+
+
+def _write_part(storage: ReplayStorage, part: EpisodePart, spec: SimulatorSpec) -> None:
+    episode, observation = part.episode, Observation.concatenate([step.observation for step in part.steps])
+    words = episode.instruction or NO_WORDS
+    task = next(position for position, each in enumerate(spec.tasks) if each.name == words)
+    actions = np.stack([step.executed if step.proposed is None else step.proposed for step in part.steps])[:, None]
+    storage.write_episode(
+        0, Episode(episode.index, task, episode.seed, split="recorded"), observation, actions,
+        _make_result(part, observation), first_decision=part.steps[0].number,
+    )  # fmt: skip
+
+
+def _make_result(part: EpisodePart, observation: Observation) -> StepResult:
+    count, last = len(part.steps), np.zeros(len(part.steps), bool)
+    last[-1] = part.ends
+    success = last & (part.label == "success")
+    return StepResult(
+        reward=success.astype(np.float32)[:, None],
+        success=success[:, None],
+        steps=np.ones(count, np.int64),
+        executed=np.stack([step.executed for step in part.steps])[:, None],
+        source=np.array([[step.source] for step in part.steps], np.uint8),
+        terminated=last & bool(part.label),
+        truncated=last & (not part.label),
+        observation=observation,
+    )

@@ -1,0 +1,159 @@
+"""The folder of a replay storage: one .npy file per field, mapped into memory, and the texts that rows refer to.
+
+    <folder>/format.json            `ReplayFormat`
+    <folder>/texts.jsonl            one text a line, as JSON; only ever appended to
+    <folder>/<field>.npy            [tracks, slots, ...]; "images/top" is images.top.npy
+
+The folder appears complete, in one step. Its space is reserved then, because a full disk would otherwise kill the
+process without a message at some later write to mapped memory.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array
+from embodied_rl.rollout.replay.format import REMEDY, ReplayError, ReplayFormat
+from embodied_rl.runs.atomic_write import explain_errors, sync_folder, write_text
+from embodied_rl.runs.untrusted_files import DAMAGED_ARRAY, shorten
+
+FORMAT, TEXTS = "format.json", "texts.jsonl"
+
+
+class Texts:
+    """A numbered list of texts, in the order in which they were added.
+
+    Args:
+        path: of the file that stores them; None for memory alone.
+        write: whether texts may be added, by this process alone.
+
+    Raises:
+        ReplayError: the file is missing or damaged, or another process writes to it.
+    """
+
+    def __init__(self, path: Path | None = None, write: bool = True):
+        self._file: IO[bytes] | None = None
+        self._texts: list[str] = []
+        if path is not None:
+            self._texts = self._load(path, write)
+        self._numbers = {text: number for number, text in enumerate(self._texts)}
+
+    def __getitem__(self, number: int) -> str:
+        return self._texts[number]
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def number(self, text: str) -> int:
+        """Return the number of a text; add a new text first, on disk before any row can refer to it."""
+        if text not in self._numbers:
+            if self._file is not None:
+                self._file.write(json.dumps(text).encode() + b"\n")
+            self._numbers[text] = len(self._texts)
+            self._texts.append(text)
+        return self._numbers[text]
+
+    def flush(self) -> None:
+        """Flush all texts to the disk."""
+        if self._file is not None:
+            os.fsync(self._file.fileno())
+
+    def close(self) -> None:
+        """Close the file, so that another process can write."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _load(self, path: Path, write: bool) -> list[str]:
+        self._file = _locked(path) if write else None
+        try:
+            whole = path.read_bytes().rpartition(b"\n")  # the rest is a line that a process did not finish
+            texts = [json.loads(line) for line in whole[0].splitlines()]
+        except (OSError, ValueError, RecursionError) as error:
+            self.close()
+            raise ReplayError(f"{path} is missing or damaged ({error}). {REMEDY}") from error
+        if self._file is not None:
+            self._file.truncate(len(whole[0]) + len(whole[1]))
+        return texts
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """Open a file for appending by one process at a time; the lock ends with the process, however it ends."""
+    with explain_errors(path, "the replay storage"):
+        file = path.open("ab", buffering=0)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise ReplayError(
+            f"{path.parent}: another process writes to this replay storage. Give each process a folder of its own, or "
+            f"read it with ReplayStorage.open."
+        ) from None
+    return file
+
+
+def read_format(folder: Path) -> ReplayFormat:
+    """Read the format of a folder; raise `ReplayError` where it holds no replay storage that this version can read."""
+    try:
+        text = (folder / FORMAT).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise ReplayError(f"{folder} holds no replay storage ({error}). {REMEDY}") from error
+    return ReplayFormat.from_json(text, str(folder / FORMAT))
+
+
+def make_file_name(field: str) -> str:
+    """Return the name of the file that holds a field's array."""
+    return field.replace("/", ".") + ".npy"
+
+
+def make_folder(folder: Path, layout: ReplayFormat) -> None:
+    """Create an empty replay storage unless the folder is one; raise `ReplayError` where that has another format.
+
+    Raises:
+        StorageError: the disk is full, or the folder cannot be written.
+    """
+    if folder.exists() and any(folder.iterdir()):
+        return read_format(folder).check(layout, str(folder))
+    temporary = folder.with_name(f".tmp-{folder.name}")
+    with explain_errors(folder, "the replay storage"):
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        try:
+            _fill(temporary, layout)
+            temporary.rename(folder)
+            sync_folder(folder.parent)
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _fill(folder: Path, layout: ReplayFormat) -> None:
+    for name, field in layout.fields.items():
+        path = folder / make_file_name(name)
+        np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(field.dtype), shape=layout.shape(name))
+        with path.open("r+b") as file:
+            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+    (folder / TEXTS).touch()
+    write_text(folder / FORMAT, layout.to_json())
+
+
+def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Array]:
+    """Map the arrays into memory, by field; raise `ReplayError` where one is missing or has another shape."""
+    return {name: _open(folder / make_file_name(name), layout, name, write) for name in layout.fields}
+
+
+def _open(path: Path, layout: ReplayFormat, name: str, write: bool) -> Array:
+    try:
+        array = np.load(path, mmap_mode="r")  # mapping for writing would lengthen a truncated file
+    except DAMAGED_ARRAY as error:
+        raise ReplayError(f"{path} is missing or damaged ({shorten(error)}). {REMEDY}") from error
+    if (array.shape, array.dtype.str) != (layout.shape(name), layout.fields[name].dtype):
+        raise ReplayError(
+            f"{path} holds {array.dtype.str} {list(array.shape)}, and {FORMAT} speaks of "
+            f"{layout.fields[name].dtype} {list(layout.shape(name))}. {REMEDY}"
+        )
+    return np.load(path, mmap_mode="r+") if write else array

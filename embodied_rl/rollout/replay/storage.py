@@ -1,0 +1,268 @@
+"""The replay storage: the newest observations and decisions, each observation stored once, in memory or on disk.
+
+Each environment has a track: a ring of rows in the order of time. A row is a decision and the observation it was made
+on; the next observation is that of the next row of its track. docs/replay.md describes the format.
+
+Shapes: B decisions of an episode, n environments of one call, Hx executed actions of a chunk, A action dimensions.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from embodied_rl.interfaces.policy import Decision, NoiseKeys
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat, allocate_arrays
+from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
+from embodied_rl.rollout.replay.ring import Ring, Values
+from embodied_rl.rollout.replay.transitions import PLAIN, Transitions
+from embodied_rl.rollout.writer import Writer, select_outcome
+
+_EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
+
+
+class ReplayStorage(Writer):
+    """A `Writer` that keeps the newest rows of each track.
+
+    After construction, only the texts of new instructions are allocated. A complete row survives `kill -9`; after a
+    power cut, the rows of the last `flush` are left.
+
+    Args:
+        layout: format of the storage; see `ReplayFormat.of_simulator`.
+        folder: folder on disk, created where missing; None keeps the storage in memory.
+
+    Attributes:
+        format: the `layout`.
+
+    Raises:
+        ReplayError: the folder holds something else, is of another format or version, is damaged, or another process
+            writes to it.
+        StorageError: there is no room for the storage, or the folder cannot be written.
+    """
+
+    final_pictures = False
+
+    def __init__(self, layout: ReplayFormat, folder: Path | None = None):
+        if folder is not None:
+            make_folder(folder, layout)
+        self._attach(layout, folder, write=True)
+
+    @classmethod
+    def open(cls, folder: Path) -> "ReplayStorage":
+        """Open a storage for reading only, in its present state; not while another process writes to it.
+
+        Raises:
+            ReplayError: there is no storage, or it is damaged or of another version.
+        """
+        storage = cls.__new__(cls)
+        storage._attach(read_format(folder), folder, write=False)
+        return storage
+
+    def _attach(self, layout: ReplayFormat, folder: Path | None, write: bool) -> None:
+        self.format, self._write = layout, write
+        self._texts = Texts(None if folder is None else folder / TEXTS, write)
+        try:
+            self._arrays = allocate_arrays(layout) if folder is None else open_arrays(folder, layout, write)
+            self._ring = Ring(layout, self._arrays)
+        except BaseException:
+            self._texts.close()
+            raise
+
+    def __len__(self) -> int:
+        """Return the number of transitions that can be sampled."""
+        return len(self._ring.usable())
+
+    @property
+    def nbytes(self) -> int:
+        """Return the bytes of all arrays, on disk or in memory."""
+        return self.format.nbytes
+
+    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+        """Check that the format fits the environments and chunks; see `Writer`; raises `ReplayError`."""
+        self.format.check_simulator(spec, num_envs, executed)
+
+    def write_decision(
+        self,
+        row: Tensor | int,
+        columns: Tensor,
+        decision: Decision,
+        episodes: list[Episode],
+        observation: Observation,
+        keys: NoiseKeys,
+    ) -> None:
+        """Begin a row in each of the tracks `columns`; see `Writer`. `row` is ignored."""
+        self._check_write()
+        chosen = {"action": decision.actions, "version": _array(decision.version), "decision": keys.decision}
+        values = self._observed(observation) | self._numbered(episodes) | chosen | self._extra(decision)
+        tracks = columns.numpy()
+        self._ring.append(tracks, self._ring.count[tracks], FieldKind.DECIDED, values)
+
+    def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
+        """Complete the newest row of each of the tracks `columns`; where truncated, add the final observation."""
+        self._check_write()
+        tracks = columns.numpy()
+        self._ring.complete(tracks, self._ring.count[tracks] - 1, self._played(result, rows))
+        where = dict(zip(rows.tolist(), tracks.tolist(), strict=True))
+        cut = [p for p, r in enumerate(result.ended) if result.truncated[r] and not result.terminated[r]]
+        if cut:
+            assert result.final_observation is not None
+            ended = np.array([where[int(result.ended[position])] for position in cut])
+            self._append_final(ended, result.final_observation.select(cut))
+
+    def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
+        """Mark all rows of the running episodes of the tracks `columns` as lost; see `Writer`. The rest is ignored."""
+        self._check_write()
+        for track in columns.tolist():
+            self._ring.lose(track)
+
+    def write_episode(
+        self,
+        track: int,
+        episode: Episode,
+        observation: Observation,
+        actions: Array,
+        result: StepResult,
+        first_decision: int = 0,
+    ) -> None:
+        """Add a whole episode, such as a demonstration, to the end of a track; or a part of one.
+
+        Args:
+            track: the track to add to.
+            episode: the episode that was run.
+            observation: B rows, one before each chunk.
+            actions: float32 [B, Hx, A] as chosen.
+            result: B rows, the result of each chunk. Its `observation` is not read. Where the last one is truncated,
+                `final_observation` has one row; without it, the last decision cannot be sampled.
+            first_decision: decisions of the episode that lie before the first one given.
+
+        Raises:
+            ReplayError: the episode is longer than the track.
+        """
+        self._check_write()
+        length = len(actions)
+        if length + 1 > self.format.capacity:
+            raise ReplayError(f"replay: an episode of {length} decisions needs a capacity of {length + 1} at least")
+        tracks, numbers = np.full(length, track), self._ring.count[track] + np.arange(length)
+        chosen: Values = {"action": actions, "version": -1, "decision": first_decision + np.arange(length)}
+        values = self._observed(observation) | self._numbered([episode] * length) | chosen
+        self._ring.append(tracks, numbers, FieldKind.DECIDED, values)
+        self._ring.complete(tracks, numbers, self._played(result, np.arange(length)))
+        if result.truncated[-1] and not result.terminated[-1] and result.final_observation is not None:
+            self._append_final(tracks[:1], result.final_observation)
+
+    def sample(self, count: int, rng: np.random.Generator) -> Transitions:
+        """Draw `count` transitions uniformly and independently: a function of the rows and of `rng`'s state.
+
+        Raises:
+            ReplayError: no transition can be sampled yet.
+        """
+        usable = self._ring.usable()
+        if not len(usable):
+            raise ReplayError("replay: nothing to sample from; a decision counts once its successor is known")
+        return self._read(*np.divmod(usable[rng.integers(len(usable), size=count)], self.format.slots))
+
+    def episodes(self) -> Iterator[Transitions]:
+        """Yield the whole episodes, from their first decision to their end, track by track, oldest first.
+
+        It leaves out episodes that still run, were lost, or have been overwritten in part.
+        """
+        for track in range(self.format.tracks):
+            for slots in self._ring.whole_episodes(track):
+                yield self._read(np.full(len(slots), track), slots)
+
+    def state(self) -> dict[str, Array]:
+        """Return what a checkpoint must hold of a storage on disk: the number of rows that each track had."""
+        return {"replay/rows": self._ring.count.copy()}
+
+    def load(self, state: dict[str, Array]) -> None:
+        """Go back to a `state` of this storage by removing later rows; no decision may be pending.
+
+        Where a track got more rows since than the format's `spare`, some older rows are gone, and a warning is logged.
+
+        Raises:
+            ReplayError: the storage has other tracks or fewer rows than the state, so it is another storage.
+        """
+        self._check_write()
+        count, have = state["replay/rows"], self._ring.count
+        if count.shape != have.shape or (count > have).any():
+            raise ReplayError(
+                f"replay: the checkpoint speaks of tracks of {count.tolist()} rows, the storage has {have.tolist()}. "
+                f"Continue with the replay folder that belongs to the checkpoint."
+            )
+        self._ring.rewind(count)
+
+    def flush(self) -> None:
+        """Flush all data to the disk, so that a power cut cannot lose it; no effect in memory."""
+        self._texts.flush()
+        for array in self._arrays.values():
+            if isinstance(array, np.memmap):
+                array.flush()
+
+    def close(self) -> None:
+        """Stop writing, so that another process can write. Reading still works. Safe to call twice."""
+        self._write = False
+        self._texts.close()
+
+    def _check_write(self) -> None:
+        if not self._write:
+            raise ReplayError("replay: this storage was opened for reading alone, or closed; ReplayStorage(…) writes")
+
+    def _append_final(self, tracks: Array, observation: Observation) -> None:
+        last = self._ring.last(tracks)
+        values: Values = {name: self._arrays[name][last] for name in _EPISODE}
+        values |= {"decision": self._arrays["decision"][last] + 1} | self._observed(observation)
+        self._ring.append(tracks, self._ring.count[tracks], FieldKind.FINAL, values)
+
+    def _observed(self, observation: Observation) -> Values:
+        values: Values = {f"images/{name}": observation.images[name] for name in self.format.cameras}
+        if self.format.privileged_names and observation.privileged is not None:
+            values["privileged"] = observation.privileged
+        return values | {"state": observation.state, "instruction": self._numbers_of(observation.instruction)}
+
+    def _numbered(self, episodes: list[Episode]) -> Values:
+        initial = [-1 if episode.initial_state is None else episode.initial_state for episode in episodes]
+        return {
+            "episode": np.array([episode.index for episode in episodes], np.int64),
+            "seed": np.array([episode.seed for episode in episodes], np.int64),
+            "initial_state": np.array(initial, np.int64),
+            "group": np.array([episode.group for episode in episodes], np.int64),
+            "task": np.array([episode.task for episode in episodes], np.int64),
+            "split": self._numbers_of([episode.split for episode in episodes]),
+        }
+
+    def _numbers_of(self, texts: list[str] | tuple[str, ...]) -> Array:
+        return np.array([self._texts.number(text) for text in texts], np.int64)
+
+    def _extra(self, decision: Decision) -> Values:
+        have = {"log_prob": decision.log_prob} | {f"trace/{name}": value for name, value in decision.trace.items()}
+        return {name: _array(have[name]) for name in self.format.extra}
+
+    def _played(self, result: StepResult, rows: Array) -> Values:
+        values = select_outcome(result, rows)
+        unused = np.arange(self.format.executed) >= values["steps"][:, None]
+        return {**values, "executed": np.where(unused[..., None], 0, result.executed[rows])}
+
+    def _read(self, tracks: Array, slots: Array) -> Transitions:
+        terminated = self._arrays["terminated"][tracks, slots]
+        following = np.where(terminated, slots, self._ring.slots(slots + 1))
+        return Transitions(
+            observation=self._observation(tracks, slots),
+            next_observation=self._observation(tracks, following),
+            extra={name: self._arrays[name][tracks, slots] for name in self.format.extra},
+            **{name: self._arrays[name][tracks, slots] for name in PLAIN},
+        )
+
+    def _observation(self, tracks: Array, slots: Array) -> Observation:
+        arrays = self._arrays
+        return Observation(
+            images={name: arrays[f"images/{name}"][tracks, slots] for name in self.format.cameras},
+            state=arrays["state"][tracks, slots],
+            instruction=tuple(self._texts[int(number)] for number in arrays["instruction"][tracks, slots]),
+            privileged=arrays["privileged"][tracks, slots] if self.format.privileged_names else None,
+        )
+
+
+def _array(values: Tensor) -> Array:
+    return values.detach().cpu().numpy()

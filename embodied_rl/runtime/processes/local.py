@@ -1,0 +1,266 @@
+"""Handles on this machine: a simulator in this process, or in a worker process of its own."""
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import IO, Any
+
+from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
+from embodied_rl.runtime.processes.handle import GaveUp, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.runtime.processes.messages import PROTOCOL, ShortenedLists, receive_greeting
+from embodied_rl.runtime.processes.process import ChildProcess, make_anonymous_memory
+from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
+from embodied_rl.runtime.processes.simulator_answers import check_answer
+from embodied_rl.runtime.processes.worker import CallFailure, ImageSlots, move_to_host
+
+
+class InlineHandle:
+    """A handle on a simulator in this process. `submit` runs the call at once and raises the simulator's exceptions.
+
+    Args:
+        build: builds the simulator; `restart` calls it again.
+        name: for messages.
+    """
+
+    def __init__(self, build: Callable[[], Simulator], name: str = "simulator"):
+        self.name = name
+        self._build = build
+        self._simulator: Simulator | None = build()
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        return self._open().spec
+
+    @property
+    def alive(self) -> bool:
+        return self._simulator is not None
+
+    def submit(self, method: str, *args: Any) -> "FinishedCall":
+        began, simulator = time.monotonic(), self._open()
+        value = move_to_host(getattr(simulator, method)(*args))
+        check_answer(simulator.spec, method, args, value)
+        return FinishedCall(value, began, time.monotonic() - began)
+
+    def restart(self) -> None:
+        self.close()
+        self._simulator = self._build()
+
+    def memory(self) -> int:
+        return 0
+
+    def close(self) -> None:
+        if self._simulator is not None:
+            self._simulator.close()
+            self._simulator = None
+
+    def _open(self) -> Simulator:
+        assert self._simulator is not None, f"{self.name} is closed"
+        return self._simulator
+
+
+def wrap_simulator(simulator: Simulator, name: str = "simulator") -> InlineHandle:
+    """Return a handle on an existing simulator; its `restart` raises `GaveUp`.
+
+    Other objects, such as an operator, refer to this simulator and would not know its replacement.
+    """
+    left = [simulator]
+
+    def build() -> Simulator:
+        if not left:
+            raise GaveUp(f"{name}: its process died, and another one cannot take over; see above for the first cause")
+        return left.pop()
+
+    return InlineHandle(build, name)
+
+
+class FinishedCall:
+    """A future whose answer is already available."""
+
+    def __init__(self, value: Any, began: float, seconds: float):
+        self._value, self.began, self.seconds = value, began, seconds
+
+    def done(self) -> bool:
+        return True
+
+    def wait_on(self) -> tuple[None, float]:
+        return None, 0.0
+
+    def result(self, timeout: float | None = None) -> Any:
+        return self._value
+
+
+class ProcessHandle(RemoteHandle[RemoteCall]):
+    """A handle on a role in a process of its own on this machine.
+
+    The worker ends by itself when this process ends, even by a crash. Nothing outlives `close`: the shared memory has
+    no name, so the system frees it with the last of the two processes, even after `kill -9`.
+
+    Args:
+        factory: "module:Class" of the role; only the worker imports the module.
+        kwargs: its picklable keyword arguments; for a simulator they include "num_envs".
+        name: for messages.
+        log: file for the worker's standard output and error; by default a temporary file, deleted with the handle.
+        start_timeout: seconds until the simulator must be built.
+        call_timeout: seconds in which a call must be answered; after that the worker counts as hung and is killed.
+        max_restarts: see `RemoteHandle`.
+        interpreter: another Python environment to run the worker in; our packages need not be installed there.
+        packages: top-level names of packages that it imports from this environment besides the engine.
+        descriptors: descriptors of the boards that it reads; it inherits them under the same numbers.
+    """
+
+    def __init__(
+        self,
+        factory: str,
+        kwargs: Mapping[str, Any],
+        *,
+        name: str = "worker",
+        log: Path | None = None,
+        start_timeout: float = 300.0,
+        call_timeout: float = 120.0,
+        max_restarts: int = 3,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
+        descriptors: Sequence[int] = (),
+    ):
+        super().__init__(name, max_restarts)
+        self._interpreter, self._packages, self._descriptors = interpreter, packages, descriptors
+        self._factory, self._kwargs = factory, dict(kwargs)
+        self._start_timeout, self._call_timeout = start_timeout, call_timeout
+        self._log: IO[bytes] = tempfile.TemporaryFile() if log is None else open(log, "a+b")  # noqa: SIM115
+        self._memory = make_anonymous_memory()
+        self._slots: ImageSlots | None = None
+        self._unsent: tuple[str, tuple[Any, ...]] | None = None
+        self._launch()
+
+    @property
+    def alive(self) -> bool:
+        return not self._closed and self._worker.alive
+
+    @property
+    def pid(self) -> int:
+        return self._worker.pid
+
+    def memory(self) -> int:
+        return self._worker.memory() if self.alive else 0
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        super().close()
+        self._slots = None
+        os.close(self._memory)
+        self._log.close()
+
+    def answered(self, call: RemoteCall) -> bool:
+        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
+        if self._starting and self._over():
+            self._hand_over(call)
+        return call.finished or (not self._starting and self._over())
+
+    def wait_on(self, call: RemoteCall) -> tuple[Connection, float]:
+        return self._worker.connection, self._remaining()
+
+    def collect(self, call: RemoteCall, timeout: float | None) -> None:
+        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
+        if self._starting:
+            self._hand_over(call)
+        if call.finished:
+            return
+        seconds, deadline = (self._remaining(), self._call_timeout) if timeout is None else (timeout, timeout)
+        try:
+            reply = self._worker.receive(seconds, call.method, CALL_REMEDY, deadline)
+        except WorkerDied as death:
+            return self._fail(call, death)
+        if isinstance(reply, CallFailure):
+            return self._fail(call, self._worker_error(call.method, reply))
+        assert self._slots is not None
+        self._pending = None
+        self._restarts.succeeded()
+        call.finish(self._slots.take(reply.value, reply.slot), reply.began, reply.seconds)
+
+    def _send(self, method: str, args: tuple[Any, ...]) -> RemoteCall:
+        call, self._unsent = RemoteCall(self, method), (method, args)
+        if not self._starting:
+            self._hand_over(call)
+        return call
+
+    def _stop(self, grace: float = 0.0) -> None:
+        self._worker.stop(grace)
+
+    def _launch(self, delay: float = 0.0) -> None:
+        main = "embodied_rl.runtime.processes.worker:main"
+        self._worker = ChildProcess(
+            self.name,
+            main,
+            self._log,
+            self._call_timeout,
+            [self._memory, *self._descriptors],
+            interpreter=self._interpreter,
+            packages=self._packages,
+        )
+        self._starting, self._greeted, self._pending, self._lists = True, False, None, ShortenedLists()
+        self._answer_by = time.monotonic() + delay + self._start_timeout
+        self._worker.send((self._factory, self._kwargs, delay), "start")
+
+    def _hand_over(self, call: RemoteCall) -> None:
+        """Wait until the worker is up, then send the submitted call: a starting worker does not read long messages."""
+        try:
+            if self._starting:
+                self._finish_start()
+            self._answer_by = time.monotonic() + self._call_timeout
+            assert self._unsent is not None, "a call is handed over once"
+            method, args = self._unsent
+            self._worker.send((method, self._lists.shorten(method, args)), method)
+        except (WorkerDied, WorkerError, NotFinite, Unavailable, ValueError) as error:
+            self._fail(call, error)
+        self._unsent = None
+
+    def _await_start(self) -> SimulatorSpec | None:
+        self._greet()
+        reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
+        if isinstance(reply, CallFailure):
+            raise self._worker_error("start", reply)
+        spec: SimulatorSpec | None = reply.value
+        self._slots = ImageSlots(self._memory, () if spec is None else spec.cameras, self._kwargs.get("num_envs", 0))
+        return spec
+
+    def _greet(self) -> None:
+        """Receive the worker's greeting and check its protocol version, before anything is unpickled."""
+        if self._greeted:
+            return
+        said = self._worker.receive(
+            self._remaining(), "start", START_REMEDY, self._start_timeout, read=receive_greeting
+        )
+        problem = said.get("problem") or compare_protocols(said.get("protocol"))
+        if problem:
+            self._worker.stop()
+            where = sys.executable if self._interpreter is None else self._interpreter.python
+            self._hopeless = f"{self.name} cannot run in {where}: {problem}."
+            raise GaveUp(self._hopeless)
+        self._greeted = True
+
+    def _remaining(self) -> float:
+        return max(0.0, self._answer_by - time.monotonic())
+
+    def _over(self) -> bool:
+        return self._worker.ready() or self._remaining() == 0.0
+
+    def _worker_error(self, method: str, failure: CallFailure, where: str = "") -> Exception:
+        said = super()._worker_error(method, failure, where)
+        if type(said) is WorkerError and not failure.told and failure.missing and self._interpreter is not None:
+            why = f"the package '{failure.missing}' is not installed in {self._interpreter.python}"
+            return Unavailable(f"{self.name}: {why}. {self._interpreter.remedy}".rstrip())
+        return said
+
+
+def compare_protocols(spoken: object) -> str:
+    """Return what is wrong with a worker's protocol version, or an empty text if it equals ours."""
+    if spoken == PROTOCOL:
+        return ""
+    other = "does not say which version of the protocol it speaks" if spoken is None else f"speaks version {spoken}"
+    return f"it {other}, this process version {PROTOCOL}: another version of embodied-rl runs there. Use one for both"

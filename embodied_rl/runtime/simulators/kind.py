@@ -1,0 +1,169 @@
+"""Build simulators from a `sim` node, in this process or a worker, in this Python environment or another."""
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import Plan, SimNode
+from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.runtime.processes.remote import RemoteSimulator
+from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.simulators import python_environments
+
+DESCRIBED = "embodied_rl.runtime.processes.worker:DescribedSimulator"
+
+PATIENT = Plan(start_timeout=1800.0, call_timeout=1800.0)
+"""Deadlines of whoever has no plan and nothing else to do: some simulators take minutes to start, or to reset many."""
+
+_specs: dict[tuple[str, str, str], SimulatorSpec] = {}
+"""What other environments said of a simulator with such options; asking takes seconds."""
+
+
+@dataclass(frozen=True)
+class SimulatorKind:
+    """A configured simulator that is not built yet.
+
+    Attributes:
+        node: the `sim` node of the configuration.
+        simulator: the plug-in's class.
+        options: an instance of the plug-in's `Config`.
+        interpreter: the Python environment of the simulator; None for the current environment.
+    """
+
+    node: SimNode
+    simulator: type[Any]
+    options: Any
+    interpreter: Interpreter | None = None
+
+    @staticmethod
+    def find(node: SimNode) -> "SimulatorKind":
+        """Find the plug-in that a node names, and its Python environment.
+
+        Raises:
+            UserError: the plug-in, a key or the interpreter does not exist.
+        """
+        simulator, options = plugins.configure_plugin("sims", node, "sim")
+        return SimulatorKind(node, simulator, options, python_environments.find_interpreter(node))
+
+    @property
+    def spec(self) -> SimulatorSpec:
+        """Return the spec of the simulator without building it.
+
+        Raises:
+            Unavailable: a package, or something else that the simulator needs, is not installed.
+            UserError: the simulator does not accept the options.
+        """
+        if self.interpreter is None:
+            return self.ask("spec_of")
+        key = (self.interpreter.python, plugins.find_path("sims", self.node.name), repr(self.options))
+        if key not in _specs:
+            _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker returns arrays on the host
+        return _specs[key]
+
+    def limit_environments(self, wanted: int) -> int:
+        """Return how many environments of this simulator there can be, `wanted` at most; a robot is one."""
+        most: int | None = getattr(self.simulator, "most_environments", None)
+        return wanted if most is None else min(wanted, most)
+
+    @property
+    def is_attended(self) -> bool:
+        """Return whether a human sets up each episode, so that none is repeated for a film alone."""
+        return getattr(self.simulator, "is_attended", lambda _: False)(self.options)
+
+    @property
+    def is_one_robot(self) -> bool:
+        """Return whether all simulators of this kind are one and the same robot, so that only one can be open."""
+        return getattr(self.simulator, "is_one_robot", lambda _: False)(self.options)
+
+    def ask(self, method: str) -> Any:
+        """Call a static method of the simulator's class with its options, in the simulator's Python environment.
+
+        Raises:
+            Unavailable: a package that the simulator needs is not installed.
+        """
+        if self.interpreter is not None:
+            described = {"factory": plugins.find_path("sims", self.node.name)}
+            name = f"simulator '{self.node.name}'"
+            with closing(self._process(DESCRIBED, described, name, PATIENT)) as handle:
+                return handle.submit("ask", method, self.options).result()
+        try:
+            return getattr(self.simulator, method)(self.options)
+        except ModuleNotFoundError as error:
+            raise self._missing(error) from None
+
+    def build(self, num_envs: int) -> Simulator:
+        """Build a simulator with blocking calls, in this process or in a worker of its Python environment."""
+        if self.interpreter is None:
+            return self._here(num_envs)
+        handle = self.worker(num_envs, f"simulator '{self.node.name}'", PATIENT)
+        return RemoteSimulator(handle, num_envs, self.simulator)
+
+    def inline(self, num_envs: int, name: str, plan: Plan | None = None) -> Handle:
+        """Return the handle of a simulator in this process, or of a worker if its Python environment differs."""
+        if self.interpreter is not None:
+            return self.worker(num_envs, name, plan or PATIENT)
+        return InlineHandle(partial(self._here, num_envs), name)
+
+    def worker(
+        self, num_envs: int, name: str, plan: Plan, runtime: Runtime | None = None, share: NodeShare | None = None
+    ) -> Handle:
+        """Return the handle of a simulator in its own process, with a plan's deadlines; by default on this machine."""
+        factory = plugins.find_path("sims", self.node.name)
+        return self._process(factory, {"config": self.options, "num_envs": num_envs}, name, plan, runtime, share)
+
+    def _here(self, num_envs: int) -> Simulator:
+        try:
+            return self.simulator(self.options, num_envs)
+        except ModuleNotFoundError as error:
+            raise self._missing(error) from None
+
+    def _process(
+        self,
+        factory: str,
+        kwargs: dict[str, Any],
+        name: str,
+        plan: Plan,
+        runtime: Runtime | None = None,
+        share: NodeShare | None = None,
+    ) -> Handle:
+        own = plugins.find_path("sims", self.node.name).partition(":")[0].partition(".")[0]
+        return (runtime or ThisMachine()).worker(
+            factory,
+            kwargs,
+            name=name,
+            deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
+            share=share or NodeShare(),
+            interpreter=self.interpreter,
+            packages=(own,),
+        )
+
+    def _missing(self, error: ModuleNotFoundError) -> Unavailable:
+        where = f"simulator '{self.node.name}' needs the package '{error.name}', which is not installed here."
+        return Unavailable(f"{where} {python_environments.describe_remedy(self.node.name)}")
+
+
+def make_handles(
+    kind: SimulatorKind,
+    plan: Plan,
+    num_envs: int,
+    purpose: str,
+    runtime: Runtime | None = None,
+    share: NodeShare | None = None,
+) -> list[Handle]:
+    """Make the simulators of one collector, slice by slice: `num_envs` environments in all; `runtime` starts workers.
+
+    Colocated: one simulator per slice, in this process, or in a worker if it needs another Python environment.
+    Split: each slice is divided over `plan.workers` workers.
+    """
+    if plan.allocation == "colocated":
+        each = num_envs // plan.slices
+        return [kind.inline(each, f"{purpose} simulator {part}", plan) for part in range(plan.slices)]
+    count = plan.slices * plan.workers
+    each = num_envs // count
+    return [kind.worker(each, f"{purpose} simulator {part}", plan, runtime, share) for part in range(count)]

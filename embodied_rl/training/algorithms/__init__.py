@@ -1,0 +1,7 @@
+"""The learning algorithms, one per file. `ALGORITHMS` is the entry point's table: name → "module:Class"."""
+
+ALGORITHMS = {
+    "ppo": "embodied_rl.training.algorithms.ppo:PPO",
+    "grpo": "embodied_rl.training.algorithms.grpo:GRPO",
+    "sft": "embodied_rl.training.algorithms.imitation.cloning:SFT",
+}

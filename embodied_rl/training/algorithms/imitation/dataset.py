@@ -1,0 +1,120 @@
+"""Cloning batches from a LeRobotDataset on disk, streamed in the units and under the names of an embodiment."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config.schema import SftConfig
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.training.algorithms.imitation.cloning import CloningBatch, SFTConfig
+from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
+
+if TYPE_CHECKING:
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+STATISTIC_ROWS = 100_000
+"""Frames whose states are read for statistics, evenly spaced, at most."""
+
+
+def open_dataset(folder: str) -> "closing[LeRobotDataset]":
+    """Return a context manager that gives the dataset in a folder and closes it afterwards.
+
+    Raises:
+        DatasetError: the folder holds no dataset, or a part of the dataset is missing.
+        Unavailable: the packages that read a dataset are not installed.
+    """
+    from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+
+    return closing(LeRobotDataset(folder))
+
+
+def check_stages(config: SftConfig, options: SFTConfig) -> None:
+    """Check that no stage is configured that needs a simulator's operator.
+
+    Raises:
+        UserError: one is.
+    """
+    if options.frames or options.steps:
+        raise UserError(
+            f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
+            "operators; set both to 0 and algo.finetune_steps=<steps>, as algo=sft_vla does."
+        )
+
+
+def match_dataset(dataset: "LeRobotDataset", embodiment: Embodiment) -> dict[str, str]:
+    """Return the dataset's camera for each camera of an embodiment, after checking state and actions, too.
+
+    Raises:
+        UserError: a camera, the state or the actions of the dataset do not fit.
+    """
+    robot = {"state": len(embodiment.state_names), "action": len(embodiment.action_names)}
+    for what, column in (("state", "observation.state"), ("action", "action")):
+        row = dataset.column(column, np.zeros(1, np.int64)).reshape(1, -1)
+        if row.shape[1] != robot[what]:
+            raise UserError(
+                f"dataset={dataset.folder} has {row.shape[1]} {what} entries, the simulator {robot[what]}: "
+                "choose the simulator (or the settings of it) that the dataset was recorded with."
+            )
+    return match_cameras(dataset.cameras, embodiment)
+
+
+def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
+    """Read the dataset's states [m, S], for statistics."""
+    rows = np.unique(np.linspace(0, len(dataset) - 1, min(len(dataset), STATISTIC_ROWS)).astype(np.int64))
+    return dataset.column("observation.state", rows).reshape(len(rows), -1).astype(np.float32)
+
+
+def stream_batches(
+    dataset: "LeRobotDataset",
+    embodiment: Embodiment,
+    network: FlowBackbone,
+    batch: int,
+    seed: int,
+    kept: NDArray[np.bool_] | None = None,
+    prefix: int = 0,
+) -> Iterator[CloningBatch]:
+    """Yield batches without end, in an order drawn from the seed, of the frames that are kept, bool [frames].
+
+    A dataset's actions are those that were executed, so that they are their own prefixes, of up to `prefix` actions.
+
+    Raises:
+        UserError: a camera, a state or an action of the dataset does not fit the embodiment.
+    """
+    from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
+
+    names = match_dataset(dataset, embodiment)
+    for samples in SampleStream(dataset, batch, network.spec.horizon, Shuffle(seed=seed), kept=kept):
+        seen = _renamed(samples.observation, names)
+        actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
+        given = ExecutedPrefix(actions, torch.zeros(len(actions), dtype=torch.int64), prefix) if prefix else None
+        yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding), given)
+
+
+def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
+    """Return the dataset's camera for each camera of the embodiment: that of the same name, or of the view's name.
+
+    Raises:
+        UserError: the dataset has neither camera.
+    """
+    found: dict[str, str] = {}
+    for camera, view in zip(embodiment.cameras, embodiment.seen_as, strict=True):
+        name = next((name for name in (camera, view) if name in known), None)
+        if name is None:
+            raise UserError(
+                f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
+                "Say which is which with policy.cameras, or choose another dataset."
+            )
+        found[camera] = name
+    return found
+
+
+def _renamed(observation: Observation, names: Mapping[str, str]) -> Observation:
+    return replace(observation, images={camera: observation.images[name] for camera, name in names.items()})

@@ -1,0 +1,155 @@
+"""Choose the allocation of a training run from its configuration, the stage costs and the resources."""
+
+import hashlib
+import json
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from embodied_rl.assembly import build
+from embodied_rl.config.freeze import thaw_config
+from embodied_rl.config.schema import Plan, TrainConfig
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.version import __version__
+from embodied_rl.runs import provenance
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.training.planner.allocation import Allocation, Order
+from embodied_rl.training.planner.costs import CostFile
+from embodied_rl.training.planner.model import Workload
+from embodied_rl.training.planner.resources import Resources
+from embodied_rl.training.planner.search import Candidate, Choice, choose_allocation, predict_candidate
+
+LOSS = 0.05
+"""Share of an iteration that a prescribed plan may lose before it is worth a word."""
+
+_PACKAGES = ("torch", "numpy", "mujoco")
+
+
+def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
+    """Predict every allocation for a run, and choose one; consider ready order only if `plan.order` asks for it.
+
+    Raises:
+        UserError: no allocation is feasible.
+    """
+    orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
+    return choose_allocation(
+        measured.costs, resources, make_workload(config), group_size=find_group_size(config), orders=orders
+    )
+
+
+def choose_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
+    """Return the configured plan as the choice, with the other allocations as alternatives.
+
+    Raises:
+        UserError: the configured plan does not fit in memory.
+    """
+    mine = predict_configured(config, measured, resources)
+    assert mine is not None, "a plan is configured"
+    if mine.prediction is None:
+        raise UserError(f"plan: {mine.allocation} {mine.why_not}. Try plan=auto, or fewer environments (sim.num_envs).")
+    try:
+        free = decide_plan(config, measured, resources)
+    except ValueError:  # nothing else is feasible
+        return Choice(mine, ())
+    return Choice(mine, tuple(each for each in (free.best, *free.others) if each.allocation != mine.allocation))
+
+
+def describe_loss(found: Choice) -> str | None:
+    """Return a warning if an alternative is predicted to be faster than the choice by more than `LOSS`, else None."""
+    mine = found.best.prediction
+    rivals = [each for each in found.others if each.prediction is not None]
+    if mine is None or not rivals or (best := rivals[0].prediction) is None:
+        return None
+    slower = 1 - best.seconds / mine.seconds
+    if slower <= LOSS:
+        return None
+    return (
+        f"Another plan is predicted to be faster: {found.best.allocation} takes {mine.seconds:.2f} s an iteration, "
+        f"{rivals[0].allocation} {best.seconds:.2f} s, {slower:.0%} less. plan=auto takes the faster one."
+    )
+
+
+def predict_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Candidate | None:
+    """Predict the configured plan; None if `plan.allocation` is auto, or if the resources are accelerators."""
+    plan = config.plan
+    if plan.allocation == "auto" or resources.devices:
+        return None
+    workers = plan.workers if plan.allocation == "split" else 0
+    allocation = Allocation(
+        plan.allocation, plan.ranks, workers, plan.slices, plan.order, count_rollout_workers(config)
+    )
+    return predict_candidate(measured.costs, allocation, resources, make_workload(config))
+
+
+def to_plan(chosen: Allocation, asked: Plan) -> Plan:
+    """Convert an allocation of cores to a plan; take all other settings, such as deadlines, from `asked`."""
+    assert chosen.mode != "hybrid", "on cores there is no such mode"
+    return replace(
+        asked,
+        allocation=chosen.mode,
+        ranks=chosen.ranks,
+        slices=chosen.slices,
+        workers=max(1, chosen.workers),
+        order=chosen.order,
+        rollout_workers=chosen.rollout_workers or asked.rollout_workers,
+    )
+
+
+def count_rollout_workers(config: TrainConfig) -> int:
+    """Return the number of rollout workers: by default that of ranks, or 0 if `mode` is sync."""
+    asked = config.plan.rollout_workers
+    return asked if asked is not None else config.plan.ranks if config.mode != "sync" else 0
+
+
+def make_workload(config: TrainConfig) -> Workload:
+    """Return a run's workload: N environments, T decisions of each in a rollout, and how far collectors run ahead."""
+    needs = build.find_method(config.algo).needs
+    segments = config.segments if config.mode == "stream" else 1
+    work = Workload(
+        config.sim.num_envs,
+        config.train.decisions,
+        config.staleness if config.mode == "async" else 0,
+        segments,
+        early=1 / needs.epochs,
+    )
+    if not needs.fresh_episodes:
+        return work
+    spec = SimulatorKind.find(config.sim).spec
+    _, embodiment = build.build_backbone(config.policy, spec)
+    return replace(work, decisions=-(-spec.horizon // embodiment.executed) * segments)
+
+
+def find_group_size(config: TrainConfig) -> int:
+    """Return the number of environments of a group, which one simulator must hold."""
+    return build.find_method(config.algo).needs.group_size
+
+
+def summarise_choice(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:
+    """Return a choice with its inputs and alternatives, as plain values."""
+    return {
+        "chosen": asdict(choice.best),
+        "others": [asdict(item) for item in choice.others],
+        "workload": asdict(work),
+        "resources": asdict(resources),
+        "costs": asdict(measured.costs),
+        "about": dict(measured.about),
+        "spread": dict(measured.spread),
+    }
+
+
+def find_cost_file(config: TrainConfig) -> Path:
+    """Return the path of the cost file of such a run on this machine; its name hashes all that the costs depend on."""
+    packages = provenance.list_package_versions()
+    depends = {
+        "version": __version__,
+        "packages": {name: packages.get(name) for name in _PACKAGES},
+        "hardware": provenance.describe_hardware(),
+        "sim": thaw_config(config.sim),
+        "policy": thaw_config(config.policy),
+        "algo": thaw_config(config.algo),
+        "decisions": config.train.decisions,
+    }
+    digest = hashlib.sha256(json.dumps(depends, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return root / "embodied-rl" / "costs" / f"{config.sim.name}_{digest}.json"

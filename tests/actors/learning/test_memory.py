@@ -1,0 +1,176 @@
+"""Bytes counted from shapes, against torch's profiler, what autograd saves, the real optimiser, and closed forms."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+pytest.importorskip("transformers")
+
+from embodied_rl.actors.learning import memory_budget, update_memory
+from embodied_rl.actors.learning.memory_budget import LiveBytes, measure_peak
+from embodied_rl.actors.learning.optimiser import Optimiser
+from embodied_rl.actors.learning.update_memory import UpdateMemory, count_update
+from embodied_rl.benchmarks import networks
+from embodied_rl.benchmarks.networks import TINY
+from embodied_rl.runtime.ranks.collective import Ranks
+
+ROWS = 24
+ERROR = 0.01
+
+
+def real(policy: str, train: str, saving: bool = False):
+    """An actor that learns, with gradients of an earlier micro-batch, and a trace of what it keeps."""
+    laid_out = networks.lay_out(policy, TINY, train=train, gradient_checkpointing=saving)
+    actor = networks.fill_actor(laid_out, "cpu")
+    for parameter in actor.parameters():
+        parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+    return actor, networks.make_traces(actor, networks.make_inputs(actor, ROWS))[actor.keep]
+
+
+def allocated(work: Callable[[], object]) -> int:
+    """Peak of what torch's allocator handed out meanwhile, by its profiler."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        work()
+    assert profiler.profiler is not None
+    events = profiler.profiler.kineto_results.events()
+    changes = sorted((event.start_ns(), event.nbytes()) for event in events if event.name() == "[memory]")
+    now = most = 0
+    for _, change in changes:
+        now += change
+        most = max(most, now)
+    return most
+
+
+@pytest.mark.parametrize(
+    ("policy", "train", "saving"),
+    [("pi0", "full", False), ("pi0", "expert", False), ("pi05", "expert", True), ("pi05", "full", True)],
+)
+def test_the_peak_of_an_update_is_what_the_allocator_gives_out(policy: str, train: str, saving: bool) -> None:
+    """Counted without memory from other numbers of rows, within 1 %."""
+    actor, trace = real(policy, train, saving)
+    work = partial(update_memory.evaluate_and_differentiate, actor, trace)
+    work()
+    counted = count_update(networks.lay_out(policy, TINY, train=train, gradient_checkpointing=saving))
+    assert counted.peak(ROWS) == pytest.approx(allocated(work), rel=ERROR)
+
+
+def test_gradient_checkpointing_is_smaller_and_a_kept_prefix_smaller_still() -> None:
+    rows = {
+        (train, saving): count_update(
+            networks.lay_out("pi0", TINY, train=train, gradient_checkpointing=saving)
+        ).row_bytes
+        for train in ("full", "expert")
+        for saving in (False, True)
+    }
+    assert rows["full", True] < 0.8 * rows["full", False] and rows["expert", True] < 0.8 * rows["expert", False]
+    assert rows["expert", False] < 0.5 * rows["full", False]
+
+
+def test_what_autograd_saves_is_alive_after_the_forward_pass() -> None:
+    """The part of the peak that waits for the backward pass: storages seen by `saved_tensors_hooks`, weights aside."""
+    actor, trace = real("pi0", "full")
+    known = {parameter.untyped_storage().data_ptr() for parameter in actor.parameters()}
+    known |= {value.untyped_storage().data_ptr() for value in trace.values()}
+    saved: dict[int, tuple[Tensor, int]] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in known:
+            saved[storage.data_ptr()] = (tensor, storage.nbytes())
+        return tensor
+
+    with LiveBytes() as live, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        found = actor.evaluate(trace)
+    total = sum(size for _, size in saved.values())
+    assert found.log_prob.requires_grad and total > 0
+    assert total <= live.now == pytest.approx(total, rel=0.02)
+
+
+def test_live_bytes_of_simple_work() -> None:
+    """[250] float32 is 1000 bytes; views and what was there before count nothing; the peak outlasts what it counted."""
+    before = torch.zeros(250)
+
+    def work() -> None:
+        first = before + 1
+        view = first[10:].view(-1, 5)
+        second = torch.cat([first, view.flatten()])
+        del first, view
+        before.mul_(2)
+        second.add_(1)
+
+    assert measure_peak(work) == 1000 + 1960
+    with LiveBytes() as live:
+        one = before * 2
+        assert live.now == 1000
+        del one
+        assert live.now == 0 and live.peak == 1000
+
+
+def test_moments_and_gradients_are_those_of_the_optimiser() -> None:
+    actor, trace = real("pi0", "expert")
+    counted = count_update(networks.lay_out("pi0", TINY, train="expert"))
+    optimiser = Optimiser(actor.parameter_groups(), {"actor": 1e-4, "critic": 1e-4}, grad_clip=1.0)
+    update_memory.evaluate_and_differentiate(actor, trace)
+    assert any(parameter.grad is not None and parameter.grad.any() for parameter in actor.parameters())
+    optimiser.step(Ranks())
+    moments = [value for name, value in optimiser.state().items() if "exp_avg" in name]
+    assert counted.moments == sum(value.nbytes for value in moments)
+    assert counted.gradients == sum(p.grad.nbytes for p in actor.parameters() if p.grad is not None)
+    assert counted.weights == sum(value.nbytes for value in actor.state_dict().values()) - buffers(actor)
+    assert counted.recorded == sum(value[0].nbytes for value in trace.values())
+
+
+def test_adam_on_an_accelerator_copies_what_learns_once() -> None:
+    """By the implementation that torch takes there; the first step makes the moments."""
+    weights = [torch.zeros(300, 50), torch.zeros(700)]
+    for weight in weights:
+        weight.grad = torch.ones_like(weight)
+    adam = torch.optim.Adam(weights, foreach=True)
+    adam.step()
+    assert measure_peak(adam.step) == pytest.approx(4 * (300 * 50 + 700), rel=0.01)
+
+
+def test_the_largest_micro_batch() -> None:
+    """100 held, 20 for Adam's step; micro-batches of 5 + 8 a row, from 11 rows on 12 a row; 2 of the trace."""
+    peaks = ((1, 13), (11, 93), (21, 213), (31, 333))
+    found = UpdateMemory(weights=60, gradients=10, moments=30, step=20, peaks=peaks, recorded=2)
+    assert found.held == 100 and found.row_bytes == 14
+    assert [found.peak(rows) for rows in (0, 1, 3, 11, 12, 31, 41)] == [5, 13, 29, 93, 105, 333, 453]
+    assert [found.needed(rows) for rows in (0, 1, 2)] == [120, 120, 125]
+    assert [found.most_rows(size) for size in (119, 120, 124, 125, 134, 135, 228, 229)] == [0, 1, 1, 2, 2, 3, 11, 12]
+    assert found.most_rows(100 + 453 + 82) == 41
+
+
+def test_products_in_bfloat16_make_copies_of_the_weights_once() -> None:
+    """A micro-batch's peak has a part that does not depend on its rows; without autocast there is next to none."""
+    exact, mixed = (count_update(networks.lay_out("pi0", TINY, train="expert"), autocast=way) for way in (False, True))
+    assert mixed.row_bytes < exact.row_bytes and mixed.peak(0) > 0.4 * mixed.gradients / 2
+    assert exact.peak(0) < 0.1 * exact.gradients
+
+
+def test_nothing_of_full_size_is_allocated() -> None:
+    """Weights of more than 12 GB are counted in a process that takes less than a megabyte for it."""
+    laid_out = networks.lay_out("pi0", networks.FULL, train="expert")
+    found: list[UpdateMemory] = []
+    assert allocated(lambda: found.append(count_update(laid_out))) < 1e6
+    assert found[0].weights > 12e9
+
+
+def buffers(actor: torch.nn.Module) -> int:
+    state, named = actor.state_dict(), dict(actor.named_parameters())
+    return sum(value.nbytes for name, value in state.items() if name not in named)
+
+
+def test_as_many_rows_as_memory_allows() -> None:
+    """A row takes 400 bytes beside 1,000 that are always there; nothing is asked for beyond the rows there are."""
+
+    def work(rows: int) -> list[torch.Tensor]:
+        return [torch.zeros(1000, dtype=torch.uint8), torch.zeros(rows, 100)]
+
+    assert memory_budget.find_affordable_rows(work, 50, budget=1000 + 400 * 20) == 20
+    assert memory_budget.find_affordable_rows(work, 50, budget=1e9) == 50
+    assert memory_budget.find_affordable_rows(work, 50, budget=0) == 1
+    assert memory_budget.find_affordable_rows(work, 1, budget=0) == 1

@@ -1,0 +1,123 @@
+"""A robot whose driver went away and came back elsewhere is not taken back to where it was."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.deployment.bridge.running import Bridge
+from embodied_rl.deployment.execution.tick import Mode, State
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from tests.support.robots import change_robot, describe_policy
+from tests.support.transports import START_NS
+
+TICK_NS = 10_000_000
+
+
+class StayingPolicy:
+    """Wants the arm to stay where it sees it."""
+
+    def __init__(self, robot: RobotDescription) -> None:
+        self.spec, self.version, self.deadline = describe_policy(robot), 1, 1.0
+
+    def infer(self, observation: Any, keys: Any = None, *others: Any, **more: Any) -> Any:
+        return np.tile(observation.state.astype(np.float32)[:, None], (1, self.spec.horizon, 1))
+
+    def close(self) -> None: ...
+
+
+@dataclass
+class ArmBench:
+    """An arm that is commanded in positions, and its bridge, by a clock that the test turns."""
+
+    robot: RobotDescription
+    now_ns: int = START_NS
+    place: float = 0.1
+    """Of all joints, in rad."""
+    talks: bool = True
+    commands: list[np.ndarray] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        bus = Bus(lambda: self.now_ns)
+        self.node = InProcessTransport(bus, "driver")
+        topic, command = self.robot.topics["joints"], self.robot.command
+        self._joints = self.node.create_publisher(topic.name, topic.type_name, topic.qos)
+        self.node.create_subscription(command.name, command.type_name, command.qos, self._note)
+        config = BridgeConfig("arm", "ws://in-process", patience=0.2, requests=2, instruction="stay")
+        node, seconds = InProcessTransport(bus, "policy_bridge"), lambda: (self.now_ns - START_NS) / 1e9
+        self.bridge = Bridge(config, self.robot, node, StayingPolicy(self.robot), seconds, threads=False)  # pyright: ignore[reportArgumentType]
+
+    def run(self, seconds: float) -> None:
+        """Let time pass; where the driver talks, it says where the arm is, with a little noise."""
+        for tick in range(round(seconds * 100)):
+            self.now_ns += TICK_NS
+            if self.talks:
+                self._say(tick)
+            self.bridge.node.spin_once()
+            if (controller := self.bridge.controller) is not None:
+                if (made := controller.tick()) is not None:
+                    self.bridge.publish(made)
+                self.bridge.report(at_once=True)
+            self.node.spin_once()
+
+    def _say(self, tick: int) -> None:
+        names = [entry.target for entry in self.robot.actions]
+        noise = 1e-5 * (tick % 7)
+        sec, nanosec = divmod(self.now_ns, 1_000_000_000)
+        position = np.full(len(names), self.place + noise)
+        header = {"stamp": {"sec": sec, "nanosec": nanosec}}
+        self._joints.publish(
+            self.node.messages.make("sensor_msgs/msg/JointState", header=header, name=names, position=position)
+        )
+
+    def _note(self, message: Any, received_ns: int, source_ns: int) -> None:
+        self.commands.append(np.array(message.data))
+
+
+@pytest.fixture
+def arm(tmp_path: Path) -> ArmBench:
+    robot = change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop"})
+    made = ArmBench(replace(robot, operator=replace(robot.operator, deadman="")))
+    made.run(0.3)
+    made.bridge.prepare()
+    made.run(1.0)
+    assert made.bridge.core.mode == Mode.RUN
+    np.testing.assert_allclose(made.commands[-1], 0.1, atol=1e-3)
+    return made
+
+
+def test_commands_end_with_the_driver_and_begin_where_the_arm_is_then(arm: ArmBench) -> None:
+    arm.talks = False
+    arm.run(2.0)
+    arm.commands.clear()
+    arm.run(1.0)
+    assert arm.commands == [], "nobody knows where the arm is"
+    assert "joints: no message for" in arm.bridge.describe()["why"]
+    arm.place, arm.talks = 0.9, True
+    arm.run(1.0)
+    np.testing.assert_allclose(arm.commands, 0.9, atol=1e-2)
+    assert arm.bridge.core.mode == Mode.RUN, "the policy goes on"
+
+
+def test_a_short_silence_ends_no_commands(arm: ArmBench) -> None:
+    arm.talks = False
+    arm.run(0.5)
+    arm.commands.clear()
+    arm.run(0.3)
+    assert len(arm.commands) == 30
+    assert arm.bridge.core.state == State.ACTIVE
+
+
+def test_an_arm_that_was_to_hold_holds_when_it_is_back(arm: ArmBench) -> None:
+    assert arm.bridge.controller is not None
+    arm.bridge.controller.hold()
+    arm.run(0.2)
+    arm.talks = False
+    arm.run(2.0)
+    arm.talks = True
+    arm.run(1.0)
+    assert arm.bridge.core.state == State.ACTIVE and arm.bridge.core.mode == Mode.HOLD

@@ -1,0 +1,277 @@
+"""The bridge in real time by a clock that the test turns: what makes the robot hold, and that it stops by a ramp."""
+
+import json
+import time
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.benchmarks.trials.conducting import list_reasons
+from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.deployment.bridge.inbox import Inbox
+from embodied_rl.deployment.bridge.pacing import read_seconds
+from embodied_rl.deployment.bridge.parts import make_core_settings
+from embodied_rl.deployment.execution.operator_device import OperatorDevice
+from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.interfaces.sim import Episode
+from tests.deployment.bridge.test_activation import ROBOT, SPEC, StillPolicy
+from tests.support.bridging import RealTimeBench
+from tests.support.transports import START_NS
+
+
+class MovingPolicy(StillPolicy):
+    """Moves the tool to the left, and closes the gripper."""
+
+    def infer(self, observation: Any, keys: Any = None, *others: Any, **more: Any) -> Any:
+        super().infer(observation)
+        return np.tile(np.array([0.0, 0.004, 0.0, -1.0], np.float32), (1, SPEC.horizon, 1))
+
+
+@pytest.fixture
+def bench() -> RealTimeBench:
+    made = RealTimeBench(MovingPolicy())
+    made.prepare()
+    made.run(0.4)
+    np.testing.assert_allclose(made.speeds, [0, 0.05, 0], atol=1e-6)
+    return made
+
+
+def is_still(bench: RealTimeBench) -> bool:
+    return bool((bench.speeds == 0).all())
+
+
+def assert_ramped(bench: RealTimeBench) -> None:
+    """No command changed faster than the robot's limits allow."""
+    speeds = np.array(bench.commands)[:, :3]
+    limits = ROBOT.limits.list_values("acceleration")[:3]
+    assert (np.abs(np.diff(speeds, axis=0)) * ROBOT.command_hz <= np.array(limits) * (1 + 1e-6)).all()
+
+
+def test_a_policy_that_fails_is_a_reason_to_hold_and_no_crash(bench: RealTimeBench) -> None:
+    bench.policy.raises = NoPolicyAnswer("the server is away")
+    bench.run(1.0)
+    assert is_still(bench)
+    assert bench.bridge.describe()["mode"] == "run"
+    assert "the server is away" in bench.why
+    assert_ramped(bench)
+    bench.policy.raises = None
+    bench.run(1.0)
+    np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
+    assert "away" not in bench.why
+
+
+def test_the_emergency_stop_latches(bench: RealTimeBench) -> None:
+    bench.say("/estop", "std_msgs/msg/Bool", "latched", data=True)
+    bench.run(0.5)
+    assert is_still(bench)
+    assert bench.bridge.describe()["mode"] == "estop"
+    bench.say("/estop", "std_msgs/msg/Bool", "latched", data=False)
+    bench.run(0.5)
+    assert is_still(bench)
+    assert "emergency stop" in bench.why
+    assert_ramped(bench)
+
+
+WITH_BUTTONS = replace(
+    ROBOT,
+    operator=replace(
+        ROBOT.operator,
+        deadman="/deadman",
+        deadman_timeout_s=0.2,
+        teleop="/joy",
+        teleop_type="sensor_msgs/msg/Joy",
+        label="/label",
+        device=OperatorDevice(estop=0, reset=1, hold=2, run=3),
+    ),
+)
+
+
+def press(bench: RealTimeBench, *buttons: int) -> None:
+    """Press buttons of a joystick and release them."""
+    for down in (buttons, ()):
+        pressed = np.array([int(each in down) for each in range(4)], np.int32)
+        bench.say("/joy", "sensor_msgs/msg/Joy", "sensor_data", axes=np.zeros(0, np.float32), buttons=pressed)
+        bench.run(0.05)
+
+
+@pytest.mark.parametrize("how", ["stop", "hold", "label"])
+def test_who_stops_a_policy_before_it_began_is_not_overruled(how: str) -> None:
+    bench = RealTimeBench(MovingPolicy(), {"deadman": True}, description=WITH_BUTTONS)
+    bench.prepare()
+    press(bench)
+    bench.run(0.2)
+    assert bench.bridge.describe()["mode"] == "hold", "the dead man's switch is released"
+    if how == "label":
+        bench.say("/label", "std_msgs/msg/String", "command", data="abort")
+        bench.run(0.05)
+    else:
+        press(bench, {"stop": 0, "hold": 2}[how])
+        press(bench, 1)
+    for _ in range(3):
+        bench.say("/deadman", "std_msgs/msg/Bool", "deadman", data=True)
+        bench.run(0.1)
+    assert bench.bridge.describe()["mode"] == "hold"
+    assert (np.array(bench.commands)[:, :3] == 0).all()
+    bench.say("/deadman", "std_msgs/msg/Bool", "deadman", data=True)
+    press(bench, 3)
+    assert bench.bridge.describe()["mode"] == "run", "the operator asked for it"
+
+
+def test_an_emergency_stop_is_released_by_each_who_pressed_it() -> None:
+    bench = RealTimeBench(MovingPolicy(), description=WITH_BUTTONS)
+    bench.prepare()
+    press(bench)
+    bench.run(0.2)
+    assert bench.bridge.describe()["mode"] == "run"
+    first, second = (bench.node.create_publisher("/estop", "std_msgs/msg/Bool", "latched") for _ in range(2))
+
+    def say_and_reset(*said: tuple[Any, bool]) -> str:
+        for publisher, pressed in said:
+            publisher.publish(bench.node.messages.make("std_msgs/msg/Bool", data=pressed))
+        press(bench, 1)
+        return bench.bridge.describe()["mode"]
+
+    assert say_and_reset((first, True), (second, False)) == "estop"
+    assert "/estop: the emergency stop is pressed by /operator, and released there" in bench.why
+    assert say_and_reset((second, True)) == "estop"
+    assert say_and_reset((first, False)) == "estop"
+    first.close()
+    assert say_and_reset((second, False)) == "hold"
+    assert "/estop" not in bench.why
+
+
+def test_an_emergency_stop_is_reset_while_an_episode_waits_for_it() -> None:
+    bench = RealTimeBench(MovingPolicy(), {"episodes": True}, description=WITH_BUTTONS)
+    bench.prepare()
+    ask_for_episode(bench, 1)
+    press(bench)
+    press(bench, 0)
+    assert bench.bridge.describe()["mode"] == "estop"
+    ask_for_episode(bench, 2)
+    assert "the emergency stop is latched. Release the button, then reset" in bench.why
+    press(bench, 1)
+    bench.run(0.2)
+    assert bench.bridge.describe()["mode"] == "run"
+
+
+def ask_for_episode(bench: RealTimeBench, index: int) -> None:
+    asked = {"index": index, "task": 0, "seed": 3, "initial_state": None, "split": "train"}
+    bench.say("/simulation/reset", "std_msgs/msg/String", "latched", data=json.dumps(asked))
+    bench.run(0.2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        ({"cameras": "dead"}, "front"),
+        ({"cameras": "frozen"}, "front"),
+        ({"states": "nan"}, "tool"),
+        ({"states": "delayed", "delay": 0.5}, "joints"),
+    ],
+    ids=["dead camera", "frozen camera", "no numbers", "late states"],
+)
+def test_senses_that_fail_make_it_hold_and_it_goes_on_when_they_are_back(
+    bench: RealTimeBench, fault: dict[str, Any], said: str
+) -> None:
+    bench.robot.set_faults(FaultsNode(**fault))
+    bench.run(1.2)
+    assert is_still(bench)
+    assert said in bench.why
+    bench.robot.set_faults(FaultsNode())
+    bench.run(2.0)
+    np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
+    assert_ramped(bench)
+
+
+def test_a_bridge_that_was_stopped_for_longer_than_the_robots_timeout_goes_on_from_rest(bench: RealTimeBench) -> None:
+    count = len(bench.commands)
+    bench.run(2.0, stopped=True)
+    assert len(bench.commands) == count
+    bench.run(0.3)
+    assert len(bench.commands) == count and "no command was given for 2." in bench.why
+    bench.run(1.0)
+    bench.commands = bench.commands[count:]
+    assert (bench.commands[0][:3] == 0).all()
+    assert_ramped(bench)
+    np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
+    assert bench.bridge.describe()["mode"] == "run" and "no command" not in bench.why
+
+
+@pytest.mark.parametrize(
+    ("robot", "changes", "lockstep", "lost_s"),
+    [
+        ("tabletop", {}, False, 0.1),
+        ("tabletop", {}, True, None),
+        ("mobile_base", {}, False, 0.5),
+        ("ur5e", {}, False, 0.1),
+        ("mobile_base", {"timeout_s": 0.0}, False, None),
+    ],
+    ids=["its file says", "time stands still", "of its driver", "stays at its last command", "goes on"],
+)
+def test_when_a_robot_has_stopped_by_itself_follows_from_its_file(
+    robot: str, changes: dict[str, float], lockstep: bool, lost_s: float | None
+) -> None:
+    known = load_robot(robot)
+    known = replace(known, command=replace(known.command, **changes))
+    inbox = Inbox(InProcessTransport(Bus(lambda: START_NS)), known, lambda: 0.0)
+    config = BridgeConfig(robot, "ws://in-process", lockstep=lockstep)
+    assert make_core_settings(known, config, inbox).lost_s == lost_s
+
+
+def test_the_bridges_clock_goes_on_while_the_machine_is_suspended() -> None:
+    before = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert before <= read_seconds() <= time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def test_leaving_brings_the_robot_to_rest_first(bench: RealTimeBench) -> None:
+    controller = bench.bridge.controller
+    assert controller is not None
+    left = controller.leave()
+    assert not left
+    bench.run(0.5)
+    assert controller.leave()
+    assert is_still(bench)
+    assert_ramped(bench)
+    count = len(bench.commands)
+    bench.run(0.2)
+    assert len(bench.commands) == count
+
+
+def test_a_dry_run_publishes_nothing_but_its_status() -> None:
+    bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
+    bench.prepare()
+    bench.run(0.5)
+    assert bench.bridge.describe()["mode"] == "run"
+    assert bench.commands == []
+    mine = {each.topic for each in bench.bus.publishers if each.transport.node == "policy_bridge"}
+    assert mine == {"/policy_bridge/status", "/policy_bridge/steps"}
+    assert not [each for each in bench.bus.publishers if each.topic == "/policy_bridge/steps" and each.past]
+
+
+def test_an_episode_that_is_asked_for_begins_with_an_empty_plan_and_ends_with_its_outcome() -> None:
+    bench = RealTimeBench(MovingPolicy(), {"episodes": True})
+    bench.prepare()
+    bench.run(0.3)
+    assert bench.commands == []
+    asked = {"index": 4, "task": 0, "seed": 3, "initial_state": None, "split": "train"}
+    bench.say("/simulation/reset", "std_msgs/msg/String", "latched", data=json.dumps(asked))
+    bench.run(0.5)
+    assert bench.robot.episode == Episode(4, 0, 3)
+    assert bench.bridge.describe()["episode"] == 4
+    assert len(bench.commands) > 30
+    bench.run(5.0)  # its time limit
+    assert bench.robot.robot.outcome is not None
+    assert bench.bridge.describe()["waiting"]
+    count = len(bench.commands)
+    bench.run(0.2)
+    assert len(bench.commands) == count
+
+
+def test_reasons_are_told_apart_by_words_and_not_by_times() -> None:
+    said = "waiting for the first chunk; the policy has not answered for 0.02 s; the policy has not answered for 0.03 s"
+    assert list_reasons(said) == ["waiting for the first chunk", "the policy has not answered"]

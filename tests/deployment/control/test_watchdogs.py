@@ -1,0 +1,101 @@
+"""The watchdogs one by one: what trips them, and when they let go."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from embodied_rl.deployment.control.freshness import FreshnessGate
+from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
+from embodied_rl.deployment.control.watchdogs import LoopWatch, PictureWatch, TrackingWatch, Trip
+from embodied_rl.deployment.execution.tick import Stream
+from embodied_rl.interfaces.errors import UserError
+from tests.support.control_loop import TOOL, make_settings
+
+
+def test_a_reason_holds_until_it_was_absent_for_the_settling_time() -> None:
+    trip = Trip(0.5)
+    assert [trip.update(now, "blind" if now in (1.0, 1.25) else "") for now in (0.5, 1.0, 1.125, 1.25)] == [
+        "", "blind", "blind; well for less than 0.5 s", "blind",
+    ]  # fmt: skip
+    assert trip.update(1.74, "") and not trip.update(1.75, "") and not trip.update(0.0, "")
+    trip.update(5.0, "blind")
+    trip.restart(1.0)  # the clock went back
+    assert trip.update(1.4, "") and not trip.update(1.5, "")
+
+
+def test_a_late_loop_and_a_clock_that_cannot_be_are_noticed() -> None:
+    watch = LoopWatch(0.1)
+    said = [watch.update(now) for now in (5.0, 5.09, 5.3, 5.31, 4.0, 4.01, 4.01, 4.01, 4.01, 4.01, 4.02)]
+    words = [each.split(":")[0] for each, _ in said]
+    assert words[:6] == ["", "", "the loop was late", "", "the clock went back by 1.310 s", ""]
+    assert words[6:] == ["", "", "the clock stands still", "the clock stands still", ""]
+    assert [back for _, back in said].index(True) == 4 and (watch.overruns, watch.jumps) == (1, 2)
+    watch.forget()
+    assert watch.update(0.0) == ("", False)
+
+
+def test_a_position_that_is_not_followed_trips() -> None:
+    watch = TrackingWatch(make_settings(tracking_error=(np.inf, 0.1)))
+    assert watch.update(np.array([1.0, 0.0]), np.array([0.0, 0.09])) == ""
+    assert watch.update(np.array([1.0, 0.0]), np.array([0.0, -0.11])) == "elbow is 0.11 from its command, at most 0.1"
+
+
+def test_a_speed_that_is_not_followed_trips_and_a_followed_one_does_not() -> None:
+    settings = make_settings(TOOL, tracking_error=(0.05, 0.05, np.inf))
+    watch, blocked = TrackingWatch(settings), TrackingWatch(settings)
+    command, place = np.array([0.2, -0.2, 1.0]), np.array([0.0, 0.0, np.nan])
+    tripped = []
+    for tick in range(1, 100):
+        now = place + tick * settings.period_s * np.array([0.2, -0.2, 1.0])
+        assert watch.update(command, now) == ""
+        tripped.append(blocked.update(command, np.array([now[0], 0.0, np.nan])))
+    first = next(tick for tick, each in enumerate(tripped) if each)
+    assert 12 <= first < 17 and tripped[first].startswith("y is 0.05") and all(tripped[first:])
+    rest = [blocked.update(np.zeros(3), np.array([now[0], 0.0, np.nan])) for _ in range(150)]
+    assert rest[0] and not rest[-1]  # a robot that stands still does as it is commanded
+
+
+def test_a_picture_that_stays_while_the_robot_moves_is_frozen() -> None:
+    settings = make_settings(
+        streams=(StreamRule("joints", 0.1, True, measures=True), StreamRule("front", 0.2, True, sees=True))
+    )
+    gate = FreshnessGate(settings.streams, None, 0.5)
+    watch = PictureWatch(settings, gate.streams)
+    place, said = np.zeros(2), []
+    for tick in range(60):
+        now = 0.02 * tick
+        digest = b"moving" + bytes([tick if 20 <= tick < 30 else 0])
+        gate.observe({"front": Stream(tick + 1, now, digest)}, now)
+        place = place + (0.01 if tick >= 20 else 0.0)
+        said.append(watch.update(now, place.copy()))
+    assert said[:30] == [""] * 30  # at rest it may repeat
+    assert next(tick for tick, each in enumerate(said) if each) in range(40, 43)  # 0.2 s after the last new picture
+    assert "front: the same picture for 0.22 s, though the robot moved" in said
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"command_hz": 55.0}, "command_hz=55 must be a multiple of control_hz=10, such as 60"),
+        ({"command_hz": 5.0}, "must be a multiple"),
+        ({"control_hz": float("nan")}, "control_hz=nan must be above 0"),
+        ({"measured": (True,)}, "measured has 1 entries, and the robot's action 2"),
+        ({"tracking_error": (0.0, 1.0)}, "shoulder: tracking_error=0.0 must be above 0"),
+        ({"streams": (StreamRule("front", 0.1),)}, "Say which topic measures"),
+        (
+            {"limits": TOOL, "measured": (True, False, False), "keeps": (False,) * 3, "tracking_error": (1.0,) * 3},
+            "y is moved by its speed within a box -1…1, and nothing measures where it is",
+        ),
+        ({"streams": (StreamRule("a", 0.1, measures=True), StreamRule("a", 0.1))}, "a stands there twice"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
+    made: CoreSettings = make_settings()
+    with pytest.raises(UserError, match=words):
+        replace(made, **changes)
+
+
+def test_a_topic_has_an_age() -> None:
+    with pytest.raises(UserError, match="front: max_age_s=0 must be above 0"):
+        StreamRule("front", 0)

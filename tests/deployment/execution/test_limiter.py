@@ -1,0 +1,154 @@
+"""The limiter of one entry: the motion of least time to what is wanted, and the wanted motion itself where possible."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_rl.deployment.execution.limiter import Correction, Limiter
+from embodied_rl.deployment.execution.limits import EntryKind, EntryLimits
+from embodied_rl.interfaces.errors import UserError
+from tests.support.sampled_motion import find_farthest, time_move, time_stop
+
+PERIOD = 0.01
+
+
+def make_limits(kind: EntryKind = "position", edge: float = 3.0, **others: float) -> EntryLimits:
+    return EntryLimits("joint", kind, -edge, edge, **({"speed": 1.0, "acceleration": 4.0, "jerk": 40.0} | others))
+
+
+def reach(limiter: Limiter, wanted: float, at_most: int = 3000) -> list[float]:
+    """Return the commands until the first one that is wanted, and check that it stays."""
+    made = []
+    while limiter.command != wanted or limiter.acceleration != 0 or (limiter.moves_position and limiter.speed != 0):
+        made.append(limiter.follow(wanted, math.nan)[0])
+        assert len(made) < at_most, f"at {limiter.command}, {wanted} was not reached"
+    for _ in range(10):
+        assert limiter.follow(wanted, math.nan) == (wanted, None)
+    return made[:-1]  # without the tick that shows the rest
+
+
+@pytest.mark.parametrize("distance", [1e-3, 0.02, 0.1, 0.3, 0.36, 1.0, 2.9])
+@pytest.mark.parametrize(("acceleration", "jerk"), [(4.0, 40.0), (20.0, 200.0), (1.0, 1000.0)])
+def test_a_move_from_rest_to_rest_takes_the_least_time(distance: float, acceleration: float, jerk: float):
+    made = reach(Limiter(make_limits(acceleration=acceleration, jerk=jerk), PERIOD), distance)
+    assert max(made) <= distance, "it overshot"
+    per_tick = (PERIOD, acceleration * PERIOD**2, jerk * PERIOD**3)
+    ticks = len(made) + 1  # the optimum counts the tick in which the acceleration goes back to 0
+    assert find_farthest(ticks - 1, per_tick) < distance * (1 + 1e-6), "less time would do"
+    assert len(made) * PERIOD <= time_move(distance, 1.0, acceleration, jerk) * 1.05 + 2 * PERIOD
+
+
+@pytest.mark.parametrize(("speed", "acceleration", "jerk"), [(1.0, 4.0, 40.0), (1.0, 20.0, 60.0)])
+def test_a_ramp_to_rest_takes_the_time_and_the_way_of_the_closed_forms(speed: float, acceleration: float, jerk: float):
+    limiter = Limiter(make_limits(edge=10.0, acceleration=acceleration, jerk=jerk), 0.001)
+    while limiter.speed < speed * 0.001 * (1 - 1e-6):
+        limiter.follow(9.0, math.nan)
+    begun, ticks = limiter.command, 0
+    while not limiter.still:
+        limiter.stop(math.nan)
+        ticks += 1
+    lasts = time_stop(speed, acceleration, jerk)
+    assert ticks * 0.001 == pytest.approx(lasts, rel=0.01)
+    assert limiter.command - begun == pytest.approx(speed * lasts / 2, rel=0.01)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.floats(-4, 4), max_size=60),
+    st.floats(-3, 3),
+    st.floats(0.05, 5),
+    st.floats(0.1, 200),
+    st.floats(1, 1e5),
+)
+def test_from_any_state_a_wanted_position_is_reached_and_kept(
+    before: list[float], wanted: float, speed: float, acceleration: float, jerk: float
+):
+    limiter = Limiter(make_limits(speed=speed, acceleration=acceleration, jerk=jerk), PERIOD)
+    for each in before:
+        limiter.follow(each, math.nan)
+    reach(limiter, wanted, 30_000)
+    assert limiter.still
+
+
+@pytest.mark.parametrize("slope", [0.3, -0.7, 0.95])
+def test_a_moving_position_is_caught_up_with_and_then_followed_to_the_bit(slope: float):
+    limiter = Limiter(make_limits(edge=40.0), PERIOD)
+    wanted = [1.0 + slope * PERIOD * tick for tick in range(2500)]
+    made = [limiter.follow(each, math.nan) for each in wanted]
+    joined = next(tick for tick, (_, why) in enumerate(made) if why is None)
+    assert made[0][1] is not None, "it began one unit away"
+    assert [each for each, _ in made[joined:]] == wanted[joined:]
+    rising = 1.0 / 4.0 + 4.0 / 40.0  # to top speed
+    assert joined * PERIOD < (1.0 + abs(slope) * rising) / (1.0 - slope) + 2 * rising
+
+
+def test_a_sequence_of_segments_is_followed_without_growing_lag():
+    limiter = Limiter(make_limits(edge=20.0, acceleration=20.0, jerk=2000.0), PERIOD)
+    knots = np.cumsum(np.random.default_rng(0).uniform(-0.02, 0.02, 40))  # 80 ms apart
+    wanted = np.interp(np.arange(8 * 40) / 8, np.arange(41), [0.0, *knots])
+    error = [abs(limiter.follow(each, math.nan)[0] - each) for each in wanted]
+    assert 0 < max(error) < 0.02
+    assert np.mean(np.array(error) == 0) > 0.2
+
+
+@pytest.mark.parametrize("wanted", [0.8, -0.8, 1.0])
+def test_a_wanted_speed_is_reached_in_least_time_and_not_passed(wanted: float):
+    limiter = Limiter(make_limits("velocity", math.inf), PERIOD)
+    made = reach(limiter, wanted)
+    assert max(map(abs, made)) <= abs(wanted)
+    assert len(made) * PERIOD == pytest.approx(time_stop(abs(wanted), 4.0, 40.0), abs=2 * PERIOD)
+
+
+@pytest.mark.parametrize("speed", [0.05, 0.4, 1.0])
+def test_a_speed_towards_the_edge_ends_at_the_edge_in_least_time(speed: float):
+    limiter, at, ticks = Limiter(make_limits("velocity", 0.5, speed=speed), PERIOD), 0.0, 0
+    while at < 0.5 - 1e-6:
+        at += limiter.follow(2.0, at)[0] * PERIOD
+        ticks += 1
+        assert at <= 0.5 * (1 + 1e-9)
+        assert ticks < 3000
+    assert ticks * PERIOD <= time_move(0.5, speed, 4.0, 40.0) * 1.05 + 2 * PERIOD
+
+
+def test_what_is_wanted_beyond_the_box_leads_to_its_edge():
+    limiter = Limiter(make_limits(edge=0.5), PERIOD)
+    made = [limiter.follow(7.0, math.nan) for _ in range(300)]
+    assert made[-1] == (0.5, Correction.BOX)
+    assert max(each for each, _ in made) == 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "others", "reason"),
+    [
+        ("position", 0.9, {"speed": 20.0, "acceleration": 4e3}, Correction.SPEED),
+        ("position", 0.9, {"speed": 100.0, "acceleration": 4e3}, Correction.ACCELERATION),
+        ("position", 0.9, {"speed": 100.0, "acceleration": 1e4, "jerk": 5e5}, Correction.JERK),
+        ("velocity", 1.5, {}, Correction.SPEED),
+        ("velocity", 0.9, {}, Correction.ACCELERATION),
+        ("velocity", 0.03, {}, Correction.JERK),
+    ],
+)
+def test_the_reason_is_the_first_limit_that_the_wanted_value_breaks(
+    kind: EntryKind, wanted: float, others: dict[str, float], reason: Correction
+):
+    assert Limiter(make_limits(kind, **others), PERIOD).follow(wanted, 0.0)[1] is reason
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(-4, 4), min_size=1, max_size=100), st.floats(0.1, 200), st.floats(1, 1e5))
+def test_no_ramp_lasts_longer_than_the_longest(before: list[float], acceleration: float, jerk: float):
+    limiter, ticks = Limiter(make_limits(acceleration=acceleration, jerk=jerk), PERIOD), 0
+    for each in before:
+        limiter.follow(each, math.nan)
+    while not limiter.still:
+        limiter.stop(math.nan)
+        ticks += 1
+    assert ticks <= limiter.count_ramp_ticks()
+
+
+def test_limits_that_double_precision_cannot_hold_are_refused_with_the_numbers():
+    with pytest.raises(UserError, match=r"joint: jerk=1e-06 changes .* longer period"):
+        Limiter(make_limits(jerk=1e-6), 0.001)

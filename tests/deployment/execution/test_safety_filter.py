@@ -1,0 +1,290 @@
+"""The safety filter: whatever comes in, the commands keep all limits, and what keeps them passes as it is."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from embodied_rl.deployment.execution.limiter import Correction
+from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.safety_filter import SafetyFilter, hold_command, measure_longest_ramp
+from embodied_rl.interfaces.errors import UserError
+
+PERIOD = 0.01
+JOINT = EntryLimits("elbow", "position", -2.0, 2.0, 1.0, 10.0, 200.0)
+DRIVE = EntryLimits("drive", "velocity", -0.5, 0.5, 1.0, 10.0, 200.0)
+TABLETOP = CommandLimits(
+    (
+        EntryLimits("move_x", "displacement", 0.24, 0.72, 0.375, 2 * 0.375 / 0.08, 4 * 0.75 / 0.08**2),
+        EntryLimits("gripper", "position", -1.0, 1.0, 2 / 0.08, 4 / 0.08**2, 8 / 0.08**3),
+    )
+)
+
+
+def start(*entries: EntryLimits, at: float = 0.0, period: float = PERIOD, error: float = math.inf) -> SafetyFilter:
+    made = SafetyFilter(CommandLimits(entries), period, [error] * len(entries))
+    made.begin(np.full(len(entries), at))
+    return made
+
+
+def find_excess(entry: EntryLimits, commands: list[float], begun: float, period: float) -> float:
+    """Return the largest derivative of the commands in parts of its limit, from the commands alone."""
+    moves = entry.kind == "position"
+    values = np.array([begun] * 4 + commands if moves else [0.0] * 4 + commands)
+    speed = np.diff(values) / period if moves else values
+    acceleration = np.diff(speed) / period
+    jerk = np.diff(acceleration) / period
+    parts = ((speed, entry.speed), (acceleration, entry.acceleration), (jerk, entry.jerk))
+    return max(float(np.abs(motion).max()) / limit for motion, limit in parts)
+
+
+NUMBERS = st.one_of(st.floats(-3, 3), st.floats(allow_nan=True, allow_infinity=True))
+INPUTS = st.one_of(st.none(), NUMBERS)
+ENTRIES = st.builds(
+    lambda kind, middle, width, speed, rise, bend, period: (
+        EntryLimits(
+            "q",
+            kind,
+            middle - width,
+            middle + width,
+            speed,
+            speed / rise / period,
+            speed / (period * rise * bend) / period,
+        ),
+        period,
+    ),
+    st.sampled_from(ENTRY_KINDS),
+    st.floats(-2, 2),
+    st.floats(0.01, 5),
+    st.floats(0.05, 10),
+    st.floats(0.3, 50),
+    st.floats(0.3, 20),
+    st.floats(0.001, 0.2),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(ENTRIES, st.lists(st.tuples(INPUTS, st.integers(1, 40)), max_size=30), st.floats(0, 1))
+def test_whatever_is_wanted_the_commands_keep_all_limits_and_the_box(
+    drawn: tuple[EntryLimits, float], inputs: list[tuple[float | None, int]], share: float
+):
+    entry, period = drawn
+    begun = min(max(entry.low + share * (entry.high - entry.low), entry.low), entry.high)
+    tested, at, made = start(entry, at=begun, period=period), begun, []
+    for wanted, count in [*inputs, (None, 0)]:
+        for _ in range(count):
+            filtered = tested.step(None if wanted is None else np.array([wanted]), np.array([at]))
+            made.append(float(filtered.command[0]))
+            at = made[-1] if entry.kind == "position" else at + made[-1] * period
+            grain = 0.0 if entry.kind == "position" else 1e-9 * (entry.high - entry.low)
+            assert entry.low - grain <= at <= entry.high + grain
+    assert np.isfinite(made).all()
+    assert find_excess(entry, made, begun, period) <= 1 + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(ENTRIES, st.lists(st.tuples(INPUTS, INPUTS), max_size=200))
+def test_whatever_is_measured_the_commands_of_a_speed_keep_their_limits(
+    drawn: tuple[EntryLimits, float], inputs: list[tuple[float | None, float | None]]
+):
+    entry, period = replace(drawn[0], kind="velocity"), drawn[1]
+    tested = start(entry, at=entry.low, period=period)
+    read = [[None if value is None else np.array([value]) for value in pair] for pair in inputs]
+    made = [float(tested.step(wanted, measured).command[0]) for wanted, measured in read]
+    assert np.isfinite(made).all()
+    assert not made or find_excess(entry, made, 0.0, period) <= 1 + 1e-9
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.floats(-1, 1), min_size=1, max_size=200), st.sampled_from(ENTRY_KINDS))
+def test_what_keeps_the_limits_passes_to_the_bit(bends: list[float], kind: str):
+    """The wanted motion comes from random jerks, which are cut so that acceleration and speed keep their limits."""
+    entry = replace(JOINT, kind=kind, low=-50.0, high=50.0)
+    unit = PERIOD if kind == "position" else 1.0
+    at, speed, acceleration, wanted = 0.0, 0.0, 0.0, []
+    for bend in bends:
+        fading = speed + np.sign(acceleration) * acceleration**2 / (2 * entry.jerk) * 1.2
+        if abs(fading) > 0.8 * entry.speed:
+            bend = -math.copysign(1, fading)
+        acceleration = max(-9.9, min(9.9, acceleration + 0.99 * bend * entry.jerk * PERIOD))
+        speed += acceleration * PERIOD
+        at += speed * PERIOD
+        wanted.append(at if kind == "position" else speed * unit)
+    if find_excess(entry, wanted, 0.0, PERIOD) > 1:
+        return
+    tested = start(entry)
+    made = [tested.step(np.array([each]), np.zeros(1)) for each in wanted]
+    assert [float(each.command[0]) for each in made] == wanted
+    assert not any(each.changed or each.why for each in made)
+    assert not tested.counts
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.lists(st.tuples(st.sampled_from([-0.375, 0.375, 0.0, 0.1]), st.sampled_from([-1.0, 1.0, 0.3])), max_size=60),
+    st.booleans(),
+)
+def test_in_lockstep_the_whole_range_of_the_actions_passes_to_the_bit(actions: list[tuple[float, float]], ends: bool):
+    """The simulator's own box is 4 cm narrower, and clips by itself."""
+    tested, at = SafetyFilter(TABLETOP, 0.08), 0.68 if ends else 0.5
+    tested.begin(np.array([at, math.nan]))
+    for action in actions:
+        made = tested.step(np.array(action), np.array([at, math.nan]))
+        assert made.command.tolist() == list(action)
+        assert not made.changed
+        at = min(max(at + action[0] * 0.08, 0.28), 0.68)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "said"),
+    [
+        (None, "ramp to rest"),
+        (np.array([0.5, math.nan]), "not a finite number: drive"),
+        (np.array([-math.inf, math.nan]), "not a finite number: elbow, drive"),
+        (np.zeros(3), "not one number per entry"),
+        (np.array(["a", "b"]), "not one number per entry"),
+    ],
+)
+def test_what_is_no_command_ramps_the_whole_robot_to_rest(wanted: np.ndarray | None, said: str):
+    tested, at, made = start(JOINT, DRIVE), 0.0, []
+    for tick in range(80):
+        filtered = tested.step(np.array([0.5, 0.2]) if tick < 30 else wanted, np.array([0.0, at]))
+        at += filtered.command[1] * PERIOD
+        made.append(filtered)
+    assert {each.why for each in made[30:]} == {said}
+    assert all(each.changed for each in made[30:])
+    assert [each.still for each in made].index(True, 1) > 30, "it takes time"
+    assert made[-1].still
+    assert made[-1].command[1] == 0.0
+    assert not tested.tripped
+    for column, entry in enumerate((JOINT, DRIVE)):
+        assert find_excess(entry, [float(each.command[column]) for each in made], 0.0, PERIOD) <= 1 + 1e-9
+    assert sum(tested.counts.values()) >= (0 if wanted is None else 50)
+
+
+def test_a_ramp_does_not_last_longer_than_the_longest():
+    limits = CommandLimits((JOINT, DRIVE))
+    longest = measure_longest_ramp(limits, PERIOD)
+    assert longest == pytest.approx(1.0 / 10.0 + 10.0 / 200.0 + 10.0 / 200.0, abs=3 * PERIOD)
+    tested = start(JOINT, DRIVE)
+    for _ in range(40):
+        tested.step(np.array([2.0, 1.0]), np.zeros(2))
+    ticks = next(tick for tick in range(1, 100) if tested.step(None, np.zeros(2)).still)
+    assert 0.1 <= ticks * PERIOD <= longest
+
+
+def test_a_speed_stops_at_the_edge_and_turns_back_when_asked():
+    tested, at, made = start(DRIVE), 0.0, []
+    for tick in range(400):
+        filtered = tested.step(np.array([1.0 if tick < 200 else -1.0]), np.array([at]))
+        at += filtered.command[0] * PERIOD
+        made.append((at, filtered))
+    assert max(at for at, _ in made) == pytest.approx(0.5, abs=1e-6)
+    assert made[199][1].why == "box: drive"
+    assert abs(made[199][1].command[0]) < 1e-6
+    assert at == pytest.approx(-0.5, abs=1e-6)
+
+
+@pytest.mark.parametrize("measured", [np.array([math.nan]), None, np.zeros(4)])
+def test_a_speed_with_a_box_that_is_not_measured_ramps_to_rest(measured: np.ndarray | None):
+    tested = start(DRIVE)
+    for _ in range(30):
+        tested.step(np.array([0.4]), np.zeros(1))
+    made = [tested.step(np.array([0.4]), measured) for _ in range(40)]
+    assert made[-1].still
+    assert made[-1].why == "not measured: drive"
+    assert tested.counts[Correction.MEASUREMENT] == 40
+
+
+def test_a_speed_without_a_box_needs_no_measurement():
+    tested = start(replace(DRIVE, low=-math.inf, high=math.inf))
+    assert [tested.step(np.array([0.4]), None) for _ in range(60)][-1].command[0] == 0.4
+
+
+def test_outside_the_box_a_robot_moves_inwards_alone():
+    tested = start(DRIVE, at=0.7)
+    assert all(tested.step(np.array([1.0]), np.array([0.7])).command[0] <= 0 for _ in range(50))
+    tested.begin(np.array([0.7]))
+    wanted = [0.1 * (math.cos(0.05 * tick) - 1) for tick in range(300)]
+    made = [tested.step(np.array([each]), np.array([0.7])) for each in wanted]
+    assert [each.command[0] for each in made] == wanted
+    assert not any(each.changed for each in made)
+
+
+def test_a_position_begins_where_it_is_measured():
+    tested = start(JOINT, at=0.7)
+    assert tested.step(None, np.array([0.7])).command[0] == 0.7
+    assert abs(tested.step(np.array([1.0]), np.array([0.7])).command[0] - 0.7) <= JOINT.jerk * PERIOD**3 * (1 + 1e-9)
+
+
+def test_noise_at_the_edge_begins_at_the_edge():
+    assert start(JOINT, at=2.003).step(None, np.array([2.003])).command[0] == 2.0
+
+
+def test_a_position_outside_its_box_is_not_commanded():
+    with pytest.raises(UserError, match=r"elbow is at 2.1, outside its limits -2 to 2. Move the robot inside"):
+        start(JOINT, at=2.1)
+
+
+@pytest.mark.parametrize(("given_start", "begins"), [(None, 1.0), (np.array([1.5]), 1.5)])
+def test_an_entry_that_nothing_measures_begins_where_it_is_said_to_be(given_start: np.ndarray | None, begins: float):
+    tested = SafetyFilter(CommandLimits((replace(JOINT, low=1.0),)), PERIOD)
+    tested.begin(np.array([math.nan]), given_start)
+    assert tested.step(None, None).command[0] == begins
+
+
+def test_a_robot_that_does_not_follow_trips_the_filter_until_it_begins_again():
+    tested, made = start(JOINT, error=0.1), []
+    for _ in range(300):
+        made.append(tested.step(np.array([1.9]), np.zeros(1)))  # it is stuck
+    assert not made[10].tripped
+    assert made[-1].tripped == tested.tripped
+    assert tested.tripped.startswith("elbow is at 0, 0.1")
+    assert made[-1].still
+    assert made[-1].why == "tripped"
+    assert made[-1].command[0] < 0.3
+    assert find_excess(JOINT, [float(each.command[0]) for each in made], 0.0, PERIOD) <= 1 + 1e-9
+    assert tested.step(np.array([1.9]), made[-1].command).tripped, "it is latched"
+    tested.begin(np.zeros(1))
+    after = tested.step(np.array([0.0]), np.zeros(1))
+    assert (after.tripped, float(after.command[0]), after.changed) == ("", 0.0, False)
+
+
+def test_a_position_whose_error_is_limited_must_stay_measured():
+    tested = start(JOINT, error=0.5)
+    for _ in range(20):
+        tested.step(np.array([1.0]), np.array([tested.command[0]]))
+    assert tested.step(np.array([1.0]), np.array([math.nan])).why == "not measured: elbow"
+
+
+def test_two_filters_command_equal_bits():
+    rng = np.random.default_rng(3)
+    inputs = rng.uniform(-3, 3, (500, 2))
+    one, two = start(JOINT, DRIVE), start(JOINT, DRIVE)
+    assert all((one.step(w, w / 9).command == two.step(w.copy(), w / 9).command).all() for w in inputs)
+
+
+def test_holding_keeps_positions_and_no_speed():
+    assert hold_command(CommandLimits((JOINT, DRIVE)), np.array([0.3, 0.2])).tolist() == [0.3, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("period", "error", "message"),
+    [
+        (0.0, None, "period_s=0.0 must be above 0"),
+        (math.nan, None, "period_s=nan must be above 0"),
+        (PERIOD, [0.1, 0.1], "give 1 numbers above 0"),
+        (PERIOD, [math.nan], "give 1 numbers above 0"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(period: float, error: list[float] | None, message: str):
+    with pytest.raises(UserError, match=message):
+        SafetyFilter(CommandLimits((JOINT,)), period, error)
+
+
+def test_a_step_before_the_beginning_is_an_error_of_the_program():
+    with pytest.raises(RuntimeError, match="begin"):
+        SafetyFilter(CommandLimits((JOINT,)), PERIOD).step(None, None)

@@ -1,0 +1,10 @@
+"""What tests of recordings share."""
+
+import pytest
+
+from embodied_rl.deployment.transport.messages import Messages
+
+
+@pytest.fixture(scope="session")
+def messages() -> Messages:
+    return Messages("jazzy")

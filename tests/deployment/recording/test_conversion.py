@@ -1,0 +1,264 @@
+"""What a recording is turned into equals what happened, to the bit; what cannot be aligned is left out and counted."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.deployment.recording.alignment import EpisodePart
+from embodied_rl.deployment.recording.conversion import Conversion
+from embodied_rl.deployment.recording.mcap_reader import RecordingError
+from embodied_rl.deployment.recording.steps import STEPS
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Source
+from tests.support.recorded_robot import FakeRun, Truth, record_run
+
+POLICY, HUMAN, SAFETY, HOLD = Source.POLICY, Source.HUMAN, Source.SAFETY, Source.HOLD
+
+
+def check_part(part: EpisodePart, truth: list[Truth], first: int = 0) -> None:
+    """Check each number of a part."""
+    assert [step.number for step in part.steps] == list(range(first, first + len(part.steps)))
+    for step, true in zip(part.steps, truth[first:], strict=False):
+        assert step.observation.state.dtype == np.float32 and np.array_equal(step.observation.state[0], true.state)
+        assert np.array_equal(step.observation.images["front"][0], true.picture)
+        assert np.array_equal(step.executed, true.executed) and step.source is true.source
+        assert (step.proposed is None) == (true.proposed is None)
+        assert step.proposed is None or np.array_equal(step.proposed, true.proposed)
+        assert step.policy_version == 3
+
+
+def convert(folder: Path, messages: Messages, **options: Any) -> tuple[Conversion, list[EpisodePart]]:
+    conversion = Conversion.open(folder, messages, options.pop("robot", None), **options)
+    return conversion, list(conversion.read_parts())
+
+
+@pytest.mark.parametrize("observed", [True, False])
+def test_an_episode_is_what_happened(tmp_path: Path, messages: Messages, observed: bool) -> None:
+    def run(fake: FakeRun) -> None:
+        fake.say(fake.robot.operator.reset, '{"index": 4, "seed": 123}')
+        fake.run_episode(4, [POLICY] * 5 + [HUMAN] * 3 + [SAFETY, HOLD])
+        fake.say(fake.robot.operator.outcome, '{"index": 4, "success": true, "failure": null}')
+        fake.run_episode(5, [POLICY] * 3, words="push")
+        fake.say(fake.robot.operator.outcome, '{"index": 5, "success": false, "failure": "dropped"}')
+
+    truth = record_run(tmp_path / "bag", messages, run, observed).truth
+    conversion, (first, second) = convert(tmp_path / "bag", messages)
+    check_part(first, truth[0])
+    check_part(second, truth[1])
+    assert (first.label, first.ends, first.episode.seed, len(first.steps)) == ("success", True, 123, 10)
+    assert (second.label, second.episode.instruction, len(second.steps)) == ("failure", "push", 3)
+    assert conversion.list_lines() == ["13 of 13 control steps kept: 1 by hold, 3 by human, 8 by policy, 1 by safety"]
+
+
+def test_in_lockstep_the_later_of_two_messages_of_one_time_counts(tmp_path: Path, messages: Messages) -> None:
+    def run(fake: FakeRun) -> None:
+        fake.publish_observation()  # as a reset does; the clock stands
+        fake.run_episode(0, [POLICY])
+        fake.publish_observation()
+
+    def run_standing(fake: FakeRun) -> None:
+        fake.studio.pass_time = lambda seconds: None  # pyright: ignore[reportAttributeAccessIssue]
+        run(fake)
+
+    truth = record_run(tmp_path / "bag", messages, run_standing).truth
+    check_part(convert(tmp_path / "bag", messages)[1][0], truth[0])
+
+
+@pytest.mark.parametrize(
+    ("gap", "reason"),
+    [
+        ({"lost": [4, 5]}, "left out: steps that were not recorded (2)"),
+        ({"blind": [4, 5]}, "left out: steps without a message of /camera/front/image_raw (2)"),
+    ],
+)
+def test_an_episode_is_cut_where_something_is_missing(
+    tmp_path: Path, messages: Messages, gap: dict[str, list[int]], reason: str
+) -> None:
+    def run(fake: FakeRun) -> None:
+        fake.run_episode(0, [POLICY] * 9, **gap)
+        fake.say(fake.robot.operator.label, "success")
+
+    truth = record_run(tmp_path / "bag", messages, run).truth
+    conversion, (first, second) = convert(tmp_path / "bag", messages)
+    check_part(first, truth[0])
+    check_part(second, truth[0], first=6)
+    assert (len(first.steps), first.ends, first.label) == (4, False, "")
+    assert (len(second.steps), second.ends, second.label) == (3, True, "success")
+    assert reason in conversion.list_lines()
+
+
+def test_what_comes_too_late_is_stale_where_nobody_said_what_was_observed(tmp_path: Path, messages: Messages) -> None:
+    truth = record_run(
+        tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY] * 12, blind=range(3, 12)), observed=False
+    ).truth
+    conversion, (part,) = convert(tmp_path / "bag", messages)
+    check_part(EpisodePart(part.episode, part.steps[:3], False), truth[0])
+    assert len(part.steps) == 6  # 0.25 s are 3 more steps
+    assert conversion.omissions == {"steps whose message of /camera/front/image_raw was stale": 6}
+
+
+@pytest.mark.parametrize("repeats", [True, False])
+def test_a_content_that_stays_is_stale_unless_it_may(tmp_path: Path, messages: Messages, repeats: bool) -> None:
+    robot = load_robot("tabletop")
+    topics = {short: replace(topic, may_repeat=repeats) for short, topic in robot.topics.items()}
+
+    def run(fake: FakeRun) -> None:
+        state = fake.random.bit_generator.state
+        publish = fake.publish_observation
+
+        def repeat(left_out: Any = ()) -> Any:
+            fake.random.bit_generator.state = state
+            return publish(left_out)
+
+        fake.publish_observation = repeat  # pyright: ignore[reportAttributeAccessIssue]
+        fake.run_episode(0, [POLICY] * 9)
+
+    record_run(tmp_path / "bag", messages, run, robot=replace(robot, topics=topics))
+    conversion, parts = convert(tmp_path / "bag", messages)
+    assert conversion.kept.total() == (9 if repeats else 2)  # 0.1 s
+    assert len(parts) == 1
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"executed": None}, "steps in which nothing was executed (3)"),
+        ({"executed": (0.0, float("nan"), 0.0, 0.0)}, "steps in which nothing was executed (3)"),
+        ({"episode": -1}, "steps outside of an episode (3)"),
+        ({"observed": {"/joint_states": 5}}, "steps without a message of /tool_pose (3)"),
+    ],
+)
+def test_steps_that_teach_nothing_are_left_out(
+    tmp_path: Path, messages: Messages, changed: dict[str, Any], reason: str
+) -> None:
+    def run(fake: FakeRun) -> None:
+        fake.run_episode(0, [POLICY] * 2)
+        fake.run_episode(1, [POLICY] * 3, **changed)
+
+    record_run(tmp_path / "bag", messages, run)
+    conversion, parts = convert(tmp_path / "bag", messages)
+    assert [part.episode.number for part in parts] == [0] and conversion.kept.total() == 2
+    assert f"left out: {reason}" in conversion.list_lines()
+
+
+def test_a_robot_that_is_asked_for_no_episodes_has_them_between_labels(tmp_path: Path, messages: Messages) -> None:
+    def run(fake: FakeRun) -> None:
+        drives: dict[str, Any] = {"episode": -1}
+        rests = drives | {"mode": "hold"}
+        label = fake.robot.operator.label
+        fake.run_episode(-1, [HOLD] * 2, **rests)  # before somebody drives
+        fake.run_episode(-1, [POLICY] * 3, first=2, **drives)
+        fake.run_episode(-1, [HOLD] * 2, first=5, **rests)  # the policy waited, or was held
+        fake.say(label, "failure")
+        fake.run_episode(-1, [HOLD] * 4, first=7, **rests)  # somebody sets up the scene
+        fake.run_episode(-1, [HUMAN] * 2, first=11, **drives)
+        fake.say(label, "failure")
+        fake.say(label, "success")  # on second thoughts
+        fake.run_episode(-1, [POLICY], first=0, **drives)  # the bridge was started anew
+
+    record_run(tmp_path / "bag", messages, run)
+    conversion, parts = convert(tmp_path / "bag", messages)
+    assert [(len(part.steps), part.label, part.steps[0].number) for part in parts] == [
+        (5, "failure", 0), (2, "success", 0), (1, "", 0),
+    ]  # fmt: skip
+    assert [part.episode.index for part in parts] == [0, 1, 2]
+    assert "3 by policy" not in conversion.list_lines()[0] and "4 by policy" in conversion.list_lines()[0]
+
+
+@pytest.mark.parametrize(("aborted", "kept"), [(False, [1]), (True, [0, 1])])
+def test_aborted_episodes_are_left_out_unless_they_are_wanted(
+    tmp_path: Path, messages: Messages, aborted: bool, kept: list[int]
+) -> None:
+    def run(fake: FakeRun) -> None:
+        fake.say(fake.robot.operator.label, "success")  # latched, of yesterday
+        fake.run_episode(0, [POLICY] * 2)
+        fake.say(fake.robot.operator.label, "abort")
+        fake.run_episode(1, [POLICY] * 2)
+
+    record_run(tmp_path / "bag", messages, run)
+    conversion, parts = convert(tmp_path / "bag", messages, aborted=aborted)
+    assert [part.episode.number for part in parts] == kept and all(part.label == "" for part in parts)
+    assert conversion.omissions["labels before the first episode"] == 1
+    assert conversion.omissions["episodes that the operator aborted"] == (0 if aborted else 1)
+
+
+def test_the_operator_knows_better_than_the_robot(tmp_path: Path, messages: Messages) -> None:
+    def run(fake: FakeRun) -> None:
+        fake.run_episode(0, [POLICY] * 2)
+        fake.say(fake.robot.operator.label, "failure")
+        fake.say(fake.robot.operator.outcome, '{"index": 0, "success": true}')
+
+    record_run(tmp_path / "bag", messages, run)
+    assert convert(tmp_path / "bag", messages)[1][0].label == "failure"
+
+
+def test_steps_after_the_end_are_left_out(tmp_path: Path, messages: Messages) -> None:
+    def run(fake: FakeRun) -> None:
+        outcome = '{"index": 0, "success": true, "failure": ""}'
+
+        def end_before_its_text(topic: str, text: str, say: Any = fake.say) -> None:
+            if topic == STEPS and '"step": 3' in text:
+                say(fake.robot.operator.outcome, outcome)
+            say(topic, text)
+
+        fake.say = end_before_its_text  # pyright: ignore[reportAttributeAccessIssue]
+        fake.run_episode(0, [POLICY] * 7)
+
+    truth = record_run(tmp_path / "bag", messages, run).truth
+    conversion, (part,) = convert(tmp_path / "bag", messages)
+    check_part(part, truth[0])
+    assert (len(part.steps), part.label, part.ends) == (4, "success", True)
+    assert conversion.omissions["steps after an episode's end"] == 3
+
+
+def test_texts_of_strangers_are_counted_not_believed(tmp_path: Path, messages: Messages) -> None:
+    texts = ["", "[]", "{", '{"time_ns": true}', '{"time_ns": 1, "episode": 0, "step": 0, "source": "me"}', "1" * 5000]
+
+    def run(fake: FakeRun) -> None:
+        for text in texts:
+            fake.say(STEPS, text)
+        fake.say(fake.robot.operator.outcome, '{"index": 0, "success": 1}')
+        fake.say(fake.robot.operator.outcome, '{"index": 9, "success": true}')
+        fake.say(fake.robot.operator.label, "great")
+        fake.run_episode(0, [POLICY] * 2)
+
+    record_run(tmp_path / "bag", messages, run)
+    conversion, parts = convert(tmp_path / "bag", messages)
+    assert len(parts) == 1
+    said = {what: many for what, many in conversion.omissions.items() if what.startswith("not understood")}
+    assert sum(said.values()) == len(texts) + 2
+    assert any("source='me' is none of policy" in what for what in said)
+    assert any("the label 'great' is none of success" in what for what in said)
+    assert conversion.omissions["outcomes of episodes that were not recorded"] == 1
+
+
+def test_what_is_no_recording_of_episodes_is_said(tmp_path: Path, messages: Messages) -> None:
+    record_run(tmp_path / "bag", messages, lambda fake: fake.publish_observation())
+    with pytest.raises(RecordingError, match=f"holds no episode.*{STEPS}"):
+        Conversion.open(tmp_path / "bag", messages, None)
+    (tmp_path / "bag" / "description.yaml").unlink()
+    with pytest.raises(UserError, match="does not say which robot was recorded: set robot="):
+        Conversion.open(tmp_path / "bag", messages, None)
+
+
+def test_a_description_of_a_stranger_is_checked(tmp_path: Path, messages: Messages) -> None:
+    record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY]))
+    file = tmp_path / "bag" / "description.yaml"
+    text = file.read_text()
+    file.write_text(text.replace("control_hz:", "interpreter: /bin/sh\ncontrol_hz:"))
+    with pytest.raises(UserError, match=r"description.yaml: unknown key 'interpreter'"):
+        Conversion.open(tmp_path / "bag", messages, None)
+    file.write_text(text.replace("command_hz: 100.0", "command_hz: 3.0"))
+    with pytest.raises(UserError, match=r"description.yaml: .*command_hz"):
+        Conversion.open(tmp_path / "bag", messages, None)
+
+
+def test_actions_of_another_robot_are_refused(tmp_path: Path, messages: Messages) -> None:
+    record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY], executed=(1.0, 2.0)))
+    with pytest.raises(RecordingError, match=r"2 executed entries, and tabletop has 4 \(move_x.*set robot"):
+        convert(tmp_path / "bag", messages)

@@ -1,0 +1,165 @@
+"""What is recorded, what is dropped, what is said: in one process, where nothing depends on time."""
+
+import itertools
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from mcap.reader import make_reader
+from rosbags.rosbag2 import Reader
+
+from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
+from embodied_rl.deployment.recording.recording_folder import Recording
+from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.atomic_write import StorageError
+from tests.support.recording import IMAGE, JOINTS, TEXT, open_studio
+from tests.support.transports import START_NS
+
+TOPICS = (RecordedTopic("/image", IMAGE), RecordedTopic("/joints", JOINTS), RecordedTopic("/note", TEXT, latched=True))
+
+
+def test_what_was_published_is_read_back_as_it_was(tmp_path: Path, messages: Messages) -> None:
+    with open_studio(tmp_path / "bag", TOPICS, messages) as studio:
+        joints = studio.talker.create_publisher("/joints", JOINTS, "state")
+        sent = []
+        for number in range(5):
+            studio.pass_time(0.002)
+            sent.append(messages.encode(JOINTS, messages.make(JOINTS, name=["a"], position=[number / 3])))
+            joints.send(sent[-1])
+        report = studio.finish()
+    recording = Recording(tmp_path / "bag", messages)
+    found = list(recording.read())
+    assert [each.raw for each in found] == sent
+    assert [each.source_ns for each in found] == [START_NS + 2_000_000 * (n + 1) for n in range(5)]
+    assert recording.decode(found[2]).position[0] == 2 / 3
+    assert report.received == {"/image": 0, "/joints": 5, "/note": 0} and report.silent == ("/image", "/note")
+    assert not report.dropped and not recording.cut_off
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+def test_others_read_it(tmp_path: Path, messages: Messages, compression: str) -> None:
+    with open_studio(tmp_path / "bag", TOPICS, messages, BagSettings(compression=compression)) as studio:  # pyright: ignore[reportArgumentType]
+        image = studio.talker.create_publisher("/image", IMAGE, "sensor_data")
+        picture = np.random.default_rng(0).integers(0, 256, 48, dtype=np.uint8)
+        image.publish(messages.make(IMAGE, height=4, width=4, encoding="rgb8", step=12, data=picture))
+        studio.finish()
+    with Reader(tmp_path / "bag") as reader:
+        ((connection, time_ns, raw),) = reader.messages()
+        assert (connection.topic, connection.msgtype, time_ns) == ("/image", IMAGE, START_NS)
+        assert np.array_equal(messages.decode(IMAGE, raw).data, picture)
+        assert reader.topics["/joints"].msgcount == 0
+    with (tmp_path / "bag" / "bag_0.mcap").open("rb") as file:
+        mcap = make_reader(file, validate_crcs=True)
+        assert mcap.get_header().profile == "ros2"
+        ((schema, channel, message),) = mcap.iter_messages()
+        assert schema is not None and (schema.encoding, channel.message_encoding) == ("ros2msg", "cdr")
+        assert b"MSG: std_msgs/Header" in schema.data and message.publish_time == START_NS
+    (again,) = Recording(tmp_path / "bag", messages).read()
+    assert again.raw == bytes(raw)
+
+
+def test_a_publisher_that_offers_less_is_recorded(tmp_path: Path, messages: Messages) -> None:
+    with open_studio(tmp_path / "bag", TOPICS, messages) as studio:
+        note = studio.talker.create_publisher("/note", TEXT, "sensor_data")
+        while studio.recorder.relax_requests() or not note.count_matched():
+            pass
+        note.publish(messages.make(TEXT, data="now"))
+        assert studio.finish().received["/note"] == 1
+
+
+def test_what_was_latched_before_is_recorded(tmp_path: Path, messages: Messages) -> None:
+    with open_studio(tmp_path / "bag", (), messages) as studio:
+        note = studio.talker.create_publisher("/note", TEXT, "latched")
+        note.publish(messages.make(TEXT, data="before"))
+        bag = BagWriter(tmp_path / "late", TOPICS, messages)
+        late = type(studio.recorder)(studio.listener, TOPICS, bag)
+        studio.listener.spin_once()
+        assert late.finish().received["/note"] == 1
+
+
+def test_what_the_disk_is_too_slow_for_is_dropped_and_counted(tmp_path: Path, messages: Messages) -> None:
+    with open_studio(tmp_path / "bag", TOPICS, messages, queue_bytes=5000) as studio:
+        note = studio.talker.create_publisher("/note", TEXT, "latched")
+        joints = studio.talker.create_publisher("/joints", JOINTS, "state")
+        joints.publish(messages.make(JOINTS))
+        for _ in range(10):
+            note.publish(messages.make(TEXT, data="x" * 1000))
+            studio.listener.spin_once()
+        report = studio.finish()
+    assert report.dropped == {"/note": 7} and report.received["/note"] == 10
+    assert "7 of /note" in "\n".join(report.list_lines())
+    assert len(list(Recording(tmp_path / "bag", messages).read())) == 4
+    with (tmp_path / "bag" / "bag_0.mcap").open("rb") as file:
+        (notes,) = make_reader(file).iter_metadata()
+    assert notes.metadata["dropped"] == '{"/note": 7}'
+    assert "/note" in (tmp_path / "bag" / "metadata.yaml").read_text()
+
+
+@pytest.mark.parametrize(("settings", "files"), [(BagSettings(split_bytes=2**20), 4), (BagSettings(split_s=0.5), 3)])
+def test_files_are_split(tmp_path: Path, messages: Messages, settings: BagSettings, files: int) -> None:
+    with open_studio(tmp_path / "bag", TOPICS, messages, settings) as studio:
+        image = studio.talker.create_publisher("/image", IMAGE, "sensor_data")
+        for number in range(12):
+            picture = np.full(480_000, number, np.uint8)
+            image.publish(messages.make(IMAGE, height=400, width=400, encoding="rgb8", step=1200, data=picture))
+            studio.pass_time(0.1)
+            studio.write()
+        studio.finish()
+    recording = Recording(tmp_path / "bag", messages)
+    assert len(recording.files) == files
+    assert [recording.decode(each).data[0] for each in recording.read()] == list(range(12))
+    with Reader(tmp_path / "bag") as reader:
+        assert reader.message_count == 12 == sum(1 for _ in reader.messages())
+
+
+def test_ten_files_are_read_in_the_order_of_their_numbers(tmp_path: Path, messages: Messages) -> None:
+    with open_studio(tmp_path / "bag", TOPICS, messages, BagSettings(split_s=0.05)) as studio:
+        note = studio.talker.create_publisher("/note", TEXT, "latched")
+        for number in range(12):
+            note.publish(messages.make(TEXT, data=str(number)))
+            studio.pass_time(0.1)
+            studio.write()
+        studio.finish()
+    recording = Recording(tmp_path / "bag", messages)
+    assert [recording.decode(each).data for each in recording.read()] == [str(number) for number in range(12)]
+
+
+def test_a_full_disk_ends_the_recording_in_words(
+    tmp_path: Path, messages: Messages, files_up_to: Callable[[int], AbstractContextManager[None]]
+) -> None:
+    with open_studio(tmp_path / "bag", TOPICS, messages) as studio:
+        image = studio.talker.create_publisher("/image", IMAGE, "sensor_data")
+        studio.recorder.start()
+        with files_up_to(2**22):
+            for _ in itertools.takewhile(lambda _: studio.recorder.failure is None, range(10_000)):
+                image.publish(messages.make(IMAGE, data=np.zeros(2**20, np.uint8)))  # whoever publishes goes on
+                studio.listener.spin_once()
+            with pytest.raises(StorageError, match=r"disk is full.*bag.*set out"):
+                studio.recorder.finish()
+    found = list(Recording(tmp_path / "bag", messages).read())
+    assert found and not (tmp_path / "bag" / "metadata.yaml").exists()
+
+
+def test_no_recording_is_overwritten(tmp_path: Path, messages: Messages) -> None:
+    (tmp_path / "bag").mkdir()
+    (tmp_path / "bag" / "precious").touch()
+    with pytest.raises(UserError, match=r"^/.*bag is there already"):
+        BagWriter(tmp_path / "bag", TOPICS, messages)
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, messages: Messages) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=r"file/bag.*Set out"):
+        BagWriter(tmp_path / "file" / "bag", TOPICS, messages)
+
+
+def test_unknown_types_and_two_types_are_refused(tmp_path: Path, messages: Messages) -> None:
+    with pytest.raises(UserError, match="control_msgs/msg/Foo is no type"):
+        BagWriter(tmp_path / "bag", [RecordedTopic("/foo", "control_msgs/msg/Foo")], messages)
+    assert not (tmp_path / "bag").exists()
+    with pytest.raises(UserError, match="/foo is std_msgs/msg/Bool and std_msgs/msg/String"):
+        merge_topics([RecordedTopic("/foo", "std_msgs/msg/Bool"), RecordedTopic("/foo", TEXT)])

@@ -1,0 +1,187 @@
+"""DDS from pip between two processes, over the loopback interface: what the suite within one process cannot show."""
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.deployment.transport.environment import RosEnvironment
+from embodied_rl.deployment.transport.interface import Transport
+from embodied_rl.deployment.transport.opening import open_transport
+from embodied_rl.deployment.transport.qos import QoS
+from embodied_rl.interfaces.errors import TransportError
+from tests.support.echoing_node import KEPT, TYPES
+from tests.support.transports import LONG_S, borrow_environment
+
+pytestmark = pytest.mark.process
+
+
+def start_echo(environment: RosEnvironment) -> "subprocess.Popen[str]":
+    """Start the other process; its variables are this one's."""
+    values = json.dumps({"domain": environment.domain, "tag": environment.tag})
+    command = [sys.executable, "-m", "tests.support.echoing_node", values]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    return process
+
+
+@pytest.fixture
+def echo(environment: RosEnvironment) -> Iterator["subprocess.Popen[str]"]:
+    process = start_echo(environment)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+@pytest.fixture
+def node(environment: RosEnvironment) -> Iterator[Transport]:
+    with open_transport("dds", "test", environment) as node:
+        yield node
+
+
+def ask(node: Transport, name: str, messages: list[Any]) -> list[Any]:
+    """Send messages to the other process and return what comes back, after greetings that may get lost.
+
+    A reliable subscription that has just been matched begins with the publisher's first heartbeat.
+    """
+    got: list[Any] = []
+    greeted: list[Any] = []
+
+    def note(message: Any, *_: int) -> None:
+        (greeted if message.header.frame_id == "greeting" else got).append(message)
+
+    subscription = node.create_subscription(f"/pong/{name}", TYPES[name], KEPT, note)
+    publisher = node.create_publisher(f"/ping/{name}", TYPES[name], KEPT)
+    assert node.spin_until(lambda: subscription.count_matched() == 1 == publisher.count_matched(), LONG_S)
+    deadline = time.monotonic() + LONG_S
+    while not greeted and time.monotonic() < deadline:
+        publisher.publish(node.messages.make(TYPES[name], header={"frame_id": "greeting"}))
+        node.spin_until(lambda: bool(greeted), 0.1)
+    for message in messages:
+        publisher.publish(message)
+        node.spin_once()
+    assert node.spin_until(lambda: len(got) == len(messages), LONG_S), len(got)
+    return got
+
+
+def test_nothing_is_lost_and_everything_in_order(node: Transport, echo: object) -> None:
+    sent = [node.messages.make(TYPES["joints"], position=[step, -step]) for step in range(200)]
+    assert [each.position.tolist() for each in ask(node, "joints", sent)] == [[step, -step] for step in range(200)]
+
+
+def test_a_large_image_comes_in_many_pieces(node: Transport, echo: object) -> None:
+    picture = np.random.default_rng(1).integers(0, 256, 1080 * 1920 * 3, dtype=np.uint8)
+    sent = node.messages.make(TYPES["image"], height=1080, width=1920, encoding="rgb8", step=5760, data=picture)
+    (got,) = ask(node, "image", [sent])
+    assert np.array_equal(got.data, picture) and (got.height, got.width, got.encoding) == (1080, 1920, "rgb8")
+
+
+def test_a_late_node_gets_the_latest_of_what_is_latched(node: Transport, echo: object) -> None:
+    got: list[str] = []
+    node.create_subscription("/status", "std_msgs/msg/String", "latched", lambda message, *_: got.append(message.data))
+    assert node.spin_until(lambda: bool(got), LONG_S) and got == ["ready"]
+
+
+def test_the_other_process_is_seen_while_it_is_there(
+    node: Transport, echo: "subprocess.Popen[str]", environment: RosEnvironment
+) -> None:
+    mine = node.create_publisher("/status", "std_msgs/msg/String", "latched")
+    others = lambda: [each for each in node.list_publishers("/status") if not each.own]  # noqa: E731
+    assert node.spin_until(lambda: len(others()) == 1, LONG_S)
+    assert node.spin_until(lambda: [each.node for each in others()] == ["/echo"], LONG_S)
+    (theirs,) = others()
+    assert theirs.gid != mine.gid and theirs.qos == QoS("reliable", "transient_local")
+    assert theirs.type_hash == node.messages.hash_type("std_msgs/msg/String")
+    subscription = node.create_subscription("/mute", "std_msgs/msg/String", QoS("reliable"), print)
+    assert node.spin_until(lambda: bool(subscription.find_faults()), LONG_S)
+    assert "offers best_effort, the subscription requests reliable" in subscription.find_faults()[0]
+    echo.communicate(timeout=LONG_S)
+    assert echo.returncode == 0
+    assert node.spin_until(lambda: others() == [], LONG_S)
+
+
+def test_commands_do_not_wait_for_a_process_that_was_killed(node: Transport, echo: "subprocess.Popen[str]") -> None:
+    """Its end is known after 10 s; until then a reliable publisher keeps the newest for it, and no more."""
+    publisher = node.create_publisher("/ping/joints", TYPES["joints"], "command")
+    assert node.spin_until(lambda: publisher.count_matched() == 1, LONG_S)
+    echo.kill()
+    echo.wait(LONG_S)
+    command = node.messages.make(TYPES["joints"], position=np.zeros(100))
+    for _ in range(2000):  # 1.6 MB, beyond what Cyclone DDS lets wait
+        publisher.publish(command)
+
+
+def test_a_process_that_starts_anew_is_found(node: Transport, environment: RosEnvironment) -> None:
+    found: list[bytes] = []
+    for _ in range(2):
+        process = start_echo(environment)
+        try:
+            sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(3)]
+            assert [each.position[0] for each in ask(node, "joints", sent)] == [0, 1, 2]
+            found += [each.gid for each in node.list_publishers("/pong/joints") if each.gid not in found]
+        finally:
+            process.communicate(timeout=LONG_S)
+    assert len(found) == 2, "each has an identifier of its own"
+
+
+def test_what_the_network_loses_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cyclone DDS throws 5 % of the datagrams away, on both sides."""
+    lossy = (
+        "<CycloneDDS><Domain><Internal><Test><XmitLossiness>50</XmitLossiness></Test></Internal></Domain></CycloneDDS>"
+    )
+    monkeypatch.setenv("CYCLONEDDS_URI", lossy)
+    with borrow_environment() as environment, open_transport("dds", "test", environment) as node:
+        process = start_echo(environment)
+        try:
+            sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(200)]
+            assert [each.position[0] for each in ask(node, "joints", sent)] == list(range(200))
+            picture = np.random.default_rng(2).integers(0, 256, 480 * 640 * 3, dtype=np.uint8)
+            (got,) = ask(node, "image", [node.messages.make(TYPES["image"], data=picture)])
+            assert np.array_equal(got.data, picture)
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_noise_on_the_ports_of_a_node_harms_nothing(node: Transport, echo: object, environment: RosEnvironment) -> None:
+    """Datagrams that begin as RTPS does, and lie from there on."""
+    random, first = np.random.default_rng(3), 7400 + 250 * environment.domain
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as noise:
+        for size in random.integers(0, 1400, 3000):
+            header = b"RTPS\2\1\1\x10" if size % 2 else b""
+            port = first + 10 + int(random.integers(0, 8))  # of the first participants, discovery and data
+            noise.sendto(header + random.bytes(int(size)), ("127.0.0.1", port))
+    sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(20)]
+    assert [each.position[0] for each in ask(node, "joints", sent)] == list(range(20))
+
+
+def test_another_tag_is_another_world(node: Transport, environment: RosEnvironment) -> None:
+    stranger = start_echo(replace(environment, tag="another"))
+    try:
+        node.spin_until(lambda: False, 1.0)
+        assert node.list_publishers("/status") == ()
+    finally:
+        stranger.kill()
+        stranger.communicate()
+
+
+def test_a_thread_spins_and_its_failure_is_heard(node: Transport, echo: object) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("arm")
+
+    node.create_subscription("/status", "std_msgs/msg/String", "latched", fail)
+    node.start()
+    with pytest.raises(TransportError, match="test spins in a thread"):
+        node.spin_once()
+    with pytest.raises(TransportError, match="test spins in a thread already"):
+        node.start()
+    assert node.spin_until(lambda: node.failure is not None, LONG_S)
+    with pytest.raises(KeyError, match="arm"):
+        node.close()

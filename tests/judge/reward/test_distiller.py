@@ -1,0 +1,206 @@
+"""The head of a run: what its predictions become, when it learns, and what it remembers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.judge.heads.base import Labels
+from embodied_rl.judge.heads.memory import hold_out
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.ranks.collective import Ranks
+from tests.support.distilling import GAMMA, hand_over, make_distiller, make_rollout, show
+from tests.support.heads import label, pack
+
+HEADS = ("hash", "classifier", "ranking")
+GREYS = np.array([0.1, 0.3, 0.5, 0.7, 0.9])
+
+
+def rollout_of(brightness: Any, last: Any, labels: Labels | None = None, first: int = 0) -> Rollout:
+    """One environment in the middle of an episode, unless `first` is 0."""
+    rollout = make_rollout(len(brightness))
+    rollout.decision += first
+    show(rollout, "seen", np.asarray(brightness)[:, None])
+    show(rollout, "last", [last])
+    if labels is not None:
+        hand_over(rollout, labels)
+    return rollout
+
+
+def test_predictions_are_potentials_and_not_the_scores_of_the_judge() -> None:
+    """In closed form, across the end of a rollout. What a rollout brings counts from the next one on."""
+    distiller = make_distiller()
+    teaching = rollout_of(GREYS, 0.1, label(GREYS, GREYS**2))
+    distiller.settle(teaching)
+    assert not teaching.shaping.any(), "its own labels came with it"
+    assert distiller.version == 1
+    rollout = rollout_of(GREYS[[0, 2, 4]], 0.3)
+    distiller.settle(rollout)
+    value = np.array([0.1, 0.5, 0.9, 0.3]) ** 2
+    np.testing.assert_allclose(rollout.shaping[:, 0], GAMMA * value[1:] - value[:-1], atol=1e-6)
+    np.testing.assert_allclose(rollout.potential[:, 0], value[:-1], atol=1e-6)
+    assert not rollout.bonus.any()
+    assert distiller.figures()["reward/head_share"] == pytest.approx(3 / 8)
+
+
+def test_what_was_settled_stays_when_the_head_learns_better() -> None:
+    """The boundary of two rollouts has one potential, that of the version which settled it."""
+    distiller = make_distiller()
+    distiller.settle(rollout_of(GREYS, 0.1, label(GREYS, np.zeros(5))))
+    distiller.settle(rollout_of(GREYS, 0.5, label(GREYS, np.ones(5), first=10)))
+    third = rollout_of([0.5, 0.7], 0.9, first=5)
+    distiller.settle(third)
+    assert third.potential[:, 0].tolist() == [0.0, 0.5], "first the old opinion, then the mean of both"
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_lost_answers_are_held_or_generalised_and_never_0(name: Any) -> None:
+    """Only the darkest and the brightest picture were ever judged."""
+    distiller = make_distiller(head=name, steps=64, rate=3e-3)
+    distiller.settle(rollout_of(GREYS, 0.1, label([0.1, 0.9] * 2, [0.1, 0.9] * 2)))
+    rollout = rollout_of([0.9, 0.7, 0.1], 0.9)
+    distiller.settle(rollout)
+    first, unseen, low = rollout.potential[:, 0].tolist()
+    assert first > 0.6 > 0.4 > low
+    assert unseen == first if name == "hash" else low < unseen < first
+    share = distiller.figures()["reward/head_share"]
+    assert share == pytest.approx((2 if name == "hash" else 3) / 8)
+
+
+def test_an_answer_that_comes_twice_teaches_once() -> None:
+    distiller, once = make_distiller(), make_distiller()
+    labels = label(GREYS[:4], GREYS[:4])
+    distiller.settle(rollout_of(GREYS, 0.1, Labels.join([labels, label([0.1], [0.9])])))
+    distiller.settle(rollout_of(GREYS, 0.1, labels, first=5))
+    once.settle(rollout_of(GREYS, 0.1, labels))
+    assert distiller._head.state()["sums"].tobytes() == once._head.state()["sums"].tobytes()
+    assert distiller.version == 1, "nothing new came the second time"
+
+
+def test_a_late_answer_teaches_when_it_comes() -> None:
+    """About an observation of a rollout that was settled long ago; which stays as it was."""
+    distiller = make_distiller()
+    early = rollout_of([0.9], 0.1)
+    distiller.settle(early)
+    distiller.settle(rollout_of([0.1], 0.1, label([0.9], [0.8])))
+    after = rollout_of([0.9], 0.1)
+    distiller.settle(after)
+    assert not early.shaping.any() and after.potential.item() == pytest.approx(0.8)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_ends_are_worth_what_they_must_be(name: Any) -> None:
+    """Nothing after a termination, the final observation after a truncation."""
+    distiller = make_distiller(head=name, num_envs=2)
+    teaching = make_rollout(5, 2)
+    hand_over(teaching, label(GREYS, GREYS))
+    distiller.settle(teaching)
+    rollout = make_rollout(1, 2)
+    show(rollout, "seen", [[0.5, 0.5]])
+    show(rollout, "final", [[0.0, 0.9]])
+    show(rollout, "last", [0.1, 0.1])
+    rollout.terminated[0, 0] = rollout.truncated[0, 1] = True
+    distiller.settle(rollout)
+    half, end = distiller_values(distiller, rollout)
+    np.testing.assert_allclose(rollout.shaping[0], [-half, GAMMA * end - half], atol=1e-6)
+
+
+def distiller_values(distiller: Any, rollout: Rollout) -> tuple[float, float]:
+    potential = rollout.potential[0, 0].item()
+    return potential, float(distiller._head.predict(pack([0.9]))[0])
+
+
+def test_a_bonus_is_the_prediction_itself_where_it_is_asked_for() -> None:
+    distiller = make_distiller(bonus=True, weight=0.5)
+    distiller.settle(rollout_of(GREYS, 0.1, label(GREYS, GREYS)))
+    rollout = rollout_of([0.1, 0.3, 0.5], 0.9)
+    rollout.terminated[1] = True
+    distiller.settle(rollout)
+    np.testing.assert_allclose(rollout.bonus[:, 0], [0.15, 0.0, 0.45], atol=1e-6)
+    assert not rollout.shaping.any()
+
+
+def test_no_head_learns_from_what_it_is_compared_on() -> None:
+    distiller = make_distiller(held_out=0.5)
+    labels = label(np.linspace(0.01, 0.99, 40), np.linspace(0, 1, 40))
+    rollout = make_rollout(40)
+    hand_over(rollout, labels)
+    distiller.settle(rollout)
+    out = hold_out(labels.episode, 0.5)
+    assert 10 < out.sum() < 30
+    assert distiller._learned.kept.episode.tolist() == labels.episode[~out].tolist()
+    assert distiller._held_out.kept.episode.tolist() == labels.episode[out].tolist()
+
+
+@pytest.mark.parametrize("name", ["classifier", "ranking"])
+def test_agreement_is_told_with_an_interval(name: Any) -> None:
+    distiller = make_distiller(head=name, held_out=0.5, steps=64, rate=3e-3)
+    greys = np.linspace(0.01, 0.99, 40)
+    for place in range(2):
+        rollout = make_rollout(40)
+        hand_over(rollout, label(greys, greys, first=100 * place))
+        distiller.settle(rollout)
+    told = distiller.figures()
+    assert told["reward/head_agreement"] > 0.9
+    assert told["reward/head_agreement_low"] <= told["reward/head_agreement"] <= told["reward/head_agreement_high"]
+    assert ("reward/head_error" in told) == (name == "classifier")
+    assert told["reward/head_version"] == 2 and told["reward/head_loss"] > 0
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_a_resumed_head_goes_on_to_the_bit(name: Any) -> None:
+    """Its weights, its labels, those held out, and the potential that was carried."""
+    straight, resumed = (make_distiller(head=name, held_out=0.3) for _ in range(2))
+    labels = [label(GREYS, GREYS ** (1 + place), first=5 * place) for place in range(4)]
+    rollouts = [[rollout_of(GREYS, 0.3, each, first=5 * place) for place, each in enumerate(labels)] for _ in range(2)]
+    for rollout in rollouts[0]:
+        straight.settle(rollout)
+    for place, rollout in enumerate(rollouts[1]):
+        if place == 2:
+            state = resumed.state()
+            resumed = make_distiller(head=name, held_out=0.3)
+            resumed.load(state)
+        resumed.settle(rollout)
+    for left, right in zip(*rollouts, strict=True):
+        assert torch.equal(left.shaping, right.shaping)
+    assert rollouts[0][3].shaping.any()
+    left, right = straight.state(), resumed.state()
+    assert left.keys() == right.keys() and all(torch.equal(left[each], right[each]) for each in left)
+
+
+class TwoRanks(Ranks):
+    """One of two ranks that run one after the other: what a rank gathered is given to it beforehand."""
+
+    size = 2
+
+    def __init__(self, rank: int, told: list[list[Any]]) -> None:
+        self.rank, self._told, self.said = rank, told, list[Any]()
+
+    def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
+        self.said.append(value)
+        return self._told.pop(0)
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_all_ranks_have_one_head_that_learns_from_everybody(name: Any) -> None:
+    """The same as one rank of all environments, whoever brought which label."""
+    greys = np.stack([GREYS, GREYS[::-1]], axis=1)
+    labels = [label(GREYS[:3], GREYS[:3]), label(GREYS[3:], GREYS[3:] ** 2, first=3)]
+    rollouts = [rollout_of(greys[:, place], 0.3, labels[place]) for place in range(2)]
+    whole = make_rollout(5, 2)
+    show(whole, "seen", greys)
+    show(whole, "last", [0.3, 0.3])
+    hand_over(whole, Labels.join(labels[::-1]))
+    alone = make_distiller(num_envs=2, head=name)
+    alone.settle(whole)
+    gathered = [(vars(each), {"decisions": 5, "scored": 0, "held": 5, "settled": 5}) for each in labels]
+    first = TwoRanks(0, [gathered, [None, None]])
+    with pytest.raises(TypeError):
+        make_distiller(ranks=first, head=name).settle(rollouts[0])  # nobody answers its second call
+    second = TwoRanks(1, [gathered, [first.said[1], None]])
+    distiller = make_distiller(ranks=second, head=name)
+    distiller.settle(rollouts[1])
+    for each, array in alone._head.state().items():
+        assert distiller._head.state()[each].tobytes() == array.tobytes(), each
+    assert distiller.version == 1 and distiller.figures()["reward/head_version"] == 1

@@ -1,0 +1,351 @@
+"""A collector's scores: each belongs to its own picture, and the shaping follows from them, whenever they come."""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.config.schema import ProbesNode, RewardNode
+from embodied_rl.interfaces.algorithm import Discount
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
+from embodied_rl.interfaces.sim import Observation
+from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter, share_budget
+from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
+from embodied_rl.judge.scorers.score_log import read_scores
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.testing.fakes import FakeSimulator
+from tests.support.collecting import SPEC, KillingActor, N, T, half_skilled, inline, make, workers
+from tests.support.scoring import ToldScorer, read_code
+
+GAMMA = 0.9
+NODE = RewardNode(name="told", weight=0.5, wait_share=None, deadline=60.0, in_flight=8, probes=ProbesNode(mismatch=0.0))
+
+
+class Coded(FakeSimulator):
+    """Each picture shows a code of its own, and the state's last entry says which."""
+
+    def _observe(self) -> Observation:
+        seen = super()._observe()
+        codes = self._code()
+        pictures = np.broadcast_to(codes[:, None, None, None], seen.images["top"].shape).copy()
+        state = seen.state.copy()
+        state[:, 2] = codes / np.float32(255)
+        return replace(seen, images={"top": pictures}, state=state)
+
+    def _code(self) -> np.ndarray:
+        """Follows from the physics, so that it comes out alike wherever it is drawn."""
+        mixed = np.abs(self._position[:, 0] * 7919 + self._position[:, 1] * 104729 + self._steps * 31)
+        return (mixed * 1000 % 256).astype(np.uint8)
+
+
+def make_writer(
+    folder: Path, scorer: Any, node: RewardNode = NODE, config: Any = None, number: int = 0, **options: Any
+) -> ScoringWriter:
+    given = {"discount": Discount(GAMMA, "control_step"), "limit_ends": False} | options
+    made = ScoringOptions(
+        node, (lambda _config, _spec: scorer, config), SPEC, T, collectors=1, folder=str(folder), **given
+    )
+    return ScoringWriter(made, number)
+
+
+@pytest.fixture
+def writing(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., ScoringWriter]:
+    def made(scorer: Any, **options: Any) -> ScoringWriter:
+        writer = make_writer(tmp_path, scorer, **options)
+        request.addfinalizer(writer.close)
+        return writer
+
+    return made
+
+
+def scores_by_observation(scorer: ToldScorer) -> dict[tuple[int, int], float]:
+    found = [each for call in scorer.calls for each in call]
+    keys = [(each.episode, each.decision) for each in found]
+    assert len(set(keys)) == len(keys), "an observation was asked about twice"
+    return {key: read_code(each).value for key, each in zip(keys, found, strict=True)}
+
+
+def expect_shaping(rounds: Sequence[dict[str, Any]], known: dict[tuple[int, int], float]) -> list[np.ndarray]:
+    """The shaping, one row after another, by its definition."""
+    found = []
+    for each in rounds:
+        shaping = np.zeros(each["valid"].shape)
+        for t, n in np.ndindex(shaping.shape):
+            if not each["valid"][t, n]:
+                continue
+            episode, number = int(each["episode"][t, n]), int(each["decision"][t, n])
+            following = 0.0 if each["terminated"][t, n] else known[episode, number + 1]
+            gamma = GAMMA ** int(each["steps"][t, n])
+            shaping[t, n] = 0.5 * (gamma * following - known[episode, number])
+        found.append(shaping)
+    return found
+
+
+def collect(collector: Collector, actor: Any, rounds: int = 3) -> list[dict[str, Any]]:
+    kept = (
+        "valid",
+        "episode",
+        "decision",
+        "terminated",
+        "truncated",
+        "steps",
+        "shaping",
+        "reward",
+        "bonus",
+        "set_aside",
+    )
+    found = []
+    for _ in range(rounds):
+        rollout = collector.collect(actor)
+        codes = rollout.trace["input/features"][..., 2].clone().numpy()
+        found.append({name: getattr(rollout, name).clone().numpy() for name in kept} | {"code": codes})
+    return found
+
+
+@pytest.mark.parametrize("parts, slices, order", [(1, 1, "exact"), (4, 4, "exact"), (4, 2, "exact"), (4, 4, "ready")])
+def test_each_score_belongs_to_its_own_picture(
+    writing: Callable[..., ScoringWriter], parts: int, slices: int, order: str
+) -> None:
+    """Through ends of episodes and of rollouts."""
+    scorer = ToldScorer(cacheable=False)
+    collector, actor = make(
+        inline(parts, kind=Coded), slices=slices, order=order, actor=half_skilled(), writers=[writing(scorer)]
+    )
+    rounds = collect(collector, actor)
+    known = scores_by_observation(scorer)
+    for each in rounds:
+        for t, n in zip(*np.nonzero(each["valid"]), strict=True):
+            said = known[int(each["episode"][t, n]), int(each["decision"][t, n])]
+            assert said == pytest.approx(float(each["code"][t, n]), abs=1e-6)
+    assert sum(each["terminated"].sum() for each in rounds) and sum(each["truncated"].sum() for each in rounds)
+    for each, expected in zip(rounds, expect_shaping(rounds, known), strict=True):
+        np.testing.assert_allclose(each["shaping"], expected, atol=1e-6)
+        assert not each["bonus"].any()
+
+
+def test_the_first_frame_of_the_episode_comes_with_each_request(writing: Callable[..., ScoringWriter]) -> None:
+    scorer = ToldScorer(cacheable=False)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer)])
+    collect(collector, actor)
+    found = [each for call in scorer.calls for each in call]
+    first = {each.episode: each.frames["top"][0] for each in found if each.decision == 0}
+    assert all(np.array_equal(each.first["top"], first[each.episode]) for each in found)
+    assert {each.instruction for each in found} == {"go left", "go right"}
+
+
+def test_when_scores_come_changes_nothing_as_long_as_they_come(writing: Callable[..., ScoringWriter]) -> None:
+    """Asked at each decision, or answered late and in any order: the same bits."""
+    random = np.random.default_rng(1)
+    slow = ToldScorer(cacheable=False, batch=3)
+    answer = slow.score
+
+    async def late(requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        slow._seconds = float(random.uniform(0, 0.01))
+        return await answer(requests)
+
+    slow.score = late  # type: ignore[method-assign]
+    found = []
+    for scorer, node in ((ToldScorer(cacheable=False), replace(NODE, mode="sync")), (slow, NODE)):
+        collector, actor = make(
+            inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=node, number=len(found))]
+        )
+        found.append([each["shaping"] for each in collect(collector, actor)])
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    assert np.abs(found[0]).max() > 0.1
+
+
+def test_a_log_gives_the_same_shaping_again(writing: Callable[..., ScoringWriter], tmp_path: Path) -> None:
+    """With scores that were lost, or came too late."""
+    random = np.random.default_rng(0)
+
+    def sometimes(asked: ScoreRequest) -> Score:
+        if random.random() < 0.3:
+            raise ScorerError("refused", "not this one")
+        return read_code(asked)
+
+    node = replace(NODE, deadline=0.0, wait_share=None)
+    writer = writing(ToldScorer(sometimes, cacheable=False, seconds=0.001), node=node)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    before = [each["shaping"] for each in collect(collector, actor)]
+    writer.close()
+    lines = list(read_scores(tmp_path / "scores"))
+    assert {line["reason"] for line in lines} > {"ok"}, "the test needs losses"
+    again = ReplayScorer(ReplayConfig(str(tmp_path)), SPEC)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(again, number=1)])
+    after = [each["shaping"] for each in collect(collector, actor)]
+    assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def test_a_scorer_that_never_answers_leaves_sparse_reward(writing: Callable[..., ScoringWriter]) -> None:
+    """All potentials are held from 0, so shaping is exactly 0, and the figures say so."""
+    node = replace(NODE, deadline=0.01)
+    writer = writing(ToldScorer(gate=threading.Event()), node=node)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    for each in collect(collector, actor):
+        assert not each["shaping"].any()
+        figures = writer.figures()
+        assert figures["valid"] == 0 and figures["asked"] > 0
+        assert figures["held"] > 0.5 * figures["settled"]
+
+
+def test_most_of_what_is_not_asked_is_held(writing: Callable[..., ScoringWriter]) -> None:
+    scorer = ToldScorer(cacheable=False)
+    writer = writing(scorer, node=replace(NODE, every=2))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    collect(collector, actor)
+    known = scores_by_observation(scorer)
+    episodes = {episode for episode, _ in known}
+    assert episodes and all((episode, 0) in known for episode in episodes)
+    assert writer.figures()["held"] > 0
+
+
+def test_audit_changes_nothing(writing: Callable[..., ScoringWriter], tmp_path: Path) -> None:
+    writer = writing(ToldScorer(cacheable=False), node=replace(NODE, mode="audit"), discount=None)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    assert not any(each["shaping"].any() for each in collect(collector, actor))
+    writer.close()
+    assert len(list(read_scores(tmp_path / "scores"))) > N * T
+
+
+def test_a_time_limit_that_ends_the_task_is_worth_nothing(writing: Callable[..., ScoringWriter]) -> None:
+    scorer = ToldScorer(cacheable=False)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, limit_ends=True)])
+    rounds = collect(collector, actor)
+    known = scores_by_observation(scorer)
+    for each in rounds:
+        for t, n in zip(*np.nonzero(each["truncated"] & each["valid"]), strict=True):
+            value = known[int(each["episode"][t, n]), int(each["decision"][t, n])]
+            assert each["shaping"][t, n] == pytest.approx(-0.5 * value, abs=1e-6)
+    assert any(each["truncated"].any() for each in rounds)
+
+
+def test_a_resumed_run_uses_what_was_settled_before(writing: Callable[..., ScoringWriter]) -> None:
+    """Even if the scorer would judge differently now: the boundary's potential and first frames are kept."""
+    other = lambda asked: Score(1 - read_code(asked).value)  # noqa: E731
+    straight, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(ToldScorer(cacheable=False))])
+    collect(straight, actor, 1)
+    state = straight.state()
+    expected = collect(straight, actor, 1)[0]["shaping"]
+    same = ToldScorer(cacheable=False)
+    resumed, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(same, number=1)])
+    resumed.load(state)
+    assert np.array_equal(collect(resumed, actor, 1)[0]["shaping"], expected)
+    inverted, actor = make(
+        inline(2, kind=Coded), actor=half_skilled(), writers=[writing(ToldScorer(other, cacheable=False), number=2)]
+    )
+    inverted.load(state)
+    shaping = collect(inverted, actor, 1)[0]
+    carried = state["writer/0/carried"]
+    going_on = shaping["decision"][0] > 0
+    assert going_on.any()
+    for n in np.flatnonzero(going_on & shaping["valid"][0] & ~shaping["terminated"][0]):
+        gamma = GAMMA ** int(shaping["steps"][0, n])
+        following = (shaping["shaping"][0, n] + carried[n]) / gamma
+        assert 0 <= following <= 0.5 + 1e-6
+
+
+@pytest.mark.process
+def test_episodes_lost_with_their_worker_are_settled_as_new_ones(
+    writing: Callable[..., ScoringWriter], closing: Callable
+) -> None:
+    handles = closing(workers(2))
+    scorer = ToldScorer(cacheable=False)
+    collector, _ = make(handles, writers=[writing(scorer)])
+    rollout = collector.collect(KillingActor(handles[1], call=8))
+    assert collector.lost_episodes == N // 2
+    assert not rollout.shaping[~rollout.valid].any()
+    lost = ~rollout.valid
+    assert lost.any() and torch.isfinite(rollout.shaping).all()
+
+
+def test_a_scorer_that_is_down_may_end_the_run(writing: Callable[..., ScoringWriter]) -> None:
+    def gone(asked: ScoreRequest) -> Score:
+        raise ScorerError("refused", "nobody answers at http://here", permanent=True)
+
+    writer = writing(ToldScorer(gone), node=replace(NODE, on_down="abort"))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    with pytest.raises(UserError, match=r"nobody answers at http://here.*reward.on_down=continue"):
+        collector.collect(actor)
+
+
+def test_scores_of_little_confidence_count_as_missing(writing: Callable[..., ScoringWriter]) -> None:
+    unsure = ToldScorer(lambda asked: Score(0.9, confidence=0.4), cacheable=False)
+    writer = writing(unsure, node=replace(NODE, confidence=0.5))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    assert not any(each["shaping"].any() for each in collect(collector, actor))
+
+
+def test_a_budget_is_shared_by_the_collectors_and_survives_a_resume(writing: Callable[..., ScoringWriter]) -> None:
+    assert [share_budget(11, 3, number) for number in range(3)] == [4, 4, 3]
+    scorer = ToldScorer(cacheable=False)
+    writer = writing(scorer, node=replace(NODE, budget=30))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    collect(collector, actor, 1)
+    assert sum(map(len, scorer.calls)) == 30 and "budget of 30" in writer.trouble()
+    assert writer.figures()["valid"] == 30 and writer.figures()["down"] == 1
+    again = ToldScorer(cacheable=False)
+    resumed = writing(again, node=replace(NODE, budget=30), number=1)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[resumed])
+    collector.load({**collector.state(), **{f"writer/0/{name}": each for name, each in writer.state().items()}})
+    collect(collector, actor, 1)
+    assert not again.calls
+
+
+def judge_by_code(asked: ScoreRequest) -> Score:
+    """Some pictures look done."""
+    value = read_code(asked).value
+    return Score(value, done=float(value > 0.7))
+
+
+TERMINAL = replace(NODE, mode="terminal")
+
+
+@pytest.mark.parametrize("node", [TERMINAL, replace(TERMINAL, at_once=True)])
+def test_done_ends_tasks_wherever_its_picture_comes(writing: Callable[..., ScoringWriter], node: RewardNode) -> None:
+    """At the end of a rollout, at a time limit, or within an episode; by its definition, one row after another."""
+    scorer = ToldScorer(judge_by_code, cacheable=False)
+    scorer.traits = replace(scorer.traits, judges_done=True)
+    collector, actor = make(
+        inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=node, limit_ends=True)]
+    )
+    rounds = collect(collector, actor)
+    known = {(each.episode, each.decision): judge_by_code(each).done for call in scorer.calls for each in call}
+    over: set[int] = set()
+    seen = dict.fromkeys(("within", "at the end", "at the limit"), 0)
+    for each in rounds:
+        for t in range(T):
+            for n in range(N):
+                episode, number = int(each["episode"][t, n]), int(each["decision"][t, n])
+                assert each["valid"][t, n] == (episode not in over)
+                done = known.get((episode, number + 1)) == 1.0 and each["valid"][t, n]
+                reward = GAMMA ** (int(each["steps"][t, n]) - 1)
+                assert each["bonus"][t, n] == pytest.approx(reward if done else 0, abs=1e-6)
+                assert each["set_aside"][t, n]
+                if done:
+                    over.add(episode)
+                    assert each["terminated"][t, n] and not each["truncated"][t, n]
+                    seen["at the end" if t == T - 1 else "within"] += 1
+                    seen["at the limit"] += number == 2
+    assert all(seen.values()), seen
+
+
+@pytest.mark.parametrize(
+    "traits, mode, kind", [(True, "terminal", "absolute"), (False, "terminal", "done"), (False, "late", "absolute")]
+)
+def test_only_who_says_done_by_itself_is_asked_for_progress_alone(
+    writing: Callable[..., ScoringWriter], traits: bool, mode: Any, kind: str
+) -> None:
+    """The value of a question about done is the judgement."""
+    scorer = ToldScorer(judge_by_code if traits else read_code, cacheable=False)
+    scorer.traits = replace(scorer.traits, judges_done=traits)
+    writer = writing(scorer, node=replace(NODE, mode=mode, done_threshold=0.7))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    found = collect(collector, actor)
+    assert {each.kind for call in scorer.calls for each in call} == {kind}
+    assert any(each["bonus"].any() for each in found) == (mode == "terminal")

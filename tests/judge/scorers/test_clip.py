@@ -1,0 +1,179 @@
+"""Goals in words are contrasted as transformers itself would, on tiny random checkpoints in the true format."""
+
+import asyncio
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from PIL import Image
+from tokenizers import processors
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, ScoreRequest
+from embodied_rl.interfaces.sim import Array, Camera
+from embodied_rl.judge.scorers.clip import ClipConfig, ClipScorer
+from embodied_rl.judge.scorers.clip_pictures import prepare_pictures, read_settings
+from tests.support.collecting import SPEC
+from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
+
+ONE = replace(SPEC, cameras=(Camera("front", 24, 32),))
+TWO = replace(SPEC, cameras=(Camera("front", 24, 32), Camera("wrist", 24, 32)))
+POSITIVE, NEGATIVE = ("{instruction} done", "the end of {instruction}"), ("nothing", "something else")
+TEXT = {
+    "vocab_size": 101, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "max_position_embeddings": 40, "pad_token_id": 0, "eos_token_id": 1, "bos_token_id": 2, "projection_size": 16,
+}  # fmt: skip
+VISION = {
+    "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16,
+    "patch_size": 8,
+}  # fmt: skip
+CLIP_PICTURES = {"size": {"shortest_edge": 16}, "crop_size": {"height": 16, "width": 16}}
+SIGLIP_PICTURES = {"size": {"height": 16, "width": 16}}
+
+
+def write_checkpoint(folder: Path, kind: str, **pictures: Any) -> Path:
+    torch.manual_seed(3)
+    if kind == "clip":
+        config = transformers.CLIPConfig(text_config=TEXT, vision_config=VISION, projection_dim=16)
+        model, processor = transformers.CLIPModel(config), transformers.CLIPImageProcessorPil
+    else:
+        config = transformers.SiglipConfig(text_config=TEXT, vision_config=VISION)
+        model, processor = transformers.SiglipModel(config), transformers.SiglipImageProcessorPil
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(0.2 * torch.randn_like(weights))
+        model.logit_scale.fill_(2.0)
+    model.save_pretrained(folder)
+    words = tiny_tokenizer()
+    words.post_processor = processors.TemplateProcessing(
+        single="<bos> $A <eos>", special_tokens=[("<bos>", 2), ("<eos>", 1)]
+    )
+    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **SPECIAL).save_pretrained(folder)
+    processor(**(CLIP_PICTURES if kind == "clip" else SIGLIP_PICTURES) | pictures).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["clip", "siglip"])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_checkpoint(tmp_path_factory.mktemp(request.param), request.param)
+
+
+def draw(seed: int, height: int = 24, width: int = 32) -> Array:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+def make_request(seed: int, words: str = "lift it") -> ScoreRequest:
+    frames = {"front": draw(seed)[None], "wrist": draw(seed + 100)[None]}
+    first = {name: each[0] for name, each in frames.items()}
+    return ScoreRequest(0, seed, "absolute", words, frames, first, np.zeros(3, np.float32))
+
+
+def ask(folder: Path, requests: list[ScoreRequest], spec: Any = ONE, **config: Any) -> list[float]:
+    async def run() -> list[Score]:
+        settings: dict[str, Any] = {"path": str(folder), "positive": POSITIVE, "negative": NEGATIVE} | config
+        scorer = ClipScorer(ClipConfig(**settings), spec)
+        await scorer.open()
+        return list(await scorer.score(requests))
+
+    return [score.value for score in asyncio.run(run())]
+
+
+def expect(folder: Path, request: ScoreRequest, cameras: tuple[str, ...] = ("front",), temperature: float = 1) -> float:
+    """The same by transformers' own processor and whole forward pass."""
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    processor = {"clip": transformers.CLIPImageProcessorPil, "siglip": transformers.SiglipImageProcessorPil}
+    pixels = processor[model.config.model_type].from_pretrained(folder)(
+        [Image.fromarray(request.frames[name][-1]) for name in cameras], return_tensors="pt"
+    )
+    texts = [text.format(instruction=request.instruction) for text in (*POSITIVE, *NEGATIVE)]
+    tokens = transformers.AutoTokenizer.from_pretrained(folder)(
+        texts, padding="max_length", max_length=40, return_tensors="pt"
+    )
+    tokens.pop("token_type_ids", None)
+    with torch.no_grad():
+        logits = model(**tokens, **pixels).logits_per_image.mean(0)
+    return float((logits / temperature).softmax(0)[:2].sum())
+
+
+def test_as_transformers_would(checkpoint: Path) -> None:
+    requests = [make_request(1), make_request(2, "turn the tap"), make_request(3)]
+    found = ask(checkpoint, requests)
+    assert found == pytest.approx([expect(checkpoint, request) for request in requests], abs=1e-5)
+    assert max(found) - min(found) > 0.01, "the test needs pictures and words that matter"
+
+
+def test_several_cameras_and_a_temperature(checkpoint: Path) -> None:
+    found = ask(checkpoint, [make_request(1), make_request(4)], TWO, temperature=3.0)
+    wanted = [expect(checkpoint, make_request(seed), ("front", "wrist"), 3.0) for seed in (1, 4)]
+    assert found == pytest.approx(wanted, abs=1e-5)
+
+
+PICTURES = [
+    {}, {"resample": 2}, {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4]}, {"do_normalize": False},
+    {"rescale_factor": 1 / 127.5}, {"do_rescale": False},
+]  # fmt: skip
+CROPS = [
+    {"do_center_crop": True, "crop_size": {"height": 20, "width": 12}},
+    {"do_resize": False, "do_center_crop": True, "crop_size": {"height": 30, "width": 30}},
+]
+
+
+@pytest.mark.parametrize(
+    "kind, pictures",
+    [*(("clip", each) for each in [*PICTURES, *CROPS]), *(("siglip", each) for each in PICTURES)],  # which never cuts
+)
+def test_pictures_are_prepared_as_by_transformers(tmp_path: Path, kind: str, pictures: dict[str, Any]) -> None:
+    processor = transformers.CLIPImageProcessorPil if kind == "clip" else transformers.SiglipImageProcessorPil
+    made = processor(**(CLIP_PICTURES if kind == "clip" else SIGLIP_PICTURES) | pictures)
+    made.save_pretrained(tmp_path)
+    for size in ((24, 32), (32, 24), (16, 16), (17, 50)):
+        picture = draw(5, *size)
+        wanted = made([Image.fromarray(picture)], return_tensors="pt")["pixel_values"]
+        found = prepare_pictures([picture], read_settings(tmp_path))
+        assert found.shape == wanted.shape and found.dtype == torch.float32
+        torch.testing.assert_close(found, wanted.float(), atol=1e-5, rtol=1e-5)
+
+
+def test_a_text_that_is_too_long_is_refused_not_cut(checkpoint: Path) -> None:
+    with pytest.raises(UserError, match="reads 40 tokens"):
+        ask(checkpoint, [make_request(1, "lift it and " * 10)])
+
+
+def test_what_is_no_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
+    def refuse(folder: Path, says: str) -> None:
+        with pytest.raises(UserError, match=says):
+            ask(folder, [make_request(1)])
+
+    refuse(tmp_path / "nowhere", "holds no checkpoint")
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    refuse(tmp_path, "type 'gpt2', not one of clip, siglip")
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (tmp_path / name).write_text((checkpoint / name).read_text())
+    refuse(tmp_path, r"preprocessor_config.json cannot be read")
+    keys = json.loads((checkpoint / "preprocessor_config.json").read_text())
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(keys | {"do_pad": True}))
+    refuse(tmp_path, "unknown setting 'do_pad'")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(keys | {"image_mean": [0.5]}))
+    refuse(tmp_path, "1 numbers for 3 colours")
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(keys))
+    torch.save({}, tmp_path / "pytorch_model.bin")
+    refuse(tmp_path, "cannot be loaded")
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"path": None}, "reward.path is missing"), ({"positive": ()}, "need a text each"),
+        ({"negative": ()}, "need a text each"), ({"temperature": 0.0}, "temperature"), ({"batch": 0}, "batch"),
+        ({"positive": ("{task}",)}, r"\{task\} is no placeholder"),
+    ],
+)  # fmt: skip
+def test_settings_that_cannot_be(settings: dict[str, Any], says: str) -> None:
+    given: dict[str, Any] = {"path": "somewhere"} | settings
+    with pytest.raises(UserError, match=says):
+        ClipConfig(**given)

@@ -1,0 +1,88 @@
+"""The client of JSON servers keeps one connection for each request in flight, and uses it again."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from embodied_rl.interfaces.scorer import ScorerError
+from embodied_rl.judge.scorers.http_json import JsonServer
+
+
+class Counting:
+    """A server that answers "{}" once it holds `together` requests; notes its connections."""
+
+    def __init__(self) -> None:
+        self.opened = self.open = self.waiting = 0
+        self.together = 1
+        self.release = asyncio.Event()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.opened, self.open = self.opened + 1, self.open + 1
+        try:
+            while await self._read(reader):
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+        finally:
+            self.open -= 1
+            writer.close()
+
+    async def _read(self, reader: asyncio.StreamReader) -> bool:
+        if (await reader.readline()).startswith(b"GET /v1/hang-up"):
+            return False
+        while (await reader.readline()).strip():
+            pass
+        if reader.at_eof():
+            return False
+        self.waiting += 1
+        if self.waiting >= self.together:
+            self.release.set()
+        await self.release.wait()
+        return True
+
+
+def run(body: Callable[[Counting, JsonServer], Coroutine[None, None, None]]) -> None:
+    async def whole() -> None:
+        counting = Counting()
+        async with asyncio.timeout(60), await asyncio.start_server(counting.handle, "127.0.0.1", 0) as listening:
+            client = JsonServer(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}/v1", None)
+            await body(counting, client)
+            await client.close()
+            while counting.open:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(whole())
+
+
+def test_requests_one_after_the_other_share_a_connection() -> None:
+    async def body(counting: Counting, client: JsonServer) -> None:
+        for _ in range(5):
+            assert await client.send("GET", "models") == {}
+        assert counting.opened == 1
+
+    run(body)
+
+
+def test_requests_at_once_have_a_connection_each_and_use_them_again() -> None:
+    async def body(counting: Counting, client: JsonServer) -> None:
+        for _ in range(3):
+            counting.waiting, counting.together = 0, 8
+            counting.release.clear()
+            await asyncio.gather(*(client.send("GET", "models") for _ in range(8)))
+        assert counting.opened == 8
+
+    run(body)
+
+
+def test_after_a_failure_or_a_cancelled_request_the_next_one_is_answered() -> None:
+    async def body(counting: Counting, client: JsonServer) -> None:
+        with pytest.raises(ScorerError, match="cannot be reached"):
+            await client.send("GET", "hang-up")
+        counting.together = 2
+        given_up = asyncio.ensure_future(client.send("GET", "models"))
+        while not counting.waiting:
+            await asyncio.sleep(0.001)
+        given_up.cancel()
+        await asyncio.wait([given_up])
+        assert given_up.cancelled() and await client.send("GET", "models") == {}
+
+    run(body)

@@ -1,0 +1,295 @@
+"""The client of OpenAI-compatible servers: what it sends, what it reads, and how it takes every kind of trouble."""
+
+import asyncio
+import base64
+import io
+import json
+import math
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Event, Thread
+from typing import Any
+
+import httpx2
+import numpy as np
+import pytest
+from PIL import Image
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
+from embodied_rl.judge.scorers.http_json import LONGEST_ANSWER
+from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
+from tests.support.collecting import SPEC
+from tests.support.scoring import request
+
+URL = "http://server.example/v1"
+LONG = {"token": "7", "logprob": -(10**400)}
+MODELS = {"object": "list", "data": [{"id": "judge", "object": "model"}]}
+
+
+def completion(text: str = "7", **probabilities: float) -> dict[str, Any]:
+    """An answer in the form of the OpenAI API's reference."""
+    top = [{"token": token, "logprob": math.log(each), "bytes": None} for token, each in probabilities.items()]
+    told = {"content": [{"token": text, "logprob": -0.1, "bytes": None, "top_logprobs": top}], "refusal": None}
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "length"}
+    choice["logprobs"] = told if probabilities else None
+    return {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": "judge", "choices": [choice]}
+
+
+def ask(
+    answer: Callable[[httpx2.Request], httpx2.Response], asked: ScoreRequest | None = None, check: bool = False,
+    **config: Any,
+) -> Score:  # fmt: skip
+    """The score of one request, from a server that is a function."""
+
+    def serve(sent: httpx2.Request) -> httpx2.Response:
+        return httpx2.Response(200, json=MODELS) if sent.url.path.endswith("/models") else answer(sent)
+
+    async def run() -> Score:
+        scorer = VlmScorer(VlmConfig(**{"url": URL} | config), SPEC, httpx2.MockTransport(serve))
+        await scorer.open()
+        try:
+            if check:
+                await scorer.check()
+            return (await scorer.score([asked or request(100)]))[0]
+        finally:
+            await scorer.close()
+
+    return asyncio.run(run())
+
+
+def saying(status: int = 200, **options: Any) -> Callable[[httpx2.Request], httpx2.Response]:
+    return lambda sent: httpx2.Response(status, **options)
+
+
+def test_the_score_is_the_expectation_of_the_digits() -> None:
+    score = ask(saying(json=completion("7", **{"7": 0.75, "8": 0.25})))
+    assert score.valid and score.value == pytest.approx((7 * 0.75 + 8 * 0.25) / 9, abs=1e-6)
+
+
+def test_what_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The words, the first picture, the present one; a key only in its header."""
+    sent: list[httpx2.Request] = []
+
+    def answer(each: httpx2.Request) -> httpx2.Response:
+        sent.append(each)
+        return httpx2.Response(200, json=completion("0", **{"0": 1.0}))
+
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    ask(answer, request(200, words="pick up the red cube"))
+    (each,) = sent
+    body = json.loads(each.content)
+    assert str(each.url) == f"{URL}/chat/completions" and each.headers["Authorization"] == "Bearer sk-secret"
+    assert b"sk-secret" not in each.content
+    assert (body["model"], body["max_tokens"], body["temperature"]) == ("judge", 1, 0)
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 20)
+    parts = body["messages"][-1]["content"]
+    assert "pick up the red cube" in parts[0]["text"]
+    pictures = [part["image_url"]["url"] for part in parts if part["type"] == "image_url"]
+    assert len(pictures) == 2 and all(url.startswith("data:image/jpeg;base64,") for url in pictures)
+    drawn = np.asarray(Image.open(io.BytesIO(base64.b64decode(pictures[1].partition(",")[2]))))
+    assert drawn.shape == (224, 224, 3) and np.abs(drawn.astype(int) - 200).max() <= 3
+
+
+def test_a_server_without_log_probabilities_is_read_by_text() -> None:
+    """It refuses the key once, and is not asked for it again."""
+    bodies: list[dict[str, Any]] = []
+
+    def answer(sent: httpx2.Request) -> httpx2.Response:
+        bodies.append(json.loads(sent.content))
+        if "logprobs" in bodies[-1]:
+            return httpx2.Response(400, json={"error": {"message": "Unsupported fields in the request: logprobs"}})
+        return httpx2.Response(200, json=completion("6"))
+
+    assert ask(answer, check=True).value == pytest.approx(6 / 9, abs=1e-6)
+    assert ["logprobs" in body for body in bodies] == [True, False, False]
+
+
+def test_a_server_that_leaves_log_probabilities_out_is_read_by_text() -> None:
+    assert ask(saying(json=completion("9"))).value == 1.0
+
+
+def test_sentences_are_read_by_their_pattern() -> None:
+    said = completion("The cube is held. progress: 40%")
+    assert ask(saying(json=said), prompt="progress_percent").value == pytest.approx(0.4)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {}, {"choices": []}, {"choices": [{}]}, {"choices": [None]}, {"choices": "x"}, completion("no idea"),
+        {"choices": [{"message": {"content": None}}]}, {"choices": [{"message": {"content": ["7"]}}]},
+        {"choices": [{"message": {"content": "7"}, "logprobs": {"content": []}}]},
+        {"choices": [{"message": {"content": "7"}, "logprobs": {"content": [{"top_logprobs": [LONG]}]}}]},
+        {"choices": [{"message": {"content": "7"}, "logprobs": {"content": [{"top_logprobs": [{"token": 7}]}]}}]},
+    ],
+)  # fmt: skip
+def test_what_cannot_be_read_is_no_score(body: dict[str, Any]) -> None:
+    score = ask(saying(json=body))
+    assert score.reason == "unreadable" and math.isnan(score.value)
+
+
+def test_a_model_that_wants_to_say_something_else_is_no_score() -> None:
+    assert ask(saying(json=completion("I", I=0.9, **{"7": 0.1}))).reason == "unsure"
+
+
+@pytest.mark.parametrize(
+    "response, reason, permanent",
+    [
+        ({"status": 429, "headers": {"Retry-After": "3"}}, "busy", False),
+        ({"status": 500}, "failed", False),
+        ({"status": 503}, "failed", False),
+        ({"status": 408}, "failed", False),
+        ({"status": 400, "text": "no pictures, please"}, "refused", True),
+        ({"status": 404, "text": "no such model"}, "refused", True),
+        ({"status": 302, "headers": {"Location": "http://elsewhere"}}, "refused", True),
+        ({"text": "<html>"}, "failed", False),
+        ({"text": "[1]"}, "failed", False),
+        ({"content": b"\xff\xfe"}, "failed", False),
+        ({"content": b"x" * (LONGEST_ANSWER + 1)}, "failed", False),
+        ({"content": b'{"choices": ['}, "failed", False),
+        ({"content": b'{"choices": ' + b"[" * 100_000}, "failed", False),
+        ({"content": b'{"choices": ' + b"9" * 10_000 + b"}"}, "failed", False),
+    ],
+)
+def test_trouble_has_its_reason(response: dict[str, Any], reason: str, permanent: bool) -> None:
+    status = response.pop("status", 200)
+    with pytest.raises(ScorerError) as raised:
+        ask(saying(status, **response))
+    assert (raised.value.reason, raised.value.permanent) == (reason, permanent)
+    assert raised.value.retry_after == (3.0 if status == 429 else None)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 400
+
+
+@pytest.mark.parametrize("header", ["Wed, 21 Oct 2026 07:28:00 GMT", "-1", "nan", "inf", "soon"])
+def test_a_strange_retry_after_is_left_out(header: str) -> None:
+    with pytest.raises(ScorerError) as raised:
+        ask(saying(429, headers={"Retry-After": header}))
+    assert raised.value.retry_after is None
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("key", [None, "sk-secret"])
+def test_a_wrong_key_is_named_and_never_shown(status: int, key: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    if key:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(UserError, match=r"OPENAI_API_KEY") as raised:
+        ask(saying(status, text="bad key sk-secret"), check=True)
+    assert "sk-secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "models, model, says",
+    [
+        (["a", "b"], None, "several models; choose one with reward.model.*a.*b"),
+        ([], None, "no model"),
+        (["judge-7b"], "judge-8b", "no model 'judge-8b'.*judge-7b"),
+    ],
+)
+def test_a_model_that_is_not_there(models: list[str], model: str | None, says: str) -> None:
+    listed = {"data": [{"id": name} for name in models]}
+
+    async def run() -> None:
+        transport = httpx2.MockTransport(lambda sent: httpx2.Response(200, json=listed))
+        scorer = VlmScorer(VlmConfig(url=URL, model=model), SPEC, transport)
+        await scorer.open()
+        await scorer.check()
+
+    with pytest.raises(UserError, match=says):
+        asyncio.run(run())
+
+
+def test_a_server_that_cannot_answer_is_told_before_a_run() -> None:
+    with pytest.raises(UserError, match=r"reward.url=http://server.example/v1.*no pictures, please"):
+        ask(saying(400, text="no pictures, please"), check=True)
+    with pytest.raises(UserError, match="progress_percent"):
+        ask(saying(json=completion("Well, that depends.")), check=True)
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"url": None}, "reward.url is missing"),
+        ({"url": "127.0.0.1:8000"}, "http://"),
+        ({"url": URL, "picture_size": 0}, "picture_size"),
+        ({"url": URL, "least_mass": 2.0}, "least_mass"),
+    ],
+)
+def test_settings_that_cannot_be(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        VlmConfig(**settings)
+
+
+# -- over a true connection ---------------------------------------------------------------------------------------
+
+
+@contextmanager
+def served(answer: Callable[[BaseHTTPRequestHandler], None]) -> Iterator[str]:
+    """A server on this machine; its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self.reply(MODELS)
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            answer(self)
+
+        def reply(self, body: dict[str, Any]) -> None:
+            text = json.dumps(body).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *args: Any) -> None:
+            """Nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+async def _ask_at(url: str, timeout: float = 60.0) -> Score:
+    scorer = VlmScorer(VlmConfig(url=url), SPEC)
+    await scorer.open()
+    try:
+        return (await asyncio.wait_for(scorer.score([request(3)]), timeout))[0]
+    finally:
+        await scorer.close()
+
+
+def test_over_a_connection() -> None:
+    with served(lambda handler: handler.reply(completion("9", **{"9": 1.0}))) as url:  # type: ignore[attr-defined]
+        assert asyncio.run(_ask_at(url)).value == 1.0
+
+
+def test_nobody_there() -> None:
+    with served(lambda handler: None) as url:
+        pass
+    with pytest.raises(ScorerError, match="cannot be reached"):
+        asyncio.run(_ask_at(url))
+
+
+def test_a_server_that_hangs_up_or_hangs() -> None:
+    with (
+        served(lambda handler: handler.connection.shutdown(socket.SHUT_RDWR)) as url,
+        pytest.raises(ScorerError, match="cannot be reached"),
+    ):
+        asyncio.run(_ask_at(url))
+    release = Event()
+    with served(lambda handler: release.wait(60.0) and None) as url:
+        try:
+            with pytest.raises(TimeoutError):
+                asyncio.run(_ask_at(url, timeout=0.3))
+        finally:
+            release.set()

@@ -1,0 +1,86 @@
+"""Messages as plain arrays: what goes in comes out, bit for bit, and torch's own pickling has no part in it."""
+
+import pickle
+import subprocess
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from embodied_rl.runtime.processes.arrays import pack, unpack
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch.bool, torch.complex64)
+
+
+@dataclass(frozen=True)
+class Holder:
+    """As a decision does: tensors in a frozen dataclass."""
+
+    tensors: dict[str, torch.Tensor]
+    array: np.ndarray
+    note: Any = None
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (0, 3), (4, 5)], ids=str)
+def test_tensors_come_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    tensor = (torch.randn(shape) * 3).to(dtype)
+    back = unpack(pack({"deep": [Holder({"t": tensor}, np.arange(3))]}))["deep"][0].tensors["t"]
+    assert back.dtype == dtype and back.shape == tensor.shape and bits(back) == bits(tensor)
+
+
+def test_views_parameters_and_objects_within_objects() -> None:
+    whole = torch.arange(12.0).reshape(3, 4)
+    learned, frozen = torch.nn.Parameter(whole[:, 1]), torch.nn.Parameter(torch.ones(2), requires_grad=False)
+    packed = pack((whole.t(), whole[1], learned, frozen, np.arange(12).reshape(3, 4)[:, ::2], np.float32(2), None))
+    transposed, row, one, other, strided, scalar, nothing = unpack(packed)
+    assert torch.equal(transposed, whole.t()) and torch.equal(row, whole[1])
+    assert isinstance(one, torch.nn.Parameter) and one.requires_grad and not other.requires_grad
+    np.testing.assert_array_equal(strided, [[0, 2], [4, 6], [8, 10]])
+    assert scalar == np.float32(2) and nothing is None
+    computed = (learned * 2)[0]
+    assert not unpack(pack(computed)).requires_grad
+
+
+def test_a_message_is_one_pickle_and_bytes() -> None:
+    """So that a transport that knows NumPy needs nothing else; each array crosses once."""
+    weights = torch.zeros(1000)
+    packed = pack({"a": weights, "again": weights, "b": np.zeros(500)})
+    assert len(packed.pickled) < 1000 and b"torch._utils" not in packed.pickled
+    assert [(array.dtype, array.nbytes) for array in packed.buffers] == [(np.uint8, 4000), (np.uint8, 4000)]
+    back = unpack(packed)
+    assert back["a"] is back["again"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_comes_out_is_ones_own_unless_one_asks_for_views() -> None:
+    packed = pickle.loads(pickle.dumps(pack({"t": torch.ones(3), "a": np.ones(3)})))
+    for array in packed.buffers:
+        array.flags.writeable = False  # as an object store hands them out
+    own = unpack(packed)
+    own["t"].zero_()
+    own["a"].fill(0)
+    views = unpack(packed, copy=False)
+    assert views["t"].tolist() == [1, 1, 1] and not views["a"].flags.writeable
+    assert np.shares_memory(views["a"], packed.buffers[1])
+
+
+def test_what_cannot_be_sent_says_so() -> None:
+    with pytest.raises(TypeError, match="make it dense"):
+        pack(torch.ones(2, 2).to_sparse())
+
+
+@pytest.mark.process
+def test_arrays_need_no_torch() -> None:
+    code = (
+        "import sys, numpy as np; from embodied_rl.runtime.processes.arrays import pack, unpack; "
+        "print(unpack(pack(np.arange(3))).tolist(), 'torch' in sys.modules)"
+    )
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[0, 1, 2] False\n"

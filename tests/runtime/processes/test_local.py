@@ -1,0 +1,259 @@
+"""Handles: a worker process gives the bits an inline simulator gives, its end is told, and it leaves nothing behind."""
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.runtime.processes.handle import GaveUp, Handle, WorkerDied, WorkerError, revive
+from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
+from embodied_rl.testing.comparison import assert_same, copy_observation
+from embodied_rl.testing.fake_simulator import FakeSimulator
+from tests.support.ended import gone, wait_for
+
+pytestmark = pytest.mark.process
+
+FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
+EPISODES = [Episode(index, index % 2, seed=index) for index in range(6)]
+NEXT = [Episode(index, index % 2, seed=index) for index in range(6, 12)]
+
+
+def worker(rows: int = 3, config: FakeSimulator.Config | None = None, **options) -> ProcessHandle:
+    return ProcessHandle(FAKE, {"num_envs": rows, "config": config}, name="simulator 7", **options)
+
+
+def actions(chunk: int, rows: int = 3) -> np.ndarray:
+    return np.random.default_rng(chunk).uniform(-1, 1, (rows, 4, 2)).astype(np.float32)
+
+
+def test_a_worker_gives_what_an_inline_simulator_gives() -> None:
+    """Results, snapshots and images through shared memory, including those of episodes that ended."""
+    inline = InlineHandle(lambda: FakeSimulator(3))
+    with worker() as process:
+        assert isinstance(inline, Handle) and isinstance(process, Handle)
+        assert process.spec == inline.spec
+        both = (inline, process)
+        assert_same(*[handle.submit("reset", EPISODES[:3]).result() for handle in both], "reset")
+        for chunk in range(12):
+            futures = [handle.submit("step", actions(chunk), NEXT[:3]) for handle in both]
+            assert_same(*[future.result() for future in futures], f"chunk {chunk}")
+        saved = [handle.submit("snapshot").result() for handle in both]
+        assert_same(*saved, "snapshot")
+        assert_same(*[handle.submit("restore", saved[0]).result() for handle in both], "restore")
+        assert process.memory() > 10**6 and inline.memory() == 0
+        assert futures[1].seconds > 0 and futures[1].done()
+
+
+def test_an_observation_outlives_the_next_one() -> None:
+    """The slots alternate: what is in hand stays readable while the worker makes the next observation."""
+    with worker() as handle:
+        held = [handle.submit("reset", EPISODES[:3]).result()]
+        copies = [copy_observation(held[0])]
+        for chunk in range(4):
+            future = handle.submit("step", actions(chunk), NEXT[:3])
+            wait_for(future.done)
+            assert_same(held[-1], copies[-1], "an observation was overwritten")
+            held.append(future.result().observation)
+            copies.append(copy_observation(held[-1]))
+
+
+def test_several_workers_start_in_parallel_with_one_thread_and_without_torch() -> None:
+    handles = [ProcessHandle("os:_fake", {"num_envs": 1}) for _ in range(2)]
+    for handle in handles:
+        with pytest.raises(WorkerError, match="module 'os' has no attribute '_fake'"):
+            _ = handle.spec
+        handle.close()
+    code = "import embodied_rl.runtime.processes.worker, embodied_rl.testing.fake_simulator, sys; "
+    code += "print('torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "False\n"
+    with worker() as handle:
+        _ = handle.spec
+        environment = Path(f"/proc/{handle.pid}/environ").read_bytes().split(b"\0")
+        assert b"OMP_NUM_THREADS=1" in environment
+
+
+def test_a_worker_cannot_wait_for_somebody_to_type() -> None:
+    """Its standard input is closed, whatever ours is."""
+    ours, (read, write) = os.dup(0), os.pipe()
+    os.dup2(read, 0)
+    try:
+        with worker() as handle:
+            assert os.readlink(f"/proc/{handle.pid}/fd/0") == "/dev/null"
+    finally:
+        os.dup2(ours, 0)
+        for descriptor in (ours, read, write):
+            os.close(descriptor)
+
+
+def test_a_killed_worker_is_noticed_at_once_and_named() -> None:
+    with worker(config=FakeSimulator.Config(seconds=900.0)) as handle:
+        handle.submit("reset", EPISODES[:3]).result()
+        future = handle.submit("step", actions(0), NEXT[:3])
+        os.kill(handle.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied, match=rf"simulator 7 \(pid {handle.pid}\) was killed by SIGKILL .*'step'"):
+            future.result()
+        with pytest.raises(WorkerDied):
+            future.result()
+        assert not handle.alive
+        with pytest.raises(WorkerDied):
+            handle.submit("step", actions(0), NEXT[:3]).result()
+
+
+def test_a_crash_shows_the_last_lines_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "worker.log"
+    message = r"exited with code 3 during 'start'(.|\n)*the disk is on fire"
+    with (
+        ProcessHandle("tests.support.faulty_simulator:Crash", {"num_envs": 1}, log=log) as handle,
+        pytest.raises(WorkerDied, match=message),
+    ):
+        _ = handle.spec
+    assert "the disk is on fire" in log.read_text()
+
+
+def test_an_exception_of_the_simulator_comes_with_its_traceback_and_leaves_the_worker_alive() -> None:
+    with worker(config=FakeSimulator.Config(fault="raise", fault_row=1)) as handle:
+        handle.submit("reset", EPISODES[:3]).result()
+        with pytest.raises(WorkerError, match=r"simulator 7: 'step' raised RuntimeError(.|\n)*in _misbehave"):
+            handle.submit("step", actions(0), NEXT[:3]).result()
+        assert handle.alive
+        handle.submit("step", actions(1), NEXT[:3]).result()
+        with pytest.raises(WorkerError, match="no attribute 'fly'"):
+            handle.submit("fly").result()
+
+
+def test_a_hung_worker_is_killed_at_the_deadline() -> None:
+    with worker(config=FakeSimulator.Config(fault="hang"), call_timeout=2.0) as handle:
+        handle.submit("reset", EPISODES[:3]).result()
+        with pytest.raises(WorkerDied, match=r"within 2 s and was killed during 'step'.*plan\.call_timeout"):
+            handle.submit("step", actions(0), NEXT[:3]).result()
+        assert gone(handle.pid)
+
+
+def test_a_worker_that_never_comes_up_is_named_with_the_remedy_and_not_tried_again(tmp_path: Path) -> None:
+    """Its deadline counts from its launch, and once is enough."""
+    kwargs = {"num_envs": 1, "gate": tmp_path / "never"}
+    with ProcessHandle(
+        "tests.support.faulty_simulator:WaitForFile", kwargs, name="simulator 7", start_timeout=15.0
+    ) as handle:
+        said = rf"simulator 7 \(pid {handle.pid}\) gave no answer within 15 s and was killed during 'start'\. "
+        remedy = r"If it only needs longer to start, raise plan\.start_timeout\.\n"
+        log = "The last lines of its log:\nwaiting for the licence server"
+        with pytest.raises(GaveUp, match=said + remedy + log):
+            handle.submit("reset", EPISODES[:1]).result()
+        pid = handle.pid
+        assert gone(pid) and not handle.alive
+        for again in (handle.restart, lambda: handle.spec, handle.submit("reset", EPISODES[:1]).result):
+            with pytest.raises(GaveUp, match=said):
+                again()
+        assert handle.pid == pid
+
+
+def test_a_stopped_worker_that_does_not_read_is_killed_at_the_deadline() -> None:
+    """A message larger than the pipe must not block for ever."""
+    with worker(rows=3, call_timeout=2.0) as handle:
+        handle.submit("reset", EPISODES[:3]).result()
+        os.kill(handle.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(WorkerDied, match="stopped talking"):
+            handle.submit("restore", {"position": np.zeros(10**6)}).result()
+        assert time.monotonic() - started < 60
+
+
+def test_restarts_have_a_budget() -> None:
+    with worker(max_restarts=2) as handle:
+        for _ in range(2):
+            os.kill(handle.pid, signal.SIGKILL)
+            first = handle.pid
+            observation, restarts = revive(handle, EPISODES[:3])
+            assert restarts == 1 and handle.pid != first
+            assert_same(observation, FakeSimulator(3).reset(EPISODES[:3]), "after a restart")
+        os.kill(handle.pid, signal.SIGKILL)
+        with pytest.raises(WorkerDied, match="simulator 7 was restarted 2 times within an hour"):
+            revive(handle, EPISODES[:3])
+
+
+def test_revive_goes_on_when_the_new_worker_dies_too(tmp_path: Path) -> None:
+    with ProcessHandle(
+        "tests.support.faulty_simulator:FailFirst", {"num_envs": 3, "count": tmp_path / "count"}
+    ) as handle:
+        with pytest.raises(WorkerDied, match="exited with code 1"):
+            handle.submit("reset", EPISODES[:3]).result()
+        observation, restarts = revive(handle, EPISODES[:3])
+        assert restarts == 2 and len(observation) == 3
+
+
+def test_close_leaves_no_process_and_no_memory_in_mid_call_too() -> None:
+    gc.collect()  # what earlier tests left must not close in between
+    descriptors = len(os.listdir("/proc/self/fd"))
+    for busy in (False, True):
+        handle = worker(config=FakeSimulator.Config(seconds=900.0 if busy else 0.0))
+        handle.submit("reset", EPISODES[:3]).result()
+        if busy:
+            handle.submit("step", actions(0), NEXT[:3])
+        started = time.monotonic()
+        handle.close()
+        handle.close()
+        assert time.monotonic() - started < 60
+        assert gone(handle.pid) and not handle.alive
+    assert len(os.listdir("/proc/self/fd")) == descriptors, "memory without a name goes with its descriptors"
+
+
+def test_workers_end_when_their_parent_is_killed_in_mid_call() -> None:
+    code = """
+import sys, time
+from embodied_rl.runtime.processes.local import ProcessHandle
+from embodied_rl.testing.fake_simulator import FakeSimulator
+import numpy as np
+handle = ProcessHandle(sys.argv[1], {"num_envs": 1, "config": FakeSimulator.Config(seconds=900)})
+handle.submit("reset", [None]).result()
+handle.submit("step", np.zeros((1, 1, 2)), [None])
+print(handle.pid, flush=True)
+time.sleep(900)
+"""
+    parent = subprocess.Popen([sys.executable, "-c", code, FAKE], stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    with parent.stdout as output:
+        pid = int(output.readline())
+        assert not gone(pid)
+        parent.kill()
+        parent.wait()
+    wait_for(lambda: gone(pid))
+
+
+def test_workers_leave_signals_to_their_parent() -> None:
+    with worker() as handle:
+        handle.submit("reset", EPISODES[:3]).result()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(handle.pid, number)
+        handle.submit("step", actions(0), NEXT[:3]).result()
+        assert handle.alive
+
+
+@pytest.mark.parametrize(
+    ("simulator", "message"),
+    [("WrongImage", r"camera 'top' must have shape \(2, 8, 8, 3\), got \(2, 4, 4, 3\)"), ("NoImage", "cameras")],
+)
+def test_images_that_do_not_fit_the_spec_are_refused(simulator: str, message: str) -> None:
+    with (
+        ProcessHandle(f"tests.support.faulty_simulator:{simulator}", {"num_envs": 2}) as handle,
+        pytest.raises(UserError, match=message),
+    ):
+        handle.submit("reset", EPISODES[:2]).result()
+
+
+def test_mistakes_of_the_caller_are_told() -> None:
+    with ProcessHandle(FAKE, {}) as handle, pytest.raises(WorkerError, match="num_envs"):
+        handle.submit("reset", EPISODES[:3]).result()
+    with worker() as handle:
+        future = handle.submit("reset", EPISODES[:3])
+        with pytest.raises(AssertionError, match="before the last call was collected"):
+            handle.submit("reset", EPISODES[:3])
+        future.result()

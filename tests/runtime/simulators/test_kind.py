@@ -1,0 +1,29 @@
+"""What a configuration becomes."""
+
+from typing import Any
+
+import pytest
+
+from embodied_rl.config import plugins
+from embodied_rl.config.schema import Plan, SimNode
+from embodied_rl.runtime.processes import this_machine
+from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.testing.fake_simulator import FakeSimulator
+
+
+@pytest.mark.parametrize(("purpose", "slices", "workers"), [("training", 2, 2), ("evaluation", 1, 3)])
+def test_simulator_processes_have_the_deadlines_of_the_plan(
+    purpose: str, slices: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[dict[str, Any]] = []
+    monkeypatch.setattr(
+        this_machine, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options})
+    )
+    monkeypatch.setattr(plugins, "find_path", lambda group, name: f"{name}:Simulator")
+    kind = SimulatorKind(SimNode("fake"), FakeSimulator, FakeSimulator.Config())
+    plan = Plan("split", 1, slices, workers, start_timeout=900.0, call_timeout=45.0)
+    make_handles(kind, plan, 12, purpose)
+    assert [each["name"] for each in made] == [f"{purpose} simulator {part}" for part in range(slices * workers)]
+    for each in made:
+        assert (each["start_timeout"], each["call_timeout"]) == (900.0, 45.0)
+        assert each["num_envs"] == 12 // (slices * workers)
