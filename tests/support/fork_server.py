@@ -122,12 +122,13 @@ def _serve_below() -> None:
     from tests.support.forked_children import fork_children
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    name_process(SERVER)  # the child's name from its first moment: whoever counts this process's children leaves it out
     if os.fork() == 0:
         ours.close()
         signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # as when a run starts a process
-        name_process(SERVER)
         serve(theirs)
         sys.exit()
+    name_process(OWN_NAME)
     theirs.close()
     fork_children(ours, dict(os.environ))
 
