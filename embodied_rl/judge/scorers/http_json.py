@@ -56,7 +56,8 @@ class JsonServer:
         try:
             yield client
         finally:
-            self._idle.append(client)
+            if not client.is_closed:
+                self._idle.append(client)
 
     async def send(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         """Return the JSON object that the server answers.
@@ -73,6 +74,8 @@ class JsonServer:
             with self._borrow_client() as client:
                 async with client.stream(method, path, **content) as response:
                     text = await _read_limited(response)
+                if response.status_code >= 500:
+                    await client.aclose()  # servers hang up after it, which the next request would be told first
         except httpx2.TimeoutException as error:
             raise ScorerError("timeout", f"no connection in time ({type(error).__name__})") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:

@@ -160,16 +160,38 @@ class VlmScorer(Scorer):
         return await self._server.send("POST", "chat/completions", json=body | told)
 
     async def choose_model(self) -> None:
-        """Take the configured model if the server has it, or else the only one that it has."""
-        known = list_ids(await self._server.send("GET", "models"))
-        if self._config.model is None and len(known) == 1:
+        """Take the configured model if the server has it, or else the only one that it has.
+
+        `transformers serve` lists what its cache holds, fails where it has no cache, and never lists the folder that it
+        serves. So a model that it does not list counts where its answer is signed `<model>@<revision>`, as only it
+        signs; and where a server has no list at all, a model that answers counts.
+        """
+        name = self._config.model
+        try:
+            known = list_ids(await self._server.send("GET", "models"))
+        except ScorerError:
+            if name is None or await self._find_signature(name) is None:
+                raise
+            return
+        if name is None and len(known) == 1:
             self._model = known[0]
-        elif self._config.model is None or (known and self._config.model not in known):
-            wanted = "several models; choose one with reward.model" if known else "no model"
-            if self._config.model is not None:
-                wanted = f"no model '{self._config.model}'"
-            names = suggest_name(self._config.model or "", known) or f" It has: {', '.join(known)}."
+        elif name is None or (known and name not in known and not await self._is_unlisted(name)):
+            wanted = "several models; choose one with reward.model" if known else "no model; name it with reward.model"
+            wanted = wanted if name is None else f"no model '{name}'"
+            names = suggest_name(name or "", known) or f" It has: {', '.join(known)}."
             raise ScorerError("refused", f"the server has {wanted}.{names if known else ''}", permanent=True)
+
+    async def _is_unlisted(self, name: str) -> bool:
+        return (await self._find_signature(name) or "").startswith(f"{name}@")
+
+    async def _find_signature(self, name: str) -> str | None:
+        """Return which model a server says has answered; None where `name` does not answer."""
+        asked = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
+        body = {"model": name, "messages": asked, "max_tokens": 1, "temperature": 0}
+        try:
+            return str((await self._server.send("POST", "chat/completions", json=body)).get("model"))
+        except ScorerError:
+            return None
 
 
 def _is_about_probabilities(error: ScorerError) -> bool:

@@ -15,13 +15,14 @@ class Counting:
     def __init__(self) -> None:
         self.opened = self.open = self.waiting = 0
         self.together = 1
+        self.status = b"200 OK"
         self.release = asyncio.Event()
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.opened, self.open = self.opened + 1, self.open + 1
         try:
             while await self._read(reader):
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+                writer.write(b"HTTP/1.1 %s\r\nContent-Length: 2\r\n\r\n{}" % self.status)
         finally:
             self.open -= 1
             writer.close()
@@ -84,5 +85,19 @@ def test_after_a_failure_or_a_cancelled_request_the_next_one_is_answered() -> No
         given_up.cancel()
         await asyncio.wait([given_up])
         assert given_up.cancelled() and await client.send("GET", "models") == {}
+
+    run(body)
+
+
+def test_a_connection_on_which_a_server_failed_is_not_used_again() -> None:
+    """Servers hang up after it, often only when the next request is on its way."""
+
+    async def body(counting: Counting, client: JsonServer) -> None:
+        counting.status = b"500 Internal Server Error"
+        with pytest.raises(ScorerError, match="500"):
+            await client.send("GET", "models")
+        counting.status = b"200 OK"
+        assert await client.send("GET", "models") == {}
+        assert counting.opened == 2
 
     run(body)

@@ -185,7 +185,7 @@ def test_a_wrong_key_is_named_and_never_shown(status: int, key: str | None, monk
     "models, model, says",
     [
         (["a", "b"], None, "several models; choose one with reward.model.*a.*b"),
-        ([], None, "no model"),
+        ([], None, "no model; name it with reward.model"),
         (["judge-7b"], "judge-8b", "no model 'judge-8b'.*judge-7b"),
     ],
 )
