@@ -52,7 +52,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def find_features(path: Path) -> torch.Tensor:
     """What the last layer sees of each of the questions, [questions, width]."""
     model, seen = load_model(path, "digits", "cpu", "float32"), list[torch.Tensor]()
-    network = next(part for part in vars(model).values() if isinstance(part, torch.nn.Module))
+    network: Any = next(part for part in vars(model).values() if isinstance(part, torch.nn.Module))
     network.get_output_embeddings().register_forward_pre_hook(lambda _, told: seen.append(told[0][0, -1].double()))
     with running(model) as ours:
         score(ours.url, "digits", check=False, least_mass=0.0)
