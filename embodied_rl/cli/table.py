@@ -142,6 +142,7 @@ _ALL = (
         config="sft",
         common=(
             "dataset",
+            "sources",
             "task",
             "eval_episodes",
             "export",

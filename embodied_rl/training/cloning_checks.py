@@ -15,6 +15,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.algorithms.imitation import dataset as lessons
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
 from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix
+from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, describe_left_out
 from embodied_rl.training.run_checks import check_environments, count_observation
 
 Row = tuple[str, str]
@@ -41,19 +42,21 @@ def check_cloning(config: SftConfig) -> list[Row]:
             check_operator(config, kind)
         else:
             lessons.check_stages(config, options)
-        names = () if dataset is not None else options.auxiliary_names
+        names, left_out = () if dataset is not None else options.auxiliary_names, None
         network, embodiment = outline_backbone(config.policy, kind.spec, names)
         if dataset is None:
             check_perception(config, options, network, kind.spec)
         else:
             lessons.match_dataset(dataset, embodiment)
+            left_out = describe_left_out(dataset, choose_steps(dataset, config.sources))
     check_prefix(options.prefix, network.spec.horizon)
     held = count_held(network).held
     seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)
     check_environments(config.sim.num_envs, kind.spec)
     check_memory(config, options, kind.spec, held, seen)
     what = "" if config.dataset is not None else f", demonstrations {format_bytes(seen)} at most"
-    return [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
+    told = [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
+    return told if left_out is None else [*told, ("steps", left_out)]
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:
@@ -67,6 +70,8 @@ def check_stages(config: SftConfig, options: SFTConfig) -> None:
             "algo.steps=0 algo.finetune_steps=0 and algo.frames=0 or algo.localise_steps=0: nothing would learn. "
             "Give algo.finetune_steps=<steps>."
         )
+    if config.dataset is None and config.sources is not None:
+        raise UserError("sources chooses among the steps of a dataset, and there is none: give dataset=<folder>.")
     if config.dataset is None and not options.demonstrations:
         raise UserError("algo.demonstrations=0: there is nothing to clone. Give at least 1, or dataset=<folder>.")
 

@@ -160,6 +160,8 @@ class SftConfig:
     """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
     dataset: str | None = None
     """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
+    sources: tuple[str, ...] | None = None
+    """Whose steps of the dataset are cloned: those of policy, human, replay, safety, hold; null takes all but hold."""
     reward: RewardNode = field(default_factory=RewardNode)
     """The scorer that demonstrations are filtered by; with reward.mode=audit it only says what would be left out."""
     filter: FilterNode = field(default_factory=FilterNode)

@@ -16,6 +16,7 @@ from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.training.algorithms.imitation.cloning import CloningBatch, SFTConfig
 from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
+from embodied_rl.training.algorithms.imitation.step_sources import count_steps_ahead
 
 if TYPE_CHECKING:
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
@@ -80,22 +81,30 @@ def stream_batches(
     seed: int,
     kept: NDArray[np.bool_] | None = None,
     prefix: int = 0,
+    chosen: NDArray[np.bool_] | None = None,
 ) -> Iterator[CloningBatch]:
     """Yield batches without end, in an order drawn from the seed, of the frames that are kept, bool [frames].
 
     A dataset's actions are those that were executed, so that they are their own prefixes, of up to `prefix` actions.
+    Where not all steps are `chosen`, bool [frames], chunks neither begin with one that is not, nor go on over it.
 
     Raises:
         UserError: a camera, a state or an action of the dataset does not fit the embodiment.
     """
     from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 
-    names = match_dataset(dataset, embodiment)
-    for samples in SampleStream(dataset, batch, network.spec.horizon, Shuffle(seed=seed), kept=kept):
+    names, horizon = match_dataset(dataset, embodiment), network.spec.horizon
+    ahead = None if chosen is None else count_steps_ahead(chosen)
+    if chosen is not None:
+        kept = chosen if kept is None else kept & chosen
+    for samples in SampleStream(dataset, batch, horizon, Shuffle(seed=seed), kept=kept):
         seen = _renamed(samples.observation, names)
         actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
         given = ExecutedPrefix(actions, torch.zeros(len(actions), dtype=torch.int64), prefix) if prefix else None
-        yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(samples.padding), given)
+        padding = samples.padding
+        if ahead is not None:
+            padding = padding | (np.arange(horizon) >= ahead[samples.row, None])
+        yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(padding), given)
 
 
 def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:

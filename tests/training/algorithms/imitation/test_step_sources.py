@@ -1,0 +1,181 @@
+"""Which steps of a dataset are cloned, by who decided them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config.schema import SimNode
+from embodied_rl.datasets.lerobot import stream
+from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
+from embodied_rl.datasets.lerobot.info import Feature, make_features
+from embodied_rl.datasets.lerobot.samples import DatasetSamples
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Observation, Source
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.testing.fakes import FakeSimulator
+from embodied_rl.training.algorithms.imitation import dataset as lessons
+from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, count_steps_ahead, describe_left_out
+from embodied_rl_policies.pocket import Pocket
+from tests.support.experience import MODEL_DIM, SMALL
+from tests.support.making_datasets import FEATURES, frame, made
+from tests.support.running import POLICY, TABLETOP
+
+HORIZON = 3
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> LeRobotDataset:
+    """Nine episodes of 5 to 11 steps, decided in turn by policy, human, replay, safety and hold."""
+    return LeRobotDataset(made(tmp_path_factory.mktemp("sources") / "data", 9))
+
+
+def decided_by(dataset: LeRobotDataset) -> list[Source]:
+    return [
+        Source(number % 5)
+        for start, stop in zip(dataset.starts.tolist(), dataset.stops.tolist(), strict=True)
+        for number in range(stop - start)
+    ]
+
+
+@pytest.mark.parametrize("names", [None, ["human"], ["policy", "safety", "replay"], ["hold", "human"]])
+def test_the_steps_of_those_who_were_asked_for(dataset: LeRobotDataset, names: list[str] | None) -> None:
+    """Whoever holds still is left out unless asked for."""
+    found = choose_steps(dataset, names)
+    wanted = ["policy", "human", "replay", "safety"] if names is None else names
+    assert found is not None
+    assert found.tolist() == [each.name.lower() in wanted for each in decided_by(dataset)]
+
+
+def test_all_steps_need_no_choice(dataset: LeRobotDataset) -> None:
+    assert choose_steps(dataset, [source.name.lower() for source in Source]) is None
+    assert describe_left_out(dataset, None) is None
+
+
+def test_what_is_left_out_is_counted(dataset: LeRobotDataset) -> None:
+    """72 steps in episodes of 5, 8 and 11: two, two and one or two of each five."""
+    sources = decided_by(dataset)
+    said = describe_left_out(dataset, choose_steps(dataset, None))
+    assert said is not None and said.startswith(f"{sources.count(Source.HOLD)} of {len(sources)} steps")
+    assert f"({sources.count(Source.HOLD)} by hold)" in said and "sources=[…]" in said
+
+
+def test_how_many_steps_ahead_are_cloned() -> None:
+    """By counting one by one."""
+    random = np.random.default_rng(0)
+    for share in (0.0, 0.3, 0.9, 1.0):
+        chosen = random.random(200) < share
+        counted = [next((k for k in range(200 - row) if not chosen[row + k]), 200 - row) for row in range(200)]
+        assert count_steps_ahead(chosen).tolist() == counted
+
+
+def test_a_chunk_ends_where_a_step_is_left_out(dataset: LeRobotDataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each chunk, found again by its actions: none begins there, and none learns what came after it."""
+    spec = replace(FakeSimulator.spec_of(FakeSimulator.Config()), cameras=())
+    robot = Embodiment.of_simulator(spec, executed=3, token_length=4)
+    network = Pocket(SMALL, MODEL_DIM, HORIZON, (), (0, 0), robot.vocabulary_size, 4)
+    monkeypatch.setattr(lessons, "match_dataset", lambda *_: {})
+    blank = Observation({}, np.zeros((8, 3), np.float32), ("go left",) * 8)
+    monkeypatch.setattr(lessons, "_renamed", lambda *_: blank)
+    chosen, sources = choose_steps(dataset, ["policy", "human"]), decided_by(dataset)
+    assert chosen is not None
+    rows: list[int] = []
+
+    class Noting(stream.SampleStream):
+        def __next__(self) -> DatasetSamples:
+            samples = super().__next__()
+            rows[:] = samples.row.tolist()
+            return samples
+
+    monkeypatch.setattr(stream, "SampleStream", Noting)
+    batches = lessons.stream_batches(dataset, robot, network, 8, 0, None, 0, chosen)
+    seen: set[int] = set()
+    for _ in range(10):
+        padding = next(batches).padding
+        assert padding is not None
+        seen |= {*rows}
+        for row, left_out in zip(rows, padding.tolist(), strict=True):
+            stop = int(dataset.stops[dataset.episode_of([row])[0]])
+            learned = [row + k < stop and sources[row + k] in (Source.POLICY, Source.HUMAN) for k in range(HORIZON)]
+            assert left_out == [not all(learned[: k + 1]) for k in range(HORIZON)]
+    assert seen == set(np.flatnonzero(chosen).tolist())
+
+
+def write(folder: Path, features: dict[str, Feature], **values: Any) -> LeRobotDataset:
+    with DatasetWriter(folder, features, 20, "robot") as writer:
+        writer.add_episode(({**frame(0, number, FEATURES), **values} for number in range(4)), "go")
+    return LeRobotDataset(folder)
+
+
+def test_a_feature_of_another_program_is_no_source(tmp_path: Path) -> None:
+    """Of another type, or with numbers that mean nothing here: everything is cloned, and asking is refused."""
+    other = {**FEATURES, "source": Feature("float32", (1,))}
+    for number, (features, value) in enumerate(((other, 4.0), (FEATURES, 9))):
+        found = write(tmp_path / str(number), features, source=value)
+        assert choose_steps(found, None) is None
+        with pytest.raises(UserError, match="with another meaning"):
+            choose_steps(found, ["policy"])
+
+
+def test_a_dataset_that_does_not_say(tmp_path: Path) -> None:
+    features = {name: feature for name, feature in FEATURES.items() if name != "source"}
+    folder = tmp_path / "silent"
+    with DatasetWriter(folder, features, 20, "robot") as writer:
+        writer.add_episode((frame(0, number, features) for number in range(4)), "go")
+    found = LeRobotDataset(folder)
+    assert choose_steps(found, None) is None
+    with pytest.raises(UserError, match="has no feature 'source'"):
+        choose_steps(found, ["policy"])
+
+
+@pytest.mark.parametrize(
+    "names, says",
+    [(["humans"], r"'humans' is none of policy, human.*human"), ([], "nothing to clone")],
+)
+def test_names(dataset: LeRobotDataset, names: list[str], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        choose_steps(dataset, names)
+
+
+def test_nothing_is_left(tmp_path: Path) -> None:
+    """Of a robot that never moved."""
+    with pytest.raises(UserError, match=r"no step is left.*decided by: hold.*sources=\[hold\]"):
+        choose_steps(write(tmp_path / "still", FEATURES, source=4), None)
+
+
+def record_tabletop(folder: Path) -> None:
+    """Two episodes of twelve steps, every third one of which nobody decided."""
+    options = {name: int(value) for name, _, value in (word.removeprefix("sim.").partition("=") for word in TABLETOP)}
+    spec = SimulatorKind.find(SimNode("tabletop", num_envs=1, options=options)).spec
+    random, features = np.random.default_rng(0), make_features(spec, "png")
+    with DatasetWriter(folder, features, spec.control_hz, "tabletop") as writer:
+        for _ in range(2):
+            writer.add_episode((draw(features, random, number) for number in range(12)), "push the red cube")
+
+
+def draw(features: dict[str, Feature], random: np.random.Generator, number: int) -> dict[str, Any]:
+    drawn: dict[str, Any] = {name: random.random(each.shape) for name, each in features.items()}
+    drawn = {name: value.astype("float32") for name, value in drawn.items()}
+    pictures = {name: (255 * value).astype("uint8") for name, value in drawn.items() if "images" in name}
+    return {**drawn, **pictures, "source": 4 * (number % 3 == 2), "next.success": False, "next.done": number == 11}
+
+
+def test_sft_says_what_it_leaves_out(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """Before it starts and when it does."""
+    record_tabletop(tmp_path / "told")
+    small = tuple(word for word in POLICY if "checkpoint" not in word)
+    words = ("sft", *small, *TABLETOP, f"dataset={tmp_path / 'told'}", "sim.num_envs=2", "algo=sft_vla",
+             "algo.finetune_steps=2", "algo.batch=4", "eval_episodes=2", "film=false")  # fmt: skip
+    for ending in (("--dry-run",), ()):
+        code, out, err = typed(*words, *ending)
+        assert code == 0, err
+        assert "8 of 24 steps are not cloned" in " ".join(out.split()) and "(8 by hold)" in out
+    code, _, err = typed(*words, "sources=[operator]")
+    assert code == 2 and "sources: 'operator' is none of" in err
+    code, _, err = typed(*(word for word in words if "dataset=" not in word), "sources=[human]", "algo=sft")
+    assert code == 2 and "give dataset=<folder>" in err
