@@ -228,8 +228,11 @@ class PolicyClient:
         return actions
 
     def _attempt(self, work: Callable[[float], Any], until: float, patient: bool = True) -> Any:
-        """Do something over a connection, with a new one where it ended, until it works or the time is over."""
-        tries = 0
+        """Do something over a connection, with a new one where it ended, until it works or the time is over.
+
+        Where the time ends in a later try, it is told why it had to be tried again.
+        """
+        tries, cause = 0, ""
         while True:
             try:
                 if not self._link.connected:
@@ -238,7 +241,7 @@ class PolicyClient:
                 return work(until)
             except TimeoutError:
                 self._link.drop()
-                raise NoPolicyAnswer(f"{self.url} did not answer in time. {_REMEDY}") from None
+                raise NoPolicyAnswer(cause or f"{self.url} did not answer in time. {_REMEDY}") from None
             except ConnectionError as error:
                 self._link.drop()
                 remedy = _ADDRESS if isinstance(error, RefusedConnection) else _START
@@ -246,8 +249,9 @@ class PolicyClient:
                     raise NoPolicyAnswer(f"{self.url}: {error}. {remedy}") from None
                 pause = PAUSES[min(tries, len(PAUSES) - 1)]
                 tries += 1
+                cause = f"{self.url}: {error}; {tries} tries. {remedy}"
                 if time.monotonic() + pause >= until:
-                    raise NoPolicyAnswer(f"{self.url}: {error}; {tries} tries. {remedy}") from None
+                    raise NoPolicyAnswer(cause) from None
                 time.sleep(pause)
             except (PolicyRefusal, NoPolicyAnswer):
                 self._link.drop()  # what refuses closes its end, too

@@ -15,6 +15,7 @@ import pytest
 
 from embodied_rl.deployment.policy_server import settings
 from embodied_rl.deployment.policy_server.client import NoPolicyAnswer, PolicyClient, PolicyRefusal
+from embodied_rl.deployment.policy_server.link import LinkLost
 from embodied_rl.deployment.policy_server.wire import pack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -286,6 +287,20 @@ def test_faults_by_chance() -> None:
             except (NoPolicyAnswer, PolicyRefusal):
                 pass
     assert right > 40
+
+
+def test_time_that_ends_while_it_connects_again_hides_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a busy machine, where one try takes what is left of the time."""
+    with running_policy() as running, PolicyClient(running.url) as client:
+        outcomes: list[Exception] = [LinkLost("Connection refused"), TimeoutError()]
+
+        def connect(_: float) -> None:
+            raise outcomes.pop(0)
+
+        client._link.drop()
+        monkeypatch.setattr(client._link, "connect", connect)
+        fail_within(client, 30.0, "Connection refused; 1 tries. Is it there")
+        assert not outcomes
 
 
 # -- servers of others ------------------------------------------------------------------------------------------------
