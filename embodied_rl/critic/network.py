@@ -173,9 +173,28 @@ class ProgressCritic(nn.Module):
         Raises:
             UserError: a camera is missing or of another size, the state is of another size, or a word is unknown.
         """
+        return self.compare(frames, self.locate(first, instructions, state), instructions, state)
+
+    @torch.no_grad()
+    def locate(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
+        """Return where n episodes' first frames show what matters, float32 [n, K]; the state's size alone counts.
+
+        Raises:
+            UserError: see `judge`.
+        """
+        return self.see(self.prepare(first, instructions, state)).places.numpy()
+
+    @torch.no_grad()
+    def compare(
+        self, frames: Mapping[str, Array], start: Array, instructions: Sequence[str], state: Array
+    ) -> Judgement:
+        """Judge n frames as `judge` does, by what `locate` found in the first frames of their episodes.
+
+        Raises:
+            UserError: see `judge`.
+        """
         inputs = self.prepare(frames, instructions, state)
-        start = self.see(self.prepare(first, instructions, state)).places
-        bins, done = self.grade(self.see(inputs), start, inputs.state)
+        bins, done = self.grade(self.see(inputs), torch.from_numpy(start), inputs.state)
         shares = bins.softmax(dim=1)
         progress = (shares @ self.centres).clamp(0, 1)
         return Judgement(progress.numpy(), shares.numpy(), done.sigmoid().numpy())

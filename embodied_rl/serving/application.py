@@ -108,6 +108,7 @@ class ChatServer:
     async def complete(self, request: Request) -> Response:
         """Answer a request for a completion."""
         began = time.monotonic()
+        self._meters.open += 1
         try:
             async with asyncio.timeout(self._limits.seconds):
                 with self._memory.reserve() as memory:
@@ -124,6 +125,8 @@ class ChatServer:
         except Exception:
             self._count(500, "failed")
             raise
+        finally:
+            self._meters.open -= 1
         self._count(200)
         self._meters.request_seconds.add(time.monotonic() - began)
         return Response(json.dumps(answer, allow_nan=False), media_type="application/json")

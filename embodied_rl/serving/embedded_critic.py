@@ -6,6 +6,8 @@ one of each. The answer is one token: a digit of 0 … 9 for progress, yes or no
 n questions, S state dimensions.
 """
 
+import hashlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -20,6 +22,8 @@ from embodied_rl.serving.refusal import Refusal, quote
 from embodied_rl.serving.reply import ChatReply, Token, find_logprob
 
 KEYS = ("question", "instruction", "cameras", "state")
+KEPT_STARTS = 4096
+"""First frames whose description is kept: those of as many episodes that are asked about at the same time."""
 DIGITS = tuple("0123456789")
 LABELS: Mapping[str, tuple[str, ...]] = {"progress": DIGITS, "done": ("yes", "no")}
 """Question → the answers to it."""
@@ -52,10 +56,14 @@ class Judge(Protocol):
         """Return what a question must hold."""
         ...
 
-    def judge(
-        self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
+    def locate(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
+        """Describe n first frames, float [n, K]: camera → uint8 [n, h, w, 3]; words; float32 [n, S], not read."""
+        ...
+
+    def compare(
+        self, frames: Mapping[str, Array], start: Array, instructions: Sequence[str], state: Array
     ) -> CriticJudgement:
-        """Judge n observations: camera → uint8 [n, h, w, 3]; words; float32 [n, S]."""
+        """Judge n observations, given what `locate` says of the first frames of their episodes."""
         ...
 
 
@@ -84,6 +92,7 @@ class EmbeddedCritic:
         self.name, self.identity = name, critic.identity
         self.asked_with: Mapping[str, Any] = {"prompt": "embedded", **critic.describe_input()}
         self._critic = critic
+        self._starts: OrderedDict[bytes, Array] = OrderedDict()  # by what they were found in, the latest used last
 
     def prepare(self, request: ChatRequest) -> ModelInput:
         """Read an observation from the one message of a request.
@@ -107,15 +116,42 @@ class EmbeddedCritic:
             UserError: an instruction has words that the critic does not know, or sizes do not fit it.
         """
         asked: list[Observed] = [question.content for question in questions]
-        cameras = self._critic.cameras
-        judged = self._critic.judge(
-            {camera: np.stack([each.frames[camera] for each in asked]) for camera in cameras},
-            {camera: np.stack([each.first[camera] for each in asked]) for camera in cameras},
+        judged = self._critic.compare(
+            self._stack([each.frames for each in asked]),
+            self._locate(asked),
             [each.instruction for each in asked],
             np.stack([each.state for each in asked]),
         )
         bins, done = np.asarray(judged.bins, np.float64), np.asarray(judged.done, np.float64)
         return [_make_reply(each, bins[row], float(done[row])) for row, each in enumerate(asked)]
+
+    def _locate(self, asked: Sequence[Observed]) -> Array:
+        """Describe the first frame of each observation, [n, K]; all questions about an episode bring the same one."""
+        keys = [_digest(each, self._critic.cameras) for each in asked]
+        new = {key: each for key, each in zip(keys, asked, strict=True) if key not in self._starts}
+        if new:
+            chosen = list(new.values())
+            first, state = self._stack([each.first for each in chosen]), np.stack([each.state for each in chosen])
+            found = self._critic.locate(first, [each.instruction for each in chosen], state)
+            self._starts.update(zip(new, found, strict=True))
+        for key in keys:
+            self._starts.move_to_end(key)
+        start = np.stack([self._starts[key] for key in keys])
+        while len(self._starts) > KEPT_STARTS:
+            self._starts.popitem(last=False)
+        return start
+
+    def _stack(self, shown: Sequence[Mapping[str, Array]]) -> dict[str, Array]:
+        return {camera: np.stack([each[camera] for each in shown]) for camera in self._critic.cameras}
+
+
+def _digest(asked: Observed, cameras: Sequence[str]) -> bytes:
+    """Return a digest of all that the description of a first frame depends on."""
+    digest = hashlib.blake2b(asked.instruction.encode(), digest_size=32)
+    for camera in cameras:
+        digest.update(repr(asked.first[camera].shape).encode())
+        digest.update(np.ascontiguousarray(asked.first[camera]))
+    return digest.digest()
 
 
 def split_bins(bins: Array) -> Array:

@@ -48,6 +48,7 @@ class Meters:
         rejected: reason → requests that took no place, or lost it.
         batch_sizes, batch_seconds: of each call of the model.
         request_seconds: of each answered request, from its first byte to the answer.
+        open: requests for completions that came and have no answer yet.
     """
 
     def __init__(self) -> None:
@@ -55,6 +56,7 @@ class Meters:
         self.rejected: Counter[str] = Counter()
         self.batch_sizes, self.batch_seconds = Histogram(SIZES), Histogram(SECONDS)
         self.request_seconds = Histogram(SECONDS)
+        self.open = 0
 
     def watch_batch(self, size: int, seconds: float) -> None:
         """Count a batch."""
@@ -71,6 +73,7 @@ class Meters:
             f"{PREFIX}batches_total {self.batch_sizes.count}",
         ]
         lines += [*_head("queue", "gauge", "Questions that wait."), f"{PREFIX}queue {waiting}"]
+        lines += [*_head("open", "gauge", "Requests without an answer yet."), f"{PREFIX}open {self.open}"]
         for name, said, histogram in (
             ("batch_size", "Questions of a call of the model.", self.batch_sizes),
             ("batch_seconds", "Seconds of a call of the model.", self.batch_seconds),

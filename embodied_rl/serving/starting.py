@@ -7,7 +7,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving.batcher import MicroBatcher
 from embodied_rl.serving.limits import Memory, RequestLimits
 from embodied_rl.serving.meters import Meters
-from embodied_rl.serving.model import ChatModel
+from embodied_rl.serving.model import ChatModel, ModelInput
+from embodied_rl.serving.reply import ChatReply
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,13 @@ def check_settings(settings: ServerSettings) -> None:
     find_token(settings.host, settings.token_variable)
 
 
+def make_batcher(model: ChatModel, settings: ServerSettings, meters: Meters) -> MicroBatcher[ModelInput, ChatReply]:
+    """Return the queue of a model; a question waits for others only while others are on their way."""
+    return MicroBatcher(
+        model.answer, settings.batch, settings.wait, settings.places, meters.watch_batch, lambda: meters.open
+    )
+
+
 def start_server(model: ChatModel, settings: ServerSettings) -> None:
     """Serve a model until SIGINT or SIGTERM.
 
@@ -59,7 +67,7 @@ def start_server(model: ChatModel, settings: ServerSettings) -> None:
     from embodied_rl.serving.listening import format_url, open_socket, serve
 
     meters = Meters()
-    batcher = MicroBatcher(model.answer, settings.batch, settings.wait, settings.places, meters.watch_batch)
+    batcher = make_batcher(model, settings, meters)
     server = ChatServer(model, batcher, settings.limits, Memory(settings.memory), meters)
     application = server.make_application(find_token(settings.host, settings.token_variable))
     listening = open_socket(settings.host, settings.port)

@@ -77,6 +77,19 @@ def test_rows_do_not_depend_on_each_other() -> None:
         np.testing.assert_allclose(alone.done[0], together.done[n], atol=1e-6)
 
 
+def test_a_first_frame_is_located_once_for_all_states() -> None:
+    """So that what was found may be kept: `judge` is `compare` with it, to the bit, whatever the state was then."""
+    critic, episode = make_critic(), gather_some()[0]
+    frames = len(episode.state)
+    first = {name: np.repeat(images[:1], frames, 0) for name, images in episode.frames.items()}
+    words = [episode.goals[0].instruction] * frames
+    wanted = critic.judge(episode.frames, first, words, episode.state)
+    start = critic.locate(first, words, np.random.default_rng(0).normal(size=episode.state.shape).astype(np.float32))
+    found = critic.compare(episode.frames, start, words, episode.state)
+    assert np.array_equal(found.bins, wanted.bins) and np.array_equal(found.done, wanted.done)
+    assert not np.array_equal(critic.compare(episode.frames, start + 1, words, episode.state).bins, wanted.bins)
+
+
 def test_parts_of_the_backbone_that_it_does_not_use_do_not_matter() -> None:
     critic = make_critic()
     before, identity = ask(critic), critic.identity

@@ -1,6 +1,7 @@
 """The scorer `vlm` against the server: it reads what the critic says."""
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Camera
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
+from embodied_rl.serving import embedded_critic
 from embodied_rl.serving.embedded_critic import split_bins
 from tests.support.collecting import SPEC
 from tests.support.serving import FakeCritic, Running, make_critic, make_picture, running
@@ -65,6 +67,33 @@ def test_done_is_what_the_critic_says() -> None:
         found = score(server, requests, prompt="embedded_done")
     wanted = [float(judge(FakeCritic(cameras=CAMERAS), each).done[0]) for each in requests]
     assert [each.value for each in found] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_an_episode_s_first_picture_is_described_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each instruction; and again where too many others were asked about since. Answers are the same."""
+    monkeypatch.setattr(embedded_critic, "KEPT_STARTS", 3)
+    episodes = [make_request(seed) for seed in range(3)] + [make_request(0, "pick red")]
+    later = [replace(make_request(10 + number), first=each.first, instruction=each.instruction)
+             for number, each in enumerate(episodes)]  # fmt: skip
+    model = make_critic(cameras=CAMERAS)
+    critic: Any = model._critic
+    with running(model) as server:
+        asked = [*episodes[:3], *later[:3], episodes[3], later[3], later[0]]
+        found, located = [], []
+        for each in asked:
+            found += score(server, [each], check=False, prompt="embedded", model="critic")
+            located.append(critic.located)
+    assert located == [1, 2, 3, 3, 3, 3, 4, 4, 5], "the fourth one drove out the first"
+    wanted = [float(judge(FakeCritic(cameras=CAMERAS), each).progress[0]) for each in asked]
+    assert [each.value for each in found] == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_question_alone_waits_for_nobody() -> None:
+    """However long it might wait for others."""
+    with running(make_critic(cameras=CAMERAS), wait=600.0) as server:
+        began = time.monotonic()
+        assert score(server, [make_request(0)], check=False, prompt="embedded", model="critic")[0].valid
+        assert time.monotonic() - began < 60
 
 
 @pytest.mark.parametrize("count", [21, 11, 10, 2])

@@ -27,7 +27,7 @@ from embodied_rl.serving.listening import open_socket
 from embodied_rl.serving.meters import Meters
 from embodied_rl.serving.model import ChatModel, ModelInput
 from embodied_rl.serving.reply import ChatReply, Token
-from embodied_rl.serving.starting import ServerSettings
+from embodied_rl.serving.starting import ServerSettings, make_batcher
 
 DEADLINE = 60.0
 
@@ -49,6 +49,7 @@ class FakeCritic:
     words: tuple[str, ...] = ("pick", "red", "cube", "go", "left", "right")
     identity: str = "fake"
     calls: list[int] = field(default_factory=list)
+    located: int = 0
 
     def describe_input(self) -> dict[str, Any]:
         return {"cameras": {name: [8, 8] for name in self.cameras}, "state": ["x", "y", "z"], "words": list(self.words)}
@@ -56,15 +57,21 @@ class FakeCritic:
     def judge(
         self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
     ) -> Judged:
+        return self.compare(frames, self.locate(first, instructions, state), instructions, state)
+
+    def locate(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
+        self.located += len(instructions)
+        spoken = np.array([sum(map(ord, text)) for text in instructions])
+        return np.stack([7 * sum(first[name].sum((1, 2, 3), np.float64) for name in first), spoken], 1)
+
+    def compare(self, frames: Mapping[str, Array], start: Array, instructions: Sequence[str], state: Array) -> Judged:
         self.calls.append(len(instructions))
         for text in instructions:
             for word in text.split():
                 if word not in self.words:
                     raise UserError(f"the critic does not know the word '{word}'.")
-        seen = sum(
-            frames[name].sum((1, 2, 3), np.float64) + 7 * first[name].sum((1, 2, 3), np.float64) for name in frames
-        )
-        spoken = np.array([sum(map(ord, text)) for text in instructions]) + 1e3 * state.sum(1, np.float64)
+        seen = sum(frames[name].sum((1, 2, 3), np.float64) for name in frames) + start[:, 0]
+        spoken = start[:, 1] + 1e3 * state.sum(1, np.float64)
         scores = np.sin(np.outer(seen + spoken, np.linspace(0.1, 2, 21)))
         bins = np.exp(4 * scores) / np.exp(4 * scores).sum(1, keepdims=True)
         return Judged(
@@ -124,7 +131,7 @@ def running(model: ChatModel, host: str = "127.0.0.1", **options: Any) -> Iterat
     """Serve a model on a free port while the context lasts."""
     settings = ServerSettings(host=host, **options)
     meters = Meters()
-    batcher = MicroBatcher(model.answer, settings.batch, settings.wait, settings.places, meters.watch_batch)
+    batcher = make_batcher(model, settings, meters)
     server = ChatServer(model, batcher, settings.limits, Memory(settings.memory), meters)
     application = server.make_application(find_token(host, settings.token_variable))
     listening = open_socket(host, 0)

@@ -1,6 +1,7 @@
 """How fast an embedded critic answers behind `embodied-rl critic serve`: one request alone, and many at once.
 
-The server is a process of its own; the client is the scorer `vlm`, with every picture encoded anew, as in a run.
+The server is a process of its own; the client is the scorer `vlm`. As in a run, each request shows a new picture beside
+the first one of its episode.
 """
 
 import asyncio
@@ -25,6 +26,8 @@ from embodied_rl.runtime.processes.handle import RunFailed
 
 ALONE = 100
 """Requests that are asked one after the other."""
+DECISIONS = 8
+"""Requests about an episode, which share its first picture: the tabletop's episodes have 5 to 10 decisions."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +102,7 @@ async def _open(url: str, spec: SimulatorSpec) -> AsyncIterator[VlmScorer]:
 async def _ask_alone(url: str, spec: SimulatorSpec, words: Sequence[str]) -> list[float]:
     """Return the seconds of each request."""
     async with _open(url, spec) as scorer:
-        return [await _time(scorer, _make_request(number, spec, words)) for number in range(ALONE)]
+        return [await _time(scorer, _make_request(*divmod(number, DECISIONS), spec, words)) for number in range(ALONE)]
 
 
 async def _ask_at_once(
@@ -110,14 +113,15 @@ async def _ask_at_once(
         size, calls = await _read_batches(url)
         until = time.monotonic() + seconds
 
-        async def go_on(seed: int) -> int:
+        async def go_on(place: int) -> int:
             done = 0
             while time.monotonic() < until:
-                await _time(scorer, _make_request(seed + at_once * done, spec, words))
+                episode = ALONE + place + at_once * (done // DECISIONS)
+                await _time(scorer, _make_request(episode, done % DECISIONS, spec, words))
                 done += time.monotonic() < until
             return done
 
-        count = sum(await asyncio.gather(*(go_on(ALONE + place) for place in range(at_once))))
+        count = sum(await asyncio.gather(*(go_on(place) for place in range(at_once))))
         later_size, later_calls = await _read_batches(url)
         return count, (later_size - size) / max(1.0, later_calls - calls)
 
@@ -138,11 +142,11 @@ async def _read_batches(url: str) -> tuple[float, float]:
     return float(found["embodied_rl_batch_size_sum"]), float(found["embodied_rl_batch_size_count"])
 
 
-def _make_request(seed: int, spec: SimulatorSpec, words: Sequence[str]) -> ScoreRequest:
-    """Return a request about pictures of noise, which no cache has."""
-    random = np.random.default_rng(seed)
+def _make_request(episode: int, decision: int, spec: SimulatorSpec, words: Sequence[str]) -> ScoreRequest:
+    """Return a request about noise, which no cache has but for the episode's first picture."""
+    random, begun = np.random.default_rng([episode, decision]), np.random.default_rng(episode)
     shapes = {camera.name: (camera.height, camera.width, 3) for camera in spec.cameras}
     frames = {name: random.integers(0, 256, (1, *shape), np.uint8) for name, shape in shapes.items()}
-    first = {name: random.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}
+    first = {name: begun.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}
     state = random.normal(size=len(spec.state_names)).astype(np.float32)
-    return ScoreRequest(seed, 0, "absolute", words[seed % len(words)], frames, first, state)
+    return ScoreRequest(episode, decision, "absolute", words[episode % len(words)], frames, first, state)

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import zlib
 from collections import OrderedDict
 from typing import Literal
 
@@ -50,5 +51,8 @@ class PictureEncoder:
 
     def _copy(self, picture: Array) -> str:
         with io.BytesIO() as buffer:
-            Image.fromarray(np.ascontiguousarray(picture)).save(buffer, "PNG", compress_level=1)
+            drawn = Image.fromarray(np.ascontiguousarray(picture))
+            drawn.save(
+                buffer, "PNG", compress_level=1, compress_type=zlib.Z_RLE
+            )  # sooner, a tenth longer
             return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
