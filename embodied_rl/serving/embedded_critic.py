@@ -150,7 +150,7 @@ def _digest(asked: Observed, cameras: Sequence[str]) -> bytes:
     digest = hashlib.blake2b(asked.instruction.encode(), digest_size=32)
     for camera in cameras:
         digest.update(repr(asked.first[camera].shape).encode())
-        digest.update(np.ascontiguousarray(asked.first[camera]))
+        digest.update(asked.first[camera].tobytes())
     return digest.digest()
 
 
