@@ -13,9 +13,8 @@ pytest.importorskip("transformers")
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, lerobot, openpi
-from tests.support.using_checkpoints import attach, attach_any, exported, save, smolvla_folder, there_and_back
+from tests.support.using_checkpoints import OPENPI, attach, attach_any, exported, save, smolvla_folder, there_and_back
 
-OPENPI = {"horizon": sizes.CHUNK}
 HUB = "google/paligemma-3b-pt-224"
 PALIGEMMA = {"<loc0000>": 256_000, "<seg127>": 257_151}
 """Ids of two tokens that PaliGemma's tokenizer has and Gemma's has not."""

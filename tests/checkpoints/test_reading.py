@@ -27,9 +27,7 @@ from tests.support.building_checkpoints import (
     simulator,
     tensors,
 )
-from tests.support.using_checkpoints import attach, velocity
-
-OPENPI = {"horizon": sizes.CHUNK}
+from tests.support.using_checkpoints import OPENPI, attach, velocity
 
 
 def expected_state(family: str, project: str, values: np.ndarray, name: str = "state") -> np.ndarray:

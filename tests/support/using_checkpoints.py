@@ -16,8 +16,12 @@ from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import ExportConfig, PolicyNode
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import SimulatorSpec
+from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import CAMERAS, OPTIONS, simulator
 
+OPENPI = {"horizon": sizes.CHUNK}
+"""What no folder of openpi says."""
+SEEN = {view: camera for view, camera in CAMERAS.items() if camera}
 Attached = tuple[FlowBackbone, Embodiment]
 SMOLVLA_SIZES = {
     "width": 32, "layers": 2, "hidden": 40, "heads": 2, "key_value_heads": 1, "head_dim": 8, "vocabulary": 60,

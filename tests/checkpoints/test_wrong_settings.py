@@ -1,18 +1,12 @@
-"""Whatever is wrong with a checkpoint, or with how it is used, is said with the file, the key and the remedy."""
+"""Whatever is wrong with what lies beside a checkpoint's weights, or with how it is used, is said with the remedy."""
 
 import json
-import pickle
 import re
-import struct
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 pytest.importorskip("transformers")
 
@@ -23,160 +17,11 @@ from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.sim import Observation
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
-from tests.support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi, prefixed, simulator, tensors
-from tests.support.using_checkpoints import attach, exported, save
+from tests.support.building_checkpoints import lerobot, openpi, simulator
+from tests.support.using_checkpoints import OPENPI, attach, exported, save
+from tests.support.wrong_checkpoints import refused
 
-OPENPI = {"horizon": sizes.CHUNK}
 BEFORE = "policy_preprocessor_step_6_normalizer_processor.safetensors"
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A sound folder of lerobot's π0."""
-    return lerobot(tmp_path / "folder", "pi0")
-
-
-def refused(folder: Path, *parts: str, family: str = "pi0", **options: Any) -> str:
-    """The message that attaching ends with, which holds all of the parts."""
-    with pytest.raises(ValueError) as caught:
-        attach(folder, family, **options)
-    message = str(caught.value)
-    for part in parts:
-        assert part in message, message
-    return message
-
-
-def change_weights(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    weights = load_file(folder / "model.safetensors")
-    change(weights)
-    save_file(weights, folder / "model.safetensors")
-
-
-# tensors
-
-
-def test_a_tensor_that_is_missing(folder: Path) -> None:
-    name = f"model.{building.CORE}gemma_expert.model.layers.1.mlp.up_proj.weight"
-    change_weights(folder, lambda weights: weights.pop(name))
-    refused(folder, str(folder), "not a checkpoint of this network", f"missing: {name.removeprefix('model.')}")
-
-
-def test_the_embedding_under_neither_name(folder: Path) -> None:
-    def drop(weights: dict[str, Any]) -> None:
-        del weights[f"model.{HEAD}"], weights[f"model.{EMBEDDING}"]
-
-    change_weights(folder, drop)
-    refused(folder, "not one of π0 or π0.5: language.embed_tokens.weight is missing")
-
-
-def test_a_tensor_too_many(folder: Path) -> None:
-    change_weights(folder, lambda weights: weights.update({"model.reward_head.weight": torch.zeros(2)}))
-    refused(folder, "has no place here: model.reward_head.weight")
-
-
-def test_a_tensor_of_another_name_is_shown_beside_the_nearest(folder: Path) -> None:
-    name = "model.action_in_proj.weight"
-    change_weights(
-        folder, lambda weights: weights.update({"model.actions_in_proj.bias": weights.pop("model.action_in_proj.bias")})
-    )
-    refused(folder, "missing: action_in_proj.bias   (nearest: model.actions_in_proj.bias)", family="pi0")
-    assert name in load_file(folder / "model.safetensors")
-
-
-def test_many_wrong_tensors_are_counted(folder: Path) -> None:
-    def rename(weights: dict[str, Any]) -> None:
-        for name in [name for name in weights if ".vision_tower." in name and ".encoder." in name and ".1." in name]:
-            weights[name.replace("encoder.layers", "blocks")] = weights.pop(name)
-
-    change_weights(folder, rename)
-    change_weights(folder, lambda weights: weights.update({f"extra.{index}": torch.zeros(1) for index in range(9)}))
-    message = refused(folder, "more have no place")
-    assert message.count("has no place here") == 6
-
-
-def test_a_tensor_of_another_shape(folder: Path) -> None:
-    change_weights(folder, lambda weights: weights.update({"model.state_proj.bias": torch.zeros(7)}))
-    refused(folder, "model.state_proj.bias is (7,), expected (24,)")
-
-
-@pytest.mark.parametrize("dtype", [torch.int64, torch.bool])
-def test_weights_that_are_no_floating_point_numbers(folder: Path, dtype: torch.dtype) -> None:
-    name = "model.state_proj.bias"
-    change_weights(folder, lambda weights: weights.update({name: weights[name].to(dtype)}))
-    kind = str(dtype).removeprefix("torch.")
-    refused(folder, str(folder / "model.safetensors"), f"{name} is {kind}; weights are floating-point numbers")
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
-def test_weights_that_are_not_finite(folder: Path, value: float) -> None:
-    name = "model.action_out_proj.weight"
-    change_weights(folder, lambda weights: weights[name].view(-1)[3:4].fill_(value))
-    refused(folder, str(folder / "model.safetensors"), f"{name} has values that are NaN or infinite")
-
-
-def test_a_truncated_file_of_weights(folder: Path) -> None:
-    file = folder / "model.safetensors"
-    whole = file.read_bytes()
-    for kept in (0, 5, 100, len(whole) // 2, len(whole) - 1):
-        file.write_bytes(whole[:kept])
-        refused(folder, str(file), "damaged")
-
-
-@pytest.mark.parametrize("protocol", [0, 2, 4])
-def test_a_pickle_under_the_name_of_weights(folder: Path, protocol: int) -> None:
-    (folder / "model.safetensors").write_bytes(pickle.dumps({"x": [1.0] * 20}, protocol=protocol))
-    refused(folder, "model.safetensors is no safetensors file, or damaged")
-
-
-@pytest.mark.parametrize("header", [b"[]", b'"a"', b'{"x": 3}', b'{"x": {"dtype": "F99", "shape": []}}'])
-def test_a_header_that_is_none(folder: Path, header: bytes) -> None:
-    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    refused(folder, "model.safetensors is no safetensors file, or damaged")
-
-
-@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth"])
-@pytest.mark.parametrize("project", ["lerobot", "openpi"])
-def test_pickled_weights_are_refused_unopened(tmp_path: Path, project: str, name: str) -> None:
-    folder = getattr(building, project)(tmp_path / "folder", "pi0")
-    (folder / "model.safetensors").unlink()
-    (folder / name).write_bytes(building.POISON)
-    refused(folder, f"{name} is a pickle, which can run any code when opened", "model.safetensors")
-
-
-def test_the_poison_works() -> None:
-    with pytest.raises(SystemExit, match="a pickle was opened"):
-        pickle.loads(building.POISON)
-
-
-def test_no_weights_at_all(folder: Path) -> None:
-    (folder / "model.safetensors").unlink()
-    refused(folder, "has no weights: model.safetensors is missing")
-
-
-def test_a_shard_that_is_missing(folder: Path) -> None:
-    building.shard(folder)
-    (folder / "model-00002-of-00002.safetensors").unlink()
-    refused(folder, "model.safetensors.index.json names model-00002-of-00002.safetensors, which is missing")
-
-
-def test_an_index_that_names_what_no_shard_holds(folder: Path) -> None:
-    building.shard(folder)
-    index = folder / "model.safetensors.index.json"
-    listed = json.loads(index.read_text())
-    listed["weight_map"]["model.nowhere"] = "model-00001-of-00002.safetensors"
-    index.write_text(json.dumps(listed))
-    refused(folder, "names model.nowhere, which no file holds")
-    for damaged in ("{", "[]", '{"weight_map": []}', '{"weight_map": {"model.x": 3}}', "{}"):
-        index.write_text(damaged)
-        refused(folder, "model.safetensors.index.json is damaged")
-
-
-def test_an_index_cannot_point_out_of_its_folder(folder: Path) -> None:
-    outside = folder.parent / "outside.safetensors"
-    (folder / "model.safetensors").rename(outside)
-    names = dict.fromkeys(load_file(outside), "../outside.safetensors")
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
-    refused(folder, "names ../outside.safetensors, which is missing")
 
 
 # configuration
@@ -452,16 +297,3 @@ def test_what_is_no_checkpoint_at_all(tmp_path: Path) -> None:
     assert detection.detect_format(tmp_path) is None and detection.detect_format(tmp_path / "nowhere") is None
     with pytest.raises(CheckpointError):
         attach(tmp_path, "pi0")
-
-
-def test_folders_from_before_processors_are_to_be_migrated(folder: Path) -> None:
-    name = "normalize_inputs.buffer_observation_state.mean"
-    change_weights(folder, lambda weights: weights.update({name: torch.zeros(6)}))
-    refused(folder, "migrate_policy_normalization")
-
-
-def test_names_without_their_module_are_refused_together(folder: Path) -> None:
-    """Another network altogether: the list is short, and says how many more there are."""
-    save_file(prefixed({name: v for name, v in tensors("pi0").items() if "language_model.layers.1." not in name}),
-              folder / "model.safetensors")  # fmt: skip
-    refused(folder, "language_model.layers.1.")
