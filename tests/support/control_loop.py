@@ -11,8 +11,10 @@ from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest
+from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Stream, Tick
+from embodied_rl.interfaces.sim import Source
 
 HORIZON = 10
 JOINTS = ("shoulder", "elbow")
@@ -148,3 +150,24 @@ class ControlLoop:
             return
         position = [entry.kind == "position" for entry in self.settings.limits.entries]
         self.place = np.where(position, command, self.place + command * self.settings.period_s)
+
+
+def rests(loop: ControlLoop) -> bool:
+    """Whether the robot comes to rest in the ramp's time, and stays there."""
+    ramp = measure_longest_ramp(loop.settings.limits, loop.settings.period_s)
+    loop.pass_s(ramp + 0.04)
+    before = len(loop.ticks)
+    loop.pass_s(0.2)
+    position = np.array([entry.kind == "position" for entry in loop.settings.limits.entries])
+    rates = np.where(position, np.diff(loop.commands[before - 1 :], axis=0), loop.commands[before:])
+    return bool((rates == 0).all()) and {each.source for each in loop.ticks[before:]} == {Source.HOLD}
+
+
+def start(mode: Mode = Mode.RUN, limits=TOOL, **changes) -> ControlLoop:
+    """A loop that moves."""
+    loop = ControlLoop(limits, **changes)
+    loop.answer = lambda request: loop.make_chunk(request, 0.01)
+    loop.human = np.array([0.1] * len(limits.entries))
+    loop.start(mode)
+    assert np.abs(np.diff(loop.commands[-3:], axis=0)).any() or np.abs(loop.commands[-1][:2]).any()
+    return loop

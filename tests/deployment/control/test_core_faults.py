@@ -1,39 +1,15 @@
-"""Faults of topics, clock, loop, policy and operator: the robot ramps to rest, says why, and when it goes on."""
+"""Faults of topics, clock, loop and robot: the robot ramps to rest, says why, and when it goes on."""
 
 import numpy as np
 import pytest
 
 from embodied_rl.deployment.control.limit_check import LimitCheck
 from embodied_rl.deployment.control.settings import StreamRule
-from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, Reason
 from embodied_rl.deployment.execution.motion import MotionStep
-from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Stream
+from embodied_rl.deployment.execution.tick import Mode, State, Stream
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
-from tests.support.control_loop import ARM, TOOL, ControlLoop
-from tests.support.control_loop import HORIZON as H
-
-
-def rests(loop: ControlLoop) -> bool:
-    """Whether the robot comes to rest in the ramp's time, and stays there."""
-    ramp = measure_longest_ramp(loop.settings.limits, loop.settings.period_s)
-    loop.pass_s(ramp + 0.04)
-    before = len(loop.ticks)
-    loop.pass_s(0.2)
-    position = np.array([entry.kind == "position" for entry in loop.settings.limits.entries])
-    rates = np.where(position, np.diff(loop.commands[before - 1 :], axis=0), loop.commands[before:])
-    return bool((rates == 0).all()) and {each.source for each in loop.ticks[before:]} == {Source.HOLD}
-
-
-def start(mode: Mode = Mode.RUN, limits=TOOL, **changes) -> ControlLoop:
-    """A loop that moves."""
-    loop = ControlLoop(limits, **changes)
-    loop.answer = lambda request: loop.make_chunk(request, 0.01)
-    loop.human = np.array([0.1] * len(limits.entries))
-    loop.start(mode)
-    assert np.abs(np.diff(loop.commands[-3:], axis=0)).any() or np.abs(loop.commands[-1][:2]).any()
-    return loop
+from tests.support.control_loop import ARM, TOOL, ControlLoop, rests, start
 
 
 def lie(loop: ControlLoop, name: str, fault: str) -> None:
@@ -178,137 +154,6 @@ def test_a_robot_that_does_not_follow_trips_to_hold_and_runs_again_only_when_ask
     loop.ask(None)
     loop.pass_s(0.6)
     assert loop.core.mode == Mode.HOLD and loop.ask(Mode.RUN) == "" and loop.core.mode == Mode.RUN
-
-
-@pytest.mark.parametrize("mode", [Mode.RUN, Mode.TELEOP])
-def test_the_dead_mans_switch_is_sticky(mode: Mode) -> None:
-    loop = start(mode)
-    loop.held = False
-    loop.tick()
-    assert loop.core.mode == Mode.HOLD and loop.last.why == "the dead man's switch is released"
-    assert rests(loop)
-    assert loop.ask(mode) == f"{mode} was refused: the dead man's switch is released"
-    loop.held = True
-    for _ in range(20):
-        loop.tick(wanted=mode)  # the key stayed down: it does not count again
-        assert loop.core.mode == Mode.HOLD
-    loop.ask(None)
-    assert loop.ask(mode) == "" and loop.core.mode == mode
-
-
-def test_a_dead_mans_switch_that_falls_silent_is_released() -> None:
-    loop = start()
-    held = loop.now
-    for _ in range(20):
-        loop.now += 0.02
-        loop.source_s += 0.02
-        loop.observe()
-        loop.core.operate(OperatorInput(deadman=held))
-        loop.ticks.append(loop.core.tick())
-    assert loop.core.mode == Mode.HOLD and "is silent for 0.16 s, at most 0.15" in loop.core.status().why
-
-
-def test_a_dead_mans_switch_of_the_future_is_not_held() -> None:
-    loop = ControlLoop()
-    assert "is silent for -5.00 s" in loop.core.operate(OperatorInput(wanted=Mode.RUN, deadman=loop.now + 5))
-
-
-@pytest.mark.parametrize("mode", [Mode.RUN, Mode.TELEOP])
-def test_the_emergency_stop_is_latched_and_leads_to_hold(mode: Mode) -> None:
-    loop = start(mode)
-    loop.operator = OperatorInput(estop=True)
-    assert loop.tick().mode == Mode.ESTOP and loop.last.source == Source.HOLD
-    assert rests(loop)
-    assert "still pressed" in loop.ask(None, reset=True)
-    assert loop.ask(None, reset=True, estop=False) == "" and loop.core.mode == Mode.ESTOP  # the reset stayed pressed
-    loop.operator = OperatorInput()
-    assert "the emergency stop is latched" in loop.ask(mode) and rests(loop)
-    loop.ask(mode)
-    status = loop.core.status()  # what one who comes late is told
-    assert status.mode == Mode.ESTOP and status.latched_s is not None and "emergency stop" in status.why
-    assert loop.ask(mode, reset=True) == "" and loop.core.mode == Mode.HOLD  # the key for the mode stayed down, too
-    assert rests(loop) and loop.core.mode == Mode.HOLD
-    assert loop.core.status().latched_s is None
-
-
-def test_a_latched_stop_survives_the_life_cycle() -> None:
-    loop = ControlLoop()
-    loop.ask(Mode.ESTOP)
-    loop.core.deactivate()
-    with pytest.raises(UserError, match="activate was refused: the emergency stop is latched"):
-        loop.core.activate(loop.measured)
-    loop.core.clean_up()
-    assert loop.core.status().mode == Mode.ESTOP and loop.core.tick().mode == Mode.ESTOP
-    loop.core.configure(loop.settings)
-    loop.observe()
-    loop.ask(None, reset=True)
-    loop.core.activate(loop.measured)
-    assert loop.core.state == State.ACTIVE and loop.core.mode == Mode.HOLD
-
-
-def test_a_stop_and_a_reset_at_once_are_a_stop() -> None:
-    loop = start()
-    loop.ask(Mode.ESTOP, reset=True)
-    assert loop.core.mode == Mode.ESTOP
-    loop.ask(None)
-    loop.ask(Mode.RUN, reset=True)
-    assert loop.core.mode == Mode.HOLD
-
-
-def test_a_policy_that_falls_silent_is_named_and_its_old_plan_never_comes_back() -> None:
-    loop = start()
-    kept: list[ChunkRequest] = []
-    loop.answer = lambda request: kept.append(request)
-    loop.pass_s(0.05 * H)
-    loop.pass_s(1.0)
-    assert "plan exhausted; the policy has not answered for 1." in loop.last.why and rests(loop)
-    old = [loop.core.receive(loop.make_chunk(each)) for each in kept[:-1]]
-    assert old and all(each is not None and each.reason == Reason.SEQUENCE for each in old)
-    assert loop.tick().source == Source.HOLD
-    loop.answer = loop.make_chunk
-    loop.pass_s(2.0)
-    assert loop.last.source == Source.POLICY
-
-
-def test_a_plan_is_dropped_when_its_policy_is_silent_for_long_enough() -> None:
-    slow, fast = start(), start(silence_s=0.3)
-    for loop in (slow, fast):
-        loop.answer = lambda request: None
-        loop.pass_s(0.6)
-    assert slow.last.source == Source.POLICY and fast.last.source == Source.HOLD
-    assert fast.core.status().counts["silent"] == 1 and "has not answered for" in fast.last.why
-
-
-@pytest.mark.parametrize(
-    ("reason", "spoil"),
-    [
-        (Reason.NOT_FINITE, lambda c: Chunk(c.sequence, c.epoch, c.step, c.actions * np.nan)),
-        (Reason.SHAPE, lambda c: Chunk(c.sequence, c.epoch, c.step, c.actions[:, :1])),
-        (Reason.SHORT, lambda c: Chunk(c.sequence, c.epoch, c.step, c.actions[:3])),
-        (Reason.SEQUENCE, lambda c: Chunk(c.sequence + 1, c.epoch, c.step, c.actions)),
-        (Reason.EPOCH, lambda c: Chunk(c.sequence, c.epoch - 1, c.step, c.actions)),
-        (Reason.STEP, lambda c: Chunk(c.sequence, c.epoch, c.step + 1, c.actions)),
-    ],
-)
-def test_a_policy_that_answers_nonsense_ends_in_a_hold(reason: Reason, spoil) -> None:
-    loop = start()
-    loop.answer = lambda request: spoil(loop.make_chunk(request, 0.01))
-    loop.pass_s(2.5)
-    assert rests(loop) and loop.core.status().refused[str(reason)] >= 1
-    assert f"the policy's chunk was refused, {reason}; none was accepted for" in loop.last.why
-    assert np.isfinite(loop.commands).all()
-
-
-def test_a_new_version_of_the_policy_begins_with_its_chunk() -> None:
-    loop = start()
-    versions = iter(range(100))
-    loop.answer = lambda request: Chunk(**{**vars(loop.make_chunk(request)), "policy_version": next(versions)})
-    loop.pass_s(3.0)
-    acted = [each for each in loop.ticks if each.source in (Source.POLICY, Source.SAFETY)]
-    pairs = {(each.sequence, each.policy_version) for each in acted}
-    assert len(pairs) == len({sequence for sequence, _ in pairs}) > 5
-    ended = [each.ended for each in acted if each.ended is not None]
-    assert all((each.sequence, each.policy_version) in pairs for each in ended)
 
 
 class Still:
