@@ -1,19 +1,23 @@
-"""Policy servers of a test, in a thread of its process, and a policy that behaves as the test tells it."""
+"""Policy servers of a test, in a thread of its process, how they are asked, and a policy that does as it is told."""
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from websockets.sync.client import ClientConnection, connect
 
 from embodied_rl.deployment.policy_server.served import ServedPolicy, ServedWeights
 from embodied_rl.deployment.policy_server.server import PolicyServer
 from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
+from embodied_rl.deployment.policy_server.wire import pack, unpack
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
 from embodied_rl.serving.access import find_token
@@ -146,3 +150,26 @@ def as_batch(given: Mapping[str, Any]) -> Observation:
     """An observation of rows in this library's form."""
     images = {name.removeprefix("images/"): value for name, value in given.items() if name.startswith("images/")}
     return Observation(images, given["state"], tuple(given["prompt"]))
+
+
+def open_raw(url: str, **options: Any) -> ClientConnection:
+    """A connection without our client; its first message, the metadata, is read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # as openpi's client connects
+        connection = connect(url, max_size=None, proxy=None, **options)
+        unpack(connection.recv(DEADLINE))
+    return connection
+
+
+def ask(connection: ClientConnection, message: Any) -> Any:
+    """The answer: a map, or the text of an error."""
+    connection.send(message if isinstance(message, bytes | str) else pack(message))
+    answer = connection.recv(DEADLINE)
+    return answer if isinstance(answer, str) else unpack(answer)
+
+
+def expect(given: dict[str, Any], policy: ToldPolicy | None = None, **keys: Any) -> Any:
+    """The actions that a policy gives to what is sent."""
+    seen, single = read_observation(given, SPEC)
+    actions = (policy or ToldPolicy()).infer(seen, **keys)
+    return actions[0] if single else actions
