@@ -1,63 +1,18 @@
-"""The executor under a clock of the test's own: which action runs when, and which chunks are refused."""
+"""The executor under a clock of the test's own: which action runs when."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import settings as budget
-from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.executor import Executor
-from embodied_rl.deployment.execution.hold import Hold, make_hold
-from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, Reason, RobotCommand, Why
-from embodied_rl.deployment.execution.settings import STRATEGIES, Settings
+from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.messages import Chunk, Why
+from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Array, Source
+from embodied_rl.interfaces.sim import Source
 from embodied_rl.testing.fakes import FakeSimulator
-
-HORIZON = 8
-WIDE = np.full(2, 1e6, np.float32)
-STILL = Hold(np.array([-1, -1], np.float32), np.array([False, False]))
-
-
-class Robot:
-    """A control loop and its clock, of 1 Hz unless said; action [e, k] belongs to step k of epoch e."""
-
-    def __init__(self, strategy: str = "naive", delay: int = 2, replan: int = 2, **others) -> None:
-        made = Settings(HORIZON, -WIDE, WIDE, strategy, replan, delay, **others)  # type: ignore[arg-type]
-        self.now, self.step = 0.0, 1 / made.control_hz
-        self.executor = Executor(made, lambda: self.now, STILL)
-        self.executor.begin()
-
-    def answer(self, request: ChunkRequest, **changes) -> Chunk:
-        steps = request.step + np.arange(HORIZON)
-        actions = np.stack([np.full(HORIZON, request.epoch), steps], axis=1).astype(np.float32)
-        return replace(Chunk(request.sequence, request.epoch, request.step, actions), **changes)
-
-    def act(self, count: int = 1) -> list[RobotCommand]:
-        made = []
-        for _ in range(count):
-            made.append(self.executor.act())
-            self.now += self.step
-        return made
-
-    def start(self) -> ChunkRequest:
-        """Get a plan of a whole chunk, after two steps of waiting; return the next request."""
-        first = self.executor.request()
-        assert first is not None
-        self.act(2)
-        assert self.executor.receive(self.answer(first)) is None
-        following = self.executor.request()
-        assert following is not None
-        return following
-
-
-def steps(commands: Sequence[RobotCommand]) -> list[int]:
-    """The steps that actions belong to, by their content; -1 for holds."""
-    assert all(each.action is not None for each in commands)
-    return [int(each.action[1]) for each in commands if each.action is not None]
+from tests.support.executing import HORIZON, STILL, WIDE, Robot, steps
 
 
 def test_the_first_chunk_is_waited_for_and_runs_from_its_beginning() -> None:
@@ -181,89 +136,6 @@ def test_no_more_is_committed_than_the_policy_was_trained_on() -> None:
     assert Robot("prefix", longest_prefix=1).start().committed == 1
 
 
-@pytest.mark.parametrize(
-    ("change", "reason"),
-    [
-        ({"epoch": 0}, Reason.EPOCH),
-        ({"sequence": 1}, Reason.SEQUENCE),
-        ({"sequence": 3}, Reason.SEQUENCE),
-        ({"step": 5}, Reason.STEP),
-        ({"actions": np.zeros((HORIZON, 3), np.float32)}, Reason.SHAPE),
-        ({"actions": np.zeros((HORIZON + 1, 2), np.float32)}, Reason.SHAPE),
-        ({"actions": np.zeros(HORIZON, np.float32)}, Reason.SHAPE),
-        ({"actions": np.full((HORIZON, 2), "left")}, Reason.SHAPE),
-        ({"actions": np.full((HORIZON, 2), None)}, Reason.SHAPE),
-        ({"actions": np.zeros((HORIZON - 1, 2), np.float32)}, Reason.SHORT),
-        ({"actions": np.full((HORIZON, 2), np.nan, np.float32)}, Reason.NOT_FINITE),
-        ({"actions": np.full((HORIZON, 2), np.inf, np.float32)}, Reason.NOT_FINITE),
-        ({"actions": np.full((HORIZON, 2), 40, np.float32)}, Reason.JUMP),
-    ],
-)
-def test_a_wrong_chunk_is_refused_whole_and_the_plan_goes_on(change: dict, reason: Reason) -> None:
-    robot = Robot(jump=np.full(2, 30.0))
-    request = robot.start()
-    refusal = robot.executor.receive(robot.answer(request, **change))
-    assert refusal is not None and refusal.reason == reason and refusal.message
-    again = robot.executor.request()
-    assert robot.executor.refused == {reason: 1} and steps(robot.act(2)) == [0, 1]
-    if reason in (Reason.EPOCH, Reason.SEQUENCE):
-        assert again is None, "the right answer may still come"
-        assert robot.executor.receive(robot.answer(request)) is None
-    else:
-        assert again is not None and again.sequence == 3, "asked again, at once"
-
-
-def test_a_stale_chunk_is_refused() -> None:
-    robot = Robot()
-    request = robot.start()
-    robot.act(HORIZON - 1)
-    robot.now += 1
-    refusal = robot.executor.receive(robot.answer(request))
-    assert refusal is not None and refusal.reason == Reason.STALE and "8.0 control steps" in refusal.message
-
-
-def test_an_answer_after_it_was_given_up_is_out_of_sequence() -> None:
-    robot = Robot(give_up=3)
-    request = robot.start()
-    robot.act(3)
-    following = robot.executor.request()
-    assert following is not None and robot.executor.counts["lost"] == 1
-    refusal = robot.executor.receive(robot.answer(request))
-    assert refusal is not None and refusal.reason == Reason.SEQUENCE
-    assert robot.executor.receive(robot.answer(following)) is None
-
-
-def test_a_duplicate_is_out_of_sequence() -> None:
-    robot = Robot()
-    request = robot.start()
-    assert robot.executor.receive(robot.answer(request)) is None
-    again = robot.executor.receive(robot.answer(request))
-    assert again is not None and again.reason == Reason.SEQUENCE
-
-
-def test_a_clock_that_ran_on_expires_the_plan() -> None:
-    """A control loop that was stopped for a while does not go on with what it had planned before."""
-    robot = Robot()
-    robot.start()
-    assert steps(robot.act(2)) == [0, 1]
-    robot.now += HORIZON
-    (command,) = robot.act()
-    assert command.why == Why.EXHAUSTED and robot.executor.remaining == 0 and robot.executor.counts["expired"] == 1
-
-
-def test_an_epoch_empties_the_plan_and_knows_the_command() -> None:
-    robot = Robot(jump=np.full(2, 3.0))
-    robot.start()
-    robot.act(2)
-    robot.executor.begin(np.array([50.0, 50.0]))
-    request = robot.executor.request()
-    assert request is not None and (request.epoch, request.step, request.sequence) == (2, 0, 3)
-    assert robot.act()[0].why == Why.FIRST_CHUNK
-    robot.executor.correct(np.array([50.0, 50.0]))
-    refusal = robot.executor.receive(robot.answer(request))
-    assert refusal is not None and refusal.reason == Reason.JUMP and "from 50 to 0" in refusal.message
-
-
 def test_actions_are_clipped_before_they_are_committed() -> None:
     executor = Executor(Settings(4, -np.ones(1), np.ones(1), "prefix", 1, 1), lambda: 0.0)
     executor.begin()
@@ -333,70 +205,3 @@ def test_how_a_simulated_robot_holds_still() -> None:
     for wrong in ((0.0,), (0.0, 3.0), (0.0, float("nan"))):
         with pytest.raises(UserError, match=r"2 numbers, for velocity_x, velocity_y, within"):
             make_hold(spec, wrong)
-
-
-class Network:
-    """Answers that take their time, and are lost, doubled, reordered or damaged, as hypothesis draws it."""
-
-    def __init__(self, robot: Robot, data: st.DataObject) -> None:
-        self.robot, self.data = robot, data
-        self.under_way: list[tuple[float, Chunk]] = []
-
-    def send(self, request: ChunkRequest) -> None:
-        answer = self.robot.answer(request)
-        fault = self.data.draw(st.sampled_from(["", "", "", "lost", "twice", "nan", "short", "step", "epoch"]))
-        damaged: dict[str, dict[str, int | Array]] = {
-            "nan": {"actions": answer.actions * np.nan},
-            "short": {"actions": answer.actions[:-1]},
-            "step": {"step": answer.step + 1},
-            "epoch": {"epoch": answer.epoch + 1},
-        }
-        for _ in range({"lost": 0, "twice": 2}.get(fault, 1)):
-            late = self.robot.now + self.data.draw(st.floats(0, 14)) * self.robot.step
-            self.under_way.append((late, replace(answer, **damaged.get(fault, {}))))  # type: ignore[arg-type]
-
-    def deliver(self) -> None:
-        here = [each for each in self.under_way if each[0] <= self.robot.now]
-        self.under_way = [each for each in self.under_way if each[0] > self.robot.now]
-        for _, chunk in self.data.draw(st.permutations(here)):
-            self.robot.executor.receive(chunk)
-
-
-@budget(max_examples=150, deadline=None)
-@given(data=st.data(), strategy=st.sampled_from(STRATEGIES))
-def test_whatever_comes_each_action_is_of_its_own_step_and_never_older_than_its_budget(
-    data: st.DataObject, strategy: str
-) -> None:
-    delay = data.draw(st.integers(0, 3))
-    replan = data.draw(st.integers(max(delay, 1), HORIZON - delay))
-    robot = Robot(strategy, delay, replan, control_hz=data.draw(st.sampled_from([1.0, 12.5, 50.0])))
-    executor, network, asked = robot.executor, Network(robot, data), dict[int, float]()
-    expected = 0
-    for _ in range(data.draw(st.integers(1, 60))):
-        if data.draw(st.integers(0, 15)) == 0:
-            executor.begin()
-            expected = 0
-        if (request := executor.request()) is not None:
-            assert request.sequence == len(asked) + 1 and request.step == expected and request.epoch == executor.epoch
-            wanted = [[request.epoch, request.step + place] for place in range(len(request.prefix))]
-            np.testing.assert_array_equal(request.prefix, np.reshape(wanted, (-1, 2)))
-            assert request.committed <= len(request.prefix)
-            asked[request.sequence] = robot.now
-            network.send(request)
-        network.deliver()
-        before = executor.remaining
-        (command,) = robot.act()
-        assert command.action is not None
-        if command.why == Why.PLAN:
-            np.testing.assert_allclose(command.action, [executor.epoch, expected], rtol=1e-6)
-            age = robot.now - robot.step - asked[command.sequence]
-            assert age < executor.settings.budget * robot.step
-            expected += 1
-        else:
-            np.testing.assert_array_equal(command.action, STILL.action)
-            assert before == 0 or executor.counts["expired"]
-        robot.now += data.draw(st.sampled_from([0.0, 0.0, 0.0, 0.3, 9.0])) * robot.step
-    assert executor.step == expected
-    assert sum(executor.counts[why] for why in Why) == sum(executor.counts.values()) - sum(
-        executor.counts[name] for name in ("asked", "accepted", "lost", "late", "expired")
-    )
