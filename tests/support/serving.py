@@ -30,6 +30,7 @@ from embodied_rl.serving.reply import ChatReply, Token
 from embodied_rl.serving.starting import ServerSettings, make_batcher
 
 DEADLINE = 60.0
+CHAT = "/v1/chat/completions"
 
 
 @dataclass(frozen=True)
@@ -187,3 +188,10 @@ def ask_critic(
     parts: list[dict[str, Any]] = [{"type": "text", "text": line} for line in lines]
     parts += [{"type": "image_url", "image_url": {"url": encode(each)}} for each in (first, frame)]
     return {"model": "critic", "messages": [{"role": "user", "content": parts}], **fields}
+
+
+def refused(response: httpx2.Response) -> tuple[int, str]:
+    """Status and message of an error in the form of the OpenAI API."""
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    return response.status_code, error["message"]
