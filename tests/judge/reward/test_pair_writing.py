@@ -14,21 +14,11 @@ from embodied_rl.judge.reward.pair_progress import advance
 from embodied_rl.judge.reward.scoring_writer import ScoringWriter, choose_question
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores
-from tests.judge.reward.test_scoring_writer import GAMMA, NODE, Coded, collect, make_writer
 from tests.support.collecting import SPEC, half_skilled, inline, make
 from tests.support.scoring import Answer, ToldScorer
+from tests.support.scoring_writers import GAMMA, NODE, Coded, collect
 
 Writing = Callable[..., ScoringWriter]
-
-
-@pytest.fixture
-def writing(tmp_path: Path, request: pytest.FixtureRequest) -> Writing:
-    def made(scorer: Any, **options: Any) -> ScoringWriter:
-        writer = make_writer(tmp_path, scorer, **options)
-        request.addfinalizer(writer.close)
-        return writer
-
-    return made
 
 
 def compare(asked: ScoreRequest) -> Score:

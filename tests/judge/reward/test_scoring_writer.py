@@ -10,58 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.schema import ProbesNode, RewardNode
-from embodied_rl.interfaces.algorithm import Discount
+from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
-from embodied_rl.interfaces.sim import Observation
-from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter, share_budget
+from embodied_rl.judge.reward.scoring_writer import ScoringWriter, share_budget
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores
-from embodied_rl.rollout.collector import Collector
-from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.collecting import SPEC, KillingActor, N, T, half_skilled, inline, make, workers
 from tests.support.scoring import ToldScorer, read_code
-
-GAMMA = 0.9
-NODE = RewardNode(name="told", weight=0.5, wait_share=None, deadline=60.0, in_flight=8, probes=ProbesNode(mismatch=0.0))
-
-
-class Coded(FakeSimulator):
-    """Each picture shows a code of its own, and the state's last entry says which."""
-
-    def _observe(self) -> Observation:
-        seen = super()._observe()
-        codes = self._code()
-        pictures = np.broadcast_to(codes[:, None, None, None], seen.images["top"].shape).copy()
-        state = seen.state.copy()
-        state[:, 2] = codes / np.float32(255)
-        return replace(seen, images={"top": pictures}, state=state)
-
-    def _code(self) -> np.ndarray:
-        """Follows from the physics, so that it comes out alike wherever it is drawn."""
-        mixed = np.abs(self._position[:, 0] * 7919 + self._position[:, 1] * 104729 + self._steps * 31)
-        return (mixed * 1000 % 256).astype(np.uint8)
-
-
-def make_writer(
-    folder: Path, scorer: Any, node: RewardNode = NODE, config: Any = None, number: int = 0, **options: Any
-) -> ScoringWriter:
-    given = {"discount": Discount(GAMMA, "control_step"), "limit_ends": False} | options
-    made = ScoringOptions(
-        node, (lambda _config, _spec: scorer, config), SPEC, T, collectors=1, folder=str(folder), **given
-    )
-    return ScoringWriter(made, number)
-
-
-@pytest.fixture
-def writing(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., ScoringWriter]:
-    def made(scorer: Any, **options: Any) -> ScoringWriter:
-        writer = make_writer(tmp_path, scorer, **options)
-        request.addfinalizer(writer.close)
-        return writer
-
-    return made
+from tests.support.scoring_writers import GAMMA, NODE, Coded, collect
 
 
 def scores_by_observation(scorer: ToldScorer) -> dict[tuple[int, int], float]:
@@ -84,27 +41,6 @@ def expect_shaping(rounds: Sequence[dict[str, Any]], known: dict[tuple[int, int]
             gamma = GAMMA ** int(each["steps"][t, n])
             shaping[t, n] = 0.5 * (gamma * following - known[episode, number])
         found.append(shaping)
-    return found
-
-
-def collect(collector: Collector, actor: Any, rounds: int = 3) -> list[dict[str, Any]]:
-    kept = (
-        "valid",
-        "episode",
-        "decision",
-        "terminated",
-        "truncated",
-        "steps",
-        "shaping",
-        "reward",
-        "bonus",
-        "set_aside",
-    )
-    found = []
-    for _ in range(rounds):
-        rollout = collector.collect(actor)
-        codes = rollout.trace["input/features"][..., 2].clone().numpy()
-        found.append({name: getattr(rollout, name).clone().numpy() for name in kept} | {"code": codes})
     return found
 
 

@@ -18,9 +18,9 @@ from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.strip_keeper import FollowedEpisode, StripKeeper, choose_episodes
 from embodied_rl.reports.kept_strips import FOLDER, KEPT, KeptStrip, make_strip_section, read_strips
 from embodied_rl.reports.strips import FRAMES
-from tests.judge.reward.test_scoring_writer import Coded, make_writer
 from tests.support.collecting import half_skilled, inline, make
 from tests.support.scoring import ToldScorer, request
+from tests.support.scoring_writers import Coded, make_writer
 
 
 def read_all(run: Path, name: str) -> tuple[KeptStrip, ...]:
