@@ -37,7 +37,7 @@ from embodied_rl.training.algorithms.imitation.cloning import SFT, SFTConfig
 from embodied_rl.training.algorithms.imitation.cloning import Report as Say
 from embodied_rl.training.algorithms.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
 from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, describe_left_out
+from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
 from embodied_rl.training.cloning_checks import Row, check_cloning
 from embodied_rl.training.cloning_report import CloningLog, evaluate_clone, finish_cloning
 
@@ -144,12 +144,12 @@ def follow_dataset(
         backbone, embodiment = make_network(config, kind.spec, lessons.read_states(dataset), ())
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
         names, chunk = lessons.match_dataset(dataset, embodiment), backbone.spec.horizon
-        sources = choose_steps(dataset, config.sources)
-        if told := describe_left_out(dataset, sources):
-            print(told, flush=True)
+        steps = choose_steps(dataset, config.sources)
+        if steps.told is not None:
+            print(steps.told, flush=True)
         rows = None if kept is None else filter_dataset(kept[0], dataset, names, chunk, kept[1])
         data = (dataset, embodiment, backbone, options.batch, config.seed)
-        batches = lessons.stream_batches(*data, rows, options.prefix, sources)
+        batches = lessons.stream_batches(*data, rows, options.prefix, steps.mask)
         SFT(options, backbone, config.seed, say, autocast=config.policy.autocast).follow(batches)
     return backbone, embodiment
 

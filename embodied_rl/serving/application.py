@@ -3,8 +3,8 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, NoReturn
 
 from starlette.applications import Starlette
@@ -108,7 +108,6 @@ class ChatServer:
     async def complete(self, request: Request) -> Response:
         """Answer a request for a completion."""
         began = time.monotonic()
-        self._meters.open += 1
         try:
             async with asyncio.timeout(self._limits.seconds):
                 with self._memory.reserve() as memory:
@@ -125,8 +124,6 @@ class ChatServer:
         except Exception:
             self._count(500, "failed")
             raise
-        finally:
-            self._meters.open -= 1
         self._count(200)
         self._meters.request_seconds.add(time.monotonic() - began)
         return Response(json.dumps(answer, allow_nan=False), media_type="application/json")
@@ -140,6 +137,20 @@ class ChatServer:
         body = await _read_body(request, self._limits.body, memory)
         if self._batcher.full:  # before anything is decoded
             _refuse_full()
+        with self._expected():
+            return await self._answer(body, request, memory)
+
+    @contextmanager
+    def _expected(self) -> Iterator[None]:
+        """Let questions that wait for others wait for this one, while it is neither answered nor refused."""
+        self._meters.open += 1
+        try:
+            yield
+        finally:
+            self._meters.open -= 1
+            self._batcher.look_again()
+
+    async def _answer(self, body: bytes, request: Request, memory: Reservation) -> dict[str, Any]:
         asked, question = await asyncio.to_thread(self._prepare, body, memory)
         del body
         try:

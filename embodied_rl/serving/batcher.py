@@ -93,6 +93,10 @@ class MicroBatcher(Generic[Asked, Answer]):
         self._changed.set()
         return place.answer
 
+    def look_again(self) -> None:
+        """See whether a batch is due now that fewer questions are `expected`."""
+        self._changed.set()
+
     async def run(self) -> None:
         """Answer questions until this is cancelled."""
         thread = _Thread()

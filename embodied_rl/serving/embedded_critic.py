@@ -133,7 +133,7 @@ class EmbeddedCritic:
             chosen = list(new.values())
             first, state = self._stack([each.first for each in chosen]), np.stack([each.state for each in chosen])
             found = self._critic.locate(first, [each.instruction for each in chosen], state)
-            self._starts.update(zip(new, found, strict=True))
+            self._starts |= {key: row.copy() for key, row in zip(new, found, strict=True)}  # rows alone, not the batch
         for key in keys:
             self._starts.move_to_end(key)
         start = np.stack([self._starts[key] for key in keys])

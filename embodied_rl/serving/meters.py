@@ -48,7 +48,7 @@ class Meters:
         rejected: reason → requests that took no place, or lost it.
         batch_sizes, batch_seconds: of each call of the model.
         request_seconds: of each answered request, from its first byte to the answer.
-        open: requests for completions that came and have no answer yet.
+        open: requests for completions that came whole and have no answer yet.
     """
 
     def __init__(self) -> None:

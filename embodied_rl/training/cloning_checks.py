@@ -15,7 +15,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.algorithms.imitation import dataset as lessons
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
 from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, describe_left_out
+from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
 from embodied_rl.training.run_checks import check_environments, count_observation
 
 Row = tuple[str, str]
@@ -48,7 +48,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
             check_perception(config, options, network, kind.spec)
         else:
             lessons.match_dataset(dataset, embodiment)
-            left_out = describe_left_out(dataset, choose_steps(dataset, config.sources))
+            left_out = choose_steps(dataset, config.sources).told
     check_prefix(options.prefix, network.spec.horizon)
     held = count_held(network).held
     seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)

@@ -219,3 +219,29 @@ def test_a_burst_ends_within_the_time_of_its_batches() -> None:
         began = time.monotonic()
         assert {each.status_code for each in pool.map(lambda _: client.post(CHAT, json=say("x")), range(8))} == {200}
         assert time.monotonic() - began < 60
+
+
+# whom a question waits for
+
+
+def test_nobody_waits_for_who_was_answered() -> None:
+    """A question that comes while the model computes waits for no other, once that one has its answer."""
+    model = ToldModel(gate=threading.Event())
+    with running(model, wait=600.0) as server, server.client() as client, ThreadPoolExecutor() as threads:
+        first = threads.submit(client.post, CHAT, json=say("first"))
+        wait_until(lambda: model.batches == [["first"]])
+        second = threads.submit(client.post, CHAT, json=say("second"))
+        wait_until(lambda: server.batcher.waiting == 1)
+        assert model.gate is not None
+        model.gate.set()
+        assert [each.result().status_code for each in (first, second)] == [200, 200]
+
+
+def test_nobody_waits_for_a_request_that_does_not_come() -> None:
+    """One that was announced, and whose body is missing."""
+    with running(ToldModel(), wait=600.0) as server, server.client() as client:
+        address = httpx2.URL(server.url)
+        with socket.create_connection((address.host, address.port or 80)) as stalled:
+            stalled.sendall(f"{HEAD}Content-Length: 100\r\n\r\n{{".encode())
+            time.sleep(0.2)
+            assert client.post(CHAT, json=say("alone")).status_code == 200

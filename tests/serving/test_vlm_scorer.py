@@ -83,6 +83,7 @@ def test_an_episode_s_first_picture_is_described_once(monkeypatch: pytest.Monkey
         for each in asked:
             found += score(server, [each], check=False, prompt="embedded", model="critic")
             located.append(critic.located)
+    assert all(row.base is None for row in model._starts.values()), "no row keeps its whole batch in memory"
     assert located == [1, 2, 3, 3, 3, 3, 4, 4, 5], "the fourth one drove out the first"
     wanted = [float(judge(FakeCritic(cameras=CAMERAS), each).progress[0]) for each in asked]
     assert [each.value for each in found] == pytest.approx(wanted, abs=1e-6)

@@ -144,7 +144,7 @@ async def _read_batches(url: str) -> tuple[float, float]:
 
 def _make_request(episode: int, decision: int, spec: SimulatorSpec, words: Sequence[str]) -> ScoreRequest:
     """Return a request about noise, which no cache has but for the episode's first picture."""
-    random, begun = np.random.default_rng([episode, decision]), np.random.default_rng(episode)
+    random, begun = np.random.default_rng([episode, 1 + decision]), np.random.default_rng(episode)
     shapes = {camera.name: (camera.height, camera.width, 3) for camera in spec.cameras}
     frames = {name: random.integers(0, 256, (1, *shape), np.uint8) for name, shape in shapes.items()}
     first = {name: begun.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}

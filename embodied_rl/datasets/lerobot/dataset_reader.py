@@ -52,6 +52,9 @@ class LeRobotDataset:
         self.starts = np.array([episode.start for episode in self.episodes], np.int64)
         self.stops = np.array([episode.stop for episode in self.episodes], np.int64)
         self.cameras = {_camera(key): key for key, feature in self.info.features.items() if _shows(key, feature)}
+        self._places = list(dict.fromkeys(episode.data for episode in self.episodes))
+        number = {place: index for index, place in enumerate(self._places)}
+        self._file = np.array([number[episode.data] for episode in self.episodes], np.int64)  # of each episode
         self._first = {episode.data: episode.start for episode in reversed(self.episodes)}
         self._stop = {episode.data: episode.stop for episode in self.episodes}
         self._arrays: BoundedCache[Array] = BoundedCache(cache_mb * MEGABYTE, lambda array: array.nbytes)
@@ -154,11 +157,11 @@ class LeRobotDataset:
 
     def _by_file(self, rows: Array) -> dict[FilePlace, Array]:
         """Return the positions in `rows`, grouped by the file of their frames."""
-        by_file: dict[FilePlace, list[Array]] = {}
-        episodes = self.episode_of(rows)
-        for episode in np.unique(episodes).tolist():
-            by_file.setdefault(self.episodes[episode].data, []).append(np.flatnonzero(episodes == episode))
-        return {place: np.concatenate(parts) for place, parts in by_file.items()}
+        files = self._file[self.episode_of(rows)]
+        order = np.argsort(files, kind="stable")
+        edges = np.flatnonzero(np.diff(files[order])) + 1
+        parts = [part for part in np.split(order, edges) if len(part)]
+        return {self._places[int(files[part[0]])]: part for part in parts}
 
     def _array(self, place: FilePlace, name: str) -> Array:
         def read() -> Array:

@@ -47,7 +47,7 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
     """Convert a numeric column to an array [n, *shape].
 
     Raises:
-        DatasetError: values are missing, or have another shape.
+        DatasetError: values are missing, have another shape, or are none of the type that meta/info.json says.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     length = len(array)
@@ -57,8 +57,19 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
         array = array.flatten()
     if array.null_count or len(array) != length * int(np.prod(feature.shape)):
         raise DatasetError(f"{where}: values are missing, or not of the shape {feature.shape} that meta/info.json says")
-    flat = array.to_numpy(zero_copy_only=False)
-    return flat.astype(np.dtype(feature.dtype), copy=False).reshape(length, *feature.shape)
+    return _convert(array.to_numpy(zero_copy_only=False), feature, where).reshape(length, *feature.shape)
+
+
+def _convert(flat: Array, feature: Feature, where: str) -> Array:
+    """Convert numbers to a feature's type; only to floating point ones may they be rounded."""
+    if flat.dtype.kind in "biuf":
+        with np.errstate(invalid="ignore"):  # what is no number is found below
+            found = flat.astype(np.dtype(feature.dtype), copy=False)
+        if found is flat or found.dtype.kind == "f" or np.array_equal(found, flat):
+            return found
+    raise DatasetError(
+        f"{where}: a column of the type {flat.dtype} holds what is no {feature.dtype}, of which meta/info.json speaks"
+    )
 
 
 def write_table(table: pa.Table, path: Path) -> None:

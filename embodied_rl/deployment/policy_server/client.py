@@ -238,6 +238,7 @@ class PolicyClient:
                 if not self._link.connected:
                     self._link.connect(until)
                     self._greet(until)
+                cause = ""  # it was there again
                 return work(until)
             except TimeoutError:
                 self._link.drop()

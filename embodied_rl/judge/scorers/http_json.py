@@ -10,12 +10,24 @@ from typing import Any
 import httpx2
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import ScorerError
+from embodied_rl.interfaces.scorer import Reason, ScorerError
 
 CONNECT_TIMEOUT = 2.0
 """Seconds in which a server must accept a connection."""
 LONGEST_ANSWER = 1_000_000
 """Bytes of an answer; a longer one is refused."""
+
+
+class AnsweredError(ScorerError):
+    """An error that a server answered with.
+
+    Attributes:
+        status: of HTTP.
+    """
+
+    def __init__(self, status: int, reason: Reason, message: str, permanent: bool = False, after: float | None = None):
+        super().__init__(reason, message, permanent, after)
+        self.status = status
 
 
 class JsonServer:
@@ -68,7 +80,8 @@ class JsonServer:
             content: `json`, or `data` and `files` of a form.
 
         Raises:
-            ScorerError: it cannot be reached, refuses, has too much to do, or answers something else.
+            ScorerError: it cannot be reached, or answers something else.
+            AnsweredError: it refuses, has too much to do, or fails.
         """
         try:
             with self._borrow_client() as client:
@@ -90,17 +103,17 @@ class JsonServer:
             raise ScorerError("failed", f"the server's answer is no JSON object: {shorten(text)}")
         return answer
 
-    def _refusal(self, response: httpx2.Response, text: bytes) -> ScorerError:
+    def _refusal(self, response: httpx2.Response, text: bytes) -> AnsweredError:
         status, said = response.status_code, f"the server answers {response.status_code}: {shorten(text)}"
         if status in (401, 403) and self._key_variable:
             what = "refuses the key in" if os.environ.get(self._key_variable) else "wants a key in"
             variable = self._key_variable
-            return ScorerError("refused", f"the server {what} the environment variable {variable} ({status})", True)
-        if status == 429:
-            return ScorerError("busy", said, retry_after=_read_seconds(response.headers.get("Retry-After")))
-        if status == 408 or status >= 500:
-            return ScorerError("failed", said, retry_after=_read_seconds(response.headers.get("Retry-After")))
-        return ScorerError("refused", said, permanent=True)
+            told = f"the server {what} the environment variable {variable} ({status})"
+            return AnsweredError(status, "refused", told, permanent=True)
+        if status in (408, 429) or status >= 500:
+            reason = "busy" if status == 429 else "failed"
+            return AnsweredError(status, reason, said, after=_read_seconds(response.headers.get("Retry-After")))
+        return AnsweredError(status, "refused", said, permanent=True)
 
 
 def check_url(url: str | None, example: str) -> None:

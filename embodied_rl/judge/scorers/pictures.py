@@ -52,7 +52,5 @@ class PictureEncoder:
     def _copy(self, picture: Array) -> str:
         with io.BytesIO() as buffer:
             drawn = Image.fromarray(np.ascontiguousarray(picture))
-            drawn.save(
-                buffer, "PNG", compress_level=1, compress_type=zlib.Z_RLE
-            )  # sooner, a tenth longer
+            drawn.save(buffer, "PNG", compress_level=1, compress_type=zlib.Z_RLE)  # sooner, a tenth longer
             return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()

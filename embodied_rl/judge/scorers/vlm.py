@@ -19,9 +19,11 @@ from embodied_rl.judge.prompts.prompt_checks import MOST_LABELS
 from embodied_rl.judge.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
 from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_usage
 from embodied_rl.judge.scorers.chat_message import order_frames
-from embodied_rl.judge.scorers.http_json import JsonServer, check_url, list_ids
+from embodied_rl.judge.scorers.http_json import AnsweredError, JsonServer, check_url, list_ids
 from embodied_rl.judge.scorers.pictures import Fit, PictureEncoder
 
+WITHOUT_LIST = (404, 405, 500, 501)
+"""Statuses with which servers answer that have no list of models; 500: `transformers serve` without a cache."""
 PICTURE_SIZE = 224
 """Pixels of the longer side of pictures, where neither prompt nor setting says otherwise."""
 
@@ -163,35 +165,55 @@ class VlmScorer(Scorer):
         """Take the configured model if the server has it, or else the only one that it has.
 
         `transformers serve` lists what its cache holds, fails where it has no cache, and never lists the folder that it
-        serves. So a model that it does not list counts where its answer is signed `<model>@<revision>`, as only it
-        signs; and where a server has no list at all, a model that answers counts.
+        serves. So a model that is not listed is asked, and counts where the answer is signed as `_is_signed` says.
+
+        Raises:
+            ScorerError: the server has no such model, or does not answer.
         """
         name = self._config.model
         try:
             known = list_ids(await self._server.send("GET", "models"))
-        except ScorerError:
-            if name is None or await self._find_signature(name) is None:
+        except AnsweredError as error:
+            if name is None or error.status not in WITHOUT_LIST or not await self._is_signed(name, listed=False):
                 raise
             return
         if name is None and len(known) == 1:
             self._model = known[0]
-        elif name is None or (known and name not in known and not await self._is_unlisted(name)):
+        elif name is None:
             wanted = "several models; choose one with reward.model" if known else "no model; name it with reward.model"
-            wanted = wanted if name is None else f"no model '{name}'"
-            names = suggest_name(name or "", known) or f" It has: {', '.join(known)}."
-            raise ScorerError("refused", f"the server has {wanted}.{names if known else ''}", permanent=True)
+            raise _refuse(f"the server has {wanted}.", known)
+        elif known and name not in known:
+            await self._check_unlisted(name, known)
 
-    async def _is_unlisted(self, name: str) -> bool:
-        return (await self._find_signature(name) or "").startswith(f"{name}@")
+    async def _check_unlisted(self, name: str, known: Sequence[str]) -> None:
+        beside = suggest_name(name, known)
+        try:
+            if await self._is_signed(name, listed=True):
+                return
+            said = ""
+        except AnsweredError as error:
+            if not error.permanent:
+                raise
+            said = f" Asked for it, {error}"
+        raise _refuse(f"the server has no model '{name}'.{beside}", () if beside else known, said)
 
-    async def _find_signature(self, name: str) -> str | None:
-        """Return which model a server says has answered; None where `name` does not answer."""
+    async def _is_signed(self, name: str, listed: bool) -> bool:
+        """Ask a model a short question; return whether the answer says that it is from this one.
+
+        `transformers serve` signs with `<model>@<revision>`. Others sign with whatever they were asked for, which
+        says nothing where they list other models.
+        """
         asked = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
         body = {"model": name, "messages": asked, "max_tokens": 1, "temperature": 0}
-        try:
-            return str((await self._server.send("POST", "chat/completions", json=body)).get("model"))
-        except ScorerError:
-            return None
+        signature = (await self._server.send("POST", "chat/completions", json=body)).get("model")
+        if not isinstance(signature, str):
+            return False
+        return signature.startswith(f"{name}@") or (signature == name and (not listed or "@" in name))
+
+
+def _refuse(what: str, known: Sequence[str], said: str = "") -> ScorerError:
+    listed = f" It has: {', '.join(known)}." if known else ""
+    return ScorerError("refused", f"{what}{listed}{said}", permanent=True)
 
 
 def _is_about_probabilities(error: ScorerError) -> bool:

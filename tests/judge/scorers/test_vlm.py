@@ -202,6 +202,70 @@ def test_a_model_that_is_not_there(models: list[str], model: str | None, says: s
         asyncio.run(run())
 
 
+CACHED = httpx2.Response(200, json={"data": [{"id": "cached"}]})
+BUSY = httpx2.Response(503, text="the model is loading")
+PINNED = httpx2.Response(400, text="Server is pinned to '/models/other'")
+
+
+def choose(listed: httpx2.Response, answered: httpx2.Response, model: str) -> None:
+    """Choose a model of a server that answers so."""
+
+    def serve(sent: httpx2.Request) -> httpx2.Response:
+        said = listed if sent.url.path.endswith("/models") else answered
+        return httpx2.Response(said.status_code, content=said.content)
+
+    async def run() -> None:
+        scorer = VlmScorer(VlmConfig(url=URL, model=model), SPEC, httpx2.MockTransport(serve))
+        await scorer.open()
+        await scorer.choose_model()
+
+    asyncio.run(run())
+
+
+def signed(by: object) -> httpx2.Response:
+    return httpx2.Response(200, json=completion() | {"model": by})
+
+
+@pytest.mark.parametrize("status", [404, 405, 500, 501])
+@pytest.mark.parametrize("signature", ["/models/judge", "/models/judge@main"])
+def test_a_model_of_a_server_without_a_list(status: int, signature: str) -> None:
+    choose(httpx2.Response(status, text="no list"), signed(signature), "/models/judge")
+
+
+@pytest.mark.parametrize("signature", ["/models/other@main", "/models/judge-2@main", None, 3])
+@pytest.mark.parametrize("listed", [httpx2.Response(500, text="no list"), CACHED])
+def test_an_answer_of_another_model_is_none_of_this_one(signature: object, listed: httpx2.Response) -> None:
+    """In spite of the list, or without one."""
+    with pytest.raises(ScorerError, match=r"no model '/models/judge'|no list"):
+        choose(listed, signed(signature), "/models/judge")
+
+
+@pytest.mark.parametrize(("model", "signature"), [("/models/judge", "/models/judge@main"), ("org/judge@v2",) * 2])
+def test_transformers_serves_what_it_does_not_list(model: str, signature: str) -> None:
+    choose(CACHED, signed(signature), model)
+
+
+def test_servers_that_answer_with_any_name_are_not_believed() -> None:
+    with pytest.raises(ScorerError, match=r"no model 'typo'.*cached"):
+        choose(CACHED, signed("typo"), "typo")
+
+
+@pytest.mark.parametrize("status", [401, 429, 503])
+def test_a_server_that_does_not_tell_its_models_now_is_no_server_without_a_list(status: int) -> None:
+    with pytest.raises(ScorerError, match=str(status)):
+        choose(httpx2.Response(status, text="later"), signed("typo"), "typo")
+
+
+def test_what_keeps_an_unlisted_model_from_answering_is_told() -> None:
+    """A while, in which it is asked again, or for good."""
+    with pytest.raises(ScorerError, match="is loading") as raised:
+        choose(CACHED, BUSY, "/models/judge")
+    assert not raised.value.permanent
+    with pytest.raises(ScorerError, match=r"no model '/models/judge'.*pinned to '/models/other'") as raised:
+        choose(CACHED, PINNED, "/models/judge")
+    assert raised.value.permanent
+
+
 def test_a_server_that_cannot_answer_is_told_before_a_run() -> None:
     with pytest.raises(UserError, match=r"reward.url=http://server.example/v1.*no pictures, please"):
         ask(saying(400, text="no pictures, please"), check=True)

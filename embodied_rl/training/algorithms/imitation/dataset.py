@@ -89,7 +89,7 @@ def stream_batches(
     Where not all steps are `chosen`, bool [frames], chunks neither begin with one that is not, nor go on over it.
 
     Raises:
-        UserError: a camera, a state or an action of the dataset does not fit the embodiment.
+        UserError: a camera, a state or an action of the dataset does not fit the embodiment, or no step is left.
     """
     from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 
@@ -97,6 +97,11 @@ def stream_batches(
     ahead = None if chosen is None else count_steps_ahead(chosen)
     if chosen is not None:
         kept = chosen if kept is None else kept & chosen
+        if not kept.any():
+            raise UserError(
+                f"dataset={dataset.folder}: of the steps that sources chooses, the filter keeps none. Choose more of "
+                "either: sources=[…], filter.…"
+            )
     for samples in SampleStream(dataset, batch, horizon, Shuffle(seed=seed), kept=kept):
         seen = _renamed(samples.observation, names)
         actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,39 +20,54 @@ _ABSENT = {Source.HOLD}
 """Who is left out where nobody asked: a robot that holds still while a policy infers shows no task."""
 
 
-def choose_steps(dataset: "LeRobotDataset", sources: Sequence[str] | None) -> NDArray[np.bool_] | None:
-    """Return which steps are cloned, bool [frames].
+@dataclass(frozen=True, eq=False)
+class ChosenSteps:
+    """Which steps are cloned.
+
+    Attributes:
+        mask: bool [frames]; None where all are.
+        told: one line for the user: what is left out, or why nothing can be; None where there is nothing to say.
+    """
+
+    mask: NDArray[np.bool_] | None = None
+    told: str | None = None
+
+
+def choose_steps(dataset: "LeRobotDataset", sources: Sequence[str] | None) -> ChosenSteps:
+    """Choose the steps that are cloned.
 
     Args:
-        dataset: what is cloned.
+        dataset: what is cloned; where it does not say who decided its steps, all of them are.
         sources: names of `NAMES`; None takes everybody but who holds still.
 
-    Returns:
-        None where all steps are, or where the dataset does not say who decided them and nobody asked.
-
     Raises:
-        UserError: a name is unknown, the dataset does not say who decided its steps, or no step is left.
+        UserError: a name is unknown, or no step is left; or names were given, and the dataset does not say.
     """
     wanted = set(NAMES.values()) - _ABSENT if sources is None else _read_names(sources)
-    if (found := _read_sources(dataset, asked=sources is not None)) is None:
-        return None
-    chosen = np.isin(found, sorted(wanted))
-    if not chosen.any():
+    found, doubt = _read_sources(dataset)
+    if found is None:
+        if sources is not None:
+            raise UserError(
+                f"dataset={dataset.folder} {doubt}: nobody knows who decided its steps. Leave out sources=."
+            )
+        other = doubt.startswith("has a feature")
+        return ChosenSteps(None, f"The dataset {doubt}: all its steps are cloned" if other else None)
+    return _choose(dataset, found, np.isin(found, sorted(wanted)))
+
+
+def _choose(dataset: "LeRobotDataset", found: NDArray[Any], mask: NDArray[np.bool_]) -> ChosenSteps:
+    if mask.all():
+        return ChosenSteps()
+    if not mask.any():
         there = ", ".join(_name(value) for value in sorted(set(found.tolist())))
         raise UserError(
             f"dataset={dataset.folder}: no step is left to clone; its steps were decided by: {there}. "
             f"Choose with sources=[{there.partition(',')[0]}]."
         )
-    return None if chosen.all() else chosen
-
-
-def describe_left_out(dataset: "LeRobotDataset", chosen: NDArray[np.bool_] | None) -> str | None:
-    """Return one line: which steps are not cloned; None where all are, or nobody knows."""
-    if chosen is None or (found := _read_sources(dataset, asked=False)) is None:
-        return None
-    counts = Counter(_name(value) for value in found[~chosen].tolist())
+    counts = Counter(_name(value) for value in found[~mask].tolist())
     parts = ", ".join(f"{number} by {name}" for name, number in counts.most_common())
-    return f"{int((~chosen).sum())} of {len(chosen)} steps are not cloned ({parts}); sources=[…] chooses whose are"
+    told = f"{int((~mask).sum())} of {len(mask)} steps are not cloned ({parts}); sources=[…] chooses whose are"
+    return ChosenSteps(mask, told)
 
 
 def count_steps_ahead(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -73,19 +89,18 @@ def _read_names(sources: Sequence[str]) -> set[Source]:
     return {NAMES[name] for name in sources}
 
 
-def _read_sources(dataset: "LeRobotDataset", asked: bool) -> NDArray[Any] | None:
-    """Return who decided each step, uint8 [frames]; None where the feature is missing, or another program's."""
+def _read_sources(dataset: "LeRobotDataset") -> tuple[NDArray[Any] | None, str]:
+    """Return who decided each step, uint8 [frames], or None and why that is not known."""
     from embodied_rl.datasets.lerobot.info import SOURCE
 
-    feature = dataset.info.features.get(SOURCE)
-    fits = feature is not None and feature.dtype == "uint8" and feature.shape == (1,)
-    found = dataset.column(SOURCE, np.arange(len(dataset))).ravel() if fits else None
-    if found is not None and found.max(initial=0) <= max(Source):
-        return found
-    if asked:
-        why = f"has no feature '{SOURCE}'" if feature is None else f"has a feature '{SOURCE}' with another meaning"
-        raise UserError(f"dataset={dataset.folder} {why}: nobody knows who decided its steps. Leave out sources=.")
-    return None
+    if (feature := dataset.info.features.get(SOURCE)) is None:
+        return None, f"has no feature '{SOURCE}'"
+    if feature.dtype != "uint8" or feature.shape != (1,):
+        return None, f"has a feature '{SOURCE}' of another kind ({feature.dtype}, {feature.shape})"
+    found = dataset.column(SOURCE, np.arange(len(dataset))).ravel()
+    if (highest := int(found.max(initial=0))) > max(Source):
+        return None, f"has a feature '{SOURCE}' with another meaning (its values go up to {highest})"
+    return found, ""
 
 
 def _name(value: int) -> str:

@@ -20,7 +20,7 @@ from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl.training.algorithms.imitation import dataset as lessons
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, count_steps_ahead, describe_left_out
+from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, count_steps_ahead
 from embodied_rl_policies.pocket import Pocket
 from tests.support.experience import MODEL_DIM, SMALL
 from tests.support.making_datasets import FEATURES, frame, made
@@ -46,21 +46,21 @@ def decided_by(dataset: LeRobotDataset) -> list[Source]:
 @pytest.mark.parametrize("names", [None, ["human"], ["policy", "safety", "replay"], ["hold", "human"]])
 def test_the_steps_of_those_who_were_asked_for(dataset: LeRobotDataset, names: list[str] | None) -> None:
     """Whoever holds still is left out unless asked for."""
-    found = choose_steps(dataset, names)
+    found = choose_steps(dataset, names).mask
     wanted = ["policy", "human", "replay", "safety"] if names is None else names
     assert found is not None
     assert found.tolist() == [each.name.lower() in wanted for each in decided_by(dataset)]
 
 
 def test_all_steps_need_no_choice(dataset: LeRobotDataset) -> None:
-    assert choose_steps(dataset, [source.name.lower() for source in Source]) is None
-    assert describe_left_out(dataset, None) is None
+    found = choose_steps(dataset, [source.name.lower() for source in Source])
+    assert found.mask is None and found.told is None
 
 
 def test_what_is_left_out_is_counted(dataset: LeRobotDataset) -> None:
     """72 steps in episodes of 5, 8 and 11: two, two and one or two of each five."""
     sources = decided_by(dataset)
-    said = describe_left_out(dataset, choose_steps(dataset, None))
+    said = choose_steps(dataset, None).told
     assert said is not None and said.startswith(f"{sources.count(Source.HOLD)} of {len(sources)} steps")
     assert f"({sources.count(Source.HOLD)} by hold)" in said and "sources=[…]" in said
 
@@ -82,7 +82,7 @@ def test_a_chunk_ends_where_a_step_is_left_out(dataset: LeRobotDataset, monkeypa
     monkeypatch.setattr(lessons, "match_dataset", lambda *_: {})
     blank = Observation({}, np.zeros((8, 3), np.float32), ("go left",) * 8)
     monkeypatch.setattr(lessons, "_renamed", lambda *_: blank)
-    chosen, sources = choose_steps(dataset, ["policy", "human"]), decided_by(dataset)
+    chosen, sources = choose_steps(dataset, ["policy", "human"]).mask, decided_by(dataset)
     assert chosen is not None
     rows: list[int] = []
 
@@ -113,12 +113,13 @@ def write(folder: Path, features: dict[str, Feature], **values: Any) -> LeRobotD
 
 
 def test_a_feature_of_another_program_is_no_source(tmp_path: Path) -> None:
-    """Of another type, or with numbers that mean nothing here: everything is cloned, and asking is refused."""
+    """Of another type, or with numbers that mean nothing here: all is cloned, which is said; asking is refused."""
     other = {**FEATURES, "source": Feature("float32", (1,))}
     for number, (features, value) in enumerate(((other, 4.0), (FEATURES, 9))):
         found = write(tmp_path / str(number), features, source=value)
-        assert choose_steps(found, None) is None
-        with pytest.raises(UserError, match="with another meaning"):
+        chosen = choose_steps(found, None)
+        assert chosen.mask is None and chosen.told is not None and "all its steps are cloned" in chosen.told
+        with pytest.raises(UserError, match=r"of another kind|with another meaning"):
             choose_steps(found, ["policy"])
 
 
@@ -128,7 +129,7 @@ def test_a_dataset_that_does_not_say(tmp_path: Path) -> None:
     with DatasetWriter(folder, features, 20, "robot") as writer:
         writer.add_episode((frame(0, number, features) for number in range(4)), "go")
     found = LeRobotDataset(folder)
-    assert choose_steps(found, None) is None
+    assert (choose_steps(found, None).mask, choose_steps(found, None).told) == (None, None)
     with pytest.raises(UserError, match="has no feature 'source'"):
         choose_steps(found, ["policy"])
 
@@ -146,6 +147,19 @@ def test_nothing_is_left(tmp_path: Path) -> None:
     """Of a robot that never moved."""
     with pytest.raises(UserError, match=r"no step is left.*decided by: hold.*sources=\[hold\]"):
         choose_steps(write(tmp_path / "still", FEATURES, source=4), None)
+
+
+def test_a_filter_and_sources_that_leave_nothing_together(dataset: LeRobotDataset) -> None:
+    chosen = choose_steps(dataset, ["human"]).mask
+    assert chosen is not None
+    robot: Any = None
+    network = Pocket(SMALL, MODEL_DIM, HORIZON, (), (0, 0), 4, 4)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        pytest.raises(UserError, match=r"sources chooses, the filter keeps none"),
+    ):
+        patch.setattr(lessons, "match_dataset", lambda *_: {})
+        next(lessons.stream_batches(dataset, robot, network, 8, 0, ~chosen, 0, chosen))
 
 
 def record_tabletop(folder: Path) -> None:
