@@ -138,7 +138,19 @@ class ChatServer:
         if self._batcher.full:  # before anything is decoded
             _refuse_full()
         with self._expected():
-            return await self._answer(body, request, memory)
+            asked, question = await asyncio.to_thread(self._prepare, body, memory)
+            del body
+            try:
+                answer = self._batcher.ask(question)
+            except QueueFullError:
+                _refuse_full()
+            try:
+                await _wait_for(answer, request)
+                return describe_reply(answer.result(), asked)
+            except UserError as error:
+                raise Refusal(400, str(error), "messages") from None
+            finally:
+                answer.cancel()
 
     @contextmanager
     def _expected(self) -> Iterator[None]:
@@ -149,21 +161,6 @@ class ChatServer:
         finally:
             self._meters.open -= 1
             self._batcher.look_again()
-
-    async def _answer(self, body: bytes, request: Request, memory: Reservation) -> dict[str, Any]:
-        asked, question = await asyncio.to_thread(self._prepare, body, memory)
-        del body
-        try:
-            answer = self._batcher.ask(question)
-        except QueueFullError:
-            _refuse_full()
-        try:
-            await _wait_for(answer, request)
-            return describe_reply(answer.result(), asked)
-        except UserError as error:
-            raise Refusal(400, str(error), "messages") from None
-        finally:
-            answer.cancel()
 
     def _prepare(self, body: bytes, memory: Reservation) -> tuple[ChatRequest, ModelInput]:
         asked = parse_request(body, self._limits, memory)
