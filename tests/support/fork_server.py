@@ -51,7 +51,7 @@ def serve(asking: socket.socket) -> None:
         if not message:
             os._exit(0)
         start = Start.decode(message)
-        if (pid := fork_for_parent(start.leads)) == 0:
+        if (pid := fork_for_parent(start)) == 0:
             break
         for descriptor in descriptors:
             os.close(descriptor)
@@ -61,10 +61,11 @@ def serve(asking: socket.socket) -> None:
     become(start, descriptors)
 
 
-def fork_for_parent(leads: bool) -> int:
+def fork_for_parent(start: Start) -> int:
     """Fork a child that belongs to the process which started this one, and may lead a session.
 
-    The child's first parent ends at once; then the system gives it to whoever of its ancestors takes in orphans.
+    The child's first parent ends at once; then the system gives it to whoever of its ancestors takes in orphans. It has
+    its limits before anybody knows its number: who does may set others.
 
     Returns:
         The child's number; 0 in the child.
@@ -80,8 +81,10 @@ def fork_for_parent(leads: bool) -> int:
         os._exit(0)
     while os.getppid() == first:
         time.sleep(0.0005)
-    if leads:
+    if start.leads:
         os.setsid()
+    for number, limit in start.limits.items():
+        resource.setrlimit(number, limit)
     os.close(read)
     with open(write, "w") as telling:
         telling.write(str(os.getpid()))
@@ -94,8 +97,6 @@ def become(start: Start, descriptors: list[int]) -> None:
 
     _place(descriptors, start.numbers)
     os.chdir(start.folder)
-    for number, limit in start.limits.items():
-        resource.setrlimit(number, limit)
     os.environ.clear()
     os.environ.update(start.environment)
     sys.path[: 1 if start.leads else None] = start.paths

@@ -150,7 +150,11 @@ class Stopped(KeyboardInterrupt):
 
 @contextmanager
 def raise_on_signals(ranks: Ranks) -> Iterator[None]:
-    """Raise `Stopped` on rank 0 at SIGINT, SIGTERM or SIGHUP in the context; rank 0 then ends the others."""
+    """Raise `Stopped` on rank 0 at SIGINT, SIGTERM or SIGHUP in the context; rank 0 then ends the others.
+
+    An extension may put an exception of its own in its place: torch raises ValueError where a signal comes while it
+    looks for the shape of a storage. What comes out of the context after it was raised is taken for it.
+    """
     if ranks.stops is not None:
         with ranks.stops.listen("raise"):
             yield
@@ -159,11 +163,19 @@ def raise_on_signals(ranks: Ranks) -> Iterator[None]:
         yield
         return
 
+    raised = threading.Event()
+
     def stop(*_: object) -> None:
+        raised.set()
         raise Stopped
 
     with handle_stop_signals(stop), raise_swallowed(Stopped):
-        yield
+        try:
+            yield
+        except Exception as error:
+            if raised.is_set():
+                raise Stopped from error
+            raise
 
 
 def run_rank() -> None:

@@ -197,6 +197,27 @@ def test_a_stop_that_python_swallows_is_not_lost(interruptible: None) -> None:
         Finalised()
 
 
+def test_a_stop_that_an_extension_replaces_is_not_lost(interruptible: None) -> None:
+    """torch asks for the first number, meanwhile the signal comes, and torch says that there is no shape."""
+
+    class Asked:
+        def __len__(self) -> int:
+            return 1
+
+        def __getitem__(self, _: int) -> float:
+            signal.raise_signal(signal.SIGTERM)
+            return 0.0
+
+    with pytest.raises(Stopped) as caught, raise_on_signals(Ranks()):
+        torch.tensor(Asked())
+    assert isinstance(caught.value.__cause__, ValueError), "without it there would be nothing to see"
+
+
+def test_an_error_without_a_stop_stays_one(interruptible: None) -> None:
+    with pytest.raises(ValueError, match="an error"), raise_on_signals(Ranks()):
+        raise ValueError("an error")
+
+
 def test_a_hang_up_asks_to_stop_and_a_second_one_does_not_insist() -> None:
     """The system and the shell each send one when a terminal is closed."""
     arrived: list[int] = []
