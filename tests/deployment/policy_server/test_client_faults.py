@@ -247,6 +247,28 @@ def test_faults_by_chance() -> None:
     assert right > 40
 
 
+def test_a_server_that_is_there_again_and_silent_is_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not absent, as it was before."""
+    with running_policy() as running, PolicyClient(running.url) as client:
+        connect, exchange, lost = client._link.connect, client._link.exchange, [LinkLost("Connection refused")]
+
+        def connect_later(until: float) -> None:
+            if lost:
+                raise lost.pop()
+            connect(until)
+
+        def fall_silent(message: bytes | None, until: float) -> bytes | str:
+            if message is None:  # the greeting
+                return exchange(message, until)
+            raise TimeoutError
+
+        client._link.drop()
+        monkeypatch.setattr(client._link, "connect", connect_later)
+        monkeypatch.setattr(client._link, "exchange", fall_silent)
+        fail_within(client, 30.0, "did not answer in time")
+        assert not lost
+
+
 def test_time_that_ends_while_it_connects_again_hides_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a busy machine, where one try takes what is left of the time."""
     with running_policy() as running, PolicyClient(running.url) as client:
