@@ -12,8 +12,8 @@ import httpx2
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, ScorerError
 
-CONNECT_TIMEOUT = 2.0
-"""Seconds in which a server must accept a connection."""
+CONNECT_TIMEOUT = 4.0
+"""Seconds in which a server must accept a connection, of which a second one is tried."""
 LONGEST_ANSWER = 1_000_000
 """Bytes of an answer; a longer one is refused."""
 
@@ -84,15 +84,14 @@ class JsonServer:
             AnsweredError: it refuses, has too much to do, or fails.
         """
         try:
-            with self._borrow_client() as client:
-                async with client.stream(method, path, **content) as response:
-                    text = await _read_limited(response)
-                if response.status_code >= 500:
-                    await client.aclose()  # servers hang up after it, which the next request would be told first
+            try:
+                response, text = await self._ask(method, path, **content)
+            except httpx2.ConnectTimeout:  # where others held up this loop, the time was over before it could look
+                response, text = await self._ask(method, path, **content)
         except httpx2.TimeoutException as error:
             raise ScorerError("timeout", f"no connection in time ({type(error).__name__})") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ScorerError("failed", f"the server cannot be reached: {error or type(error).__name__}") from None
+            raise ScorerError("failed", f"the server cannot be reached: {str(error) or type(error).__name__}") from None
         if response.status_code != 200:
             raise self._refusal(response, text)
         try:
@@ -102,6 +101,14 @@ class JsonServer:
         if not isinstance(answer, dict):
             raise ScorerError("failed", f"the server's answer is no JSON object: {shorten(text)}")
         return answer
+
+    async def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx2.Response, bytes]:
+        with self._borrow_client() as client:
+            async with client.stream(method, path, **content) as response:
+                text = await _read_limited(response)
+            if response.status_code >= 500:
+                await client.aclose()  # servers hang up after it, which the next request would be told first
+        return response, text
 
     def _refusal(self, response: httpx2.Response, text: bytes) -> AnsweredError:
         status, said = response.status_code, f"the server answers {response.status_code}: {shorten(text)}"

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Coroutine
 
+import httpx2
 import pytest
 
 from embodied_rl.interfaces.scorer import ScorerError
@@ -101,3 +102,32 @@ def test_a_connection_on_which_a_server_failed_is_not_used_again() -> None:
         assert counting.opened == 2
 
     run(body)
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_a_connection_that_came_too_late_is_tried_once_more(late: int) -> None:
+    """A busy machine holds up the client's own loop, which then sees the time over before it sees the connection."""
+    tried = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        tried.append(request.url.path)
+        if len(tried) <= late:
+            raise httpx2.ConnectTimeout("")
+        return httpx2.Response(200, json={"data": []})
+
+    server = JsonServer("http://127.0.0.1:8000/v1", None, httpx2.MockTransport(answer))
+    if late == 1:
+        assert asyncio.run(server.send("GET", "models")) == {"data": []}
+    else:
+        with pytest.raises(ScorerError, match=r"no connection in time \(ConnectTimeout\)"):
+            asyncio.run(server.send("GET", "models"))
+    assert tried == ["/v1/models"] * 2
+
+
+def test_an_error_without_words_is_named_by_its_kind() -> None:
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        raise httpx2.ReadError("")
+
+    server = JsonServer("http://127.0.0.1:8000/v1", None, httpx2.MockTransport(answer))
+    with pytest.raises(ScorerError, match="cannot be reached: ReadError"):
+        asyncio.run(server.send("GET", "models"))
