@@ -12,7 +12,8 @@ import httpx2
 import pytest
 
 from embodied_rl.serving.limits import RequestLimits
-from tests.support.serving import CHAT, Running, ToldModel, ask_critic, make_picture, refused, running, say, wait_until
+from tests.support.ended import wait_for
+from tests.support.serving import CHAT, Running, ToldModel, ask_critic, make_picture, refused, running, say
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -98,9 +99,9 @@ def test_a_full_queue_says_when_to_ask_again() -> None:
     model = ToldModel(gate)
     with running(model, places=2, batch=1) as server, server.client() as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.post, CHAT, json=say("a"))
-        wait_until(lambda: len(model.batches) == 1)
+        wait_for(lambda: len(model.batches) == 1)
         others = [pool.submit(client.post, CHAT, json=say(word)) for word in ("b", "c")]
-        wait_until(lambda: server.batcher.full)
+        wait_for(lambda: server.batcher.full)
         busy = client.post(CHAT, json=say("d"))
         assert refused(busy)[0] == 429 and busy.headers["Retry-After"] == "1"
         assert server.meter("queue") == 2 and server.meter('rejected_total{reason="queue_full"}') == 1
@@ -114,18 +115,18 @@ def test_a_client_that_hangs_up_frees_its_place_and_is_not_asked_about() -> None
     model = ToldModel(gate)
     with running(model, places=1, batch=1) as server, server.client() as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.post, CHAT, json=say("a"))
-        wait_until(lambda: len(model.batches) == 1)
+        wait_for(lambda: len(model.batches) == 1)
         body = json.dumps(say("gone")).encode()
         with socket.create_connection(("127.0.0.1", httpx2.URL(server.url).port or 0)) as gone:
             gone.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            wait_until(lambda: server.batcher.full)
-        wait_until(lambda: not server.batcher.full)
+            wait_for(lambda: server.batcher.full)
+        wait_for(lambda: not server.batcher.full)
         second = pool.submit(client.post, CHAT, json=say("b"))
-        wait_until(lambda: server.batcher.full)
+        wait_for(lambda: server.batcher.full)
         gate.set()
         assert (first.result().status_code, second.result().status_code) == (200, 200)
         assert model.batches == [["a"], ["b"]]
-        wait_until(lambda: server.meter('rejected_total{reason="gone"}') == 1)
+        wait_for(lambda: server.meter('rejected_total{reason="gone"}') == 1)
 
 
 def test_a_request_has_a_deadline() -> None:
@@ -138,7 +139,7 @@ def test_a_request_has_a_deadline() -> None:
             assert b" 504 " in slow.recv(1000)
         assert client.get("/health").status_code == 503
         gate.set()
-        wait_until(lambda: client.get("/health").status_code == 200)
+        wait_for(lambda: client.get("/health").status_code == 200)
         assert client.post(CHAT, json=say("b")).status_code == 200
 
 
@@ -148,9 +149,9 @@ def test_one_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
     words = ["a", "fail", "b"]
     with running(model) as server, server.client() as client, ThreadPoolExecutor() as pool:
         held = pool.submit(client.post, CHAT, json=say("first"))
-        wait_until(lambda: len(model.batches) == 1)
+        wait_for(lambda: len(model.batches) == 1)
         asked = [pool.submit(client.post, CHAT, json=say(word)) for word in words]
-        wait_until(lambda: server.batcher.waiting == 3)
+        wait_for(lambda: server.batcher.waiting == 3)
         gate.set()
         answers = [each.result() for each in (held, *asked)]
     assert [each.status_code for each in answers] == [200, 200, 500, 200]
@@ -229,9 +230,9 @@ def test_nobody_waits_for_who_was_answered() -> None:
     model = ToldModel(gate=threading.Event())
     with running(model, wait=600.0) as server, server.client() as client, ThreadPoolExecutor() as threads:
         first = threads.submit(client.post, CHAT, json=say("first"))
-        wait_until(lambda: model.batches == [["first"]])
+        wait_for(lambda: model.batches == [["first"]])
         second = threads.submit(client.post, CHAT, json=say("second"))
-        wait_until(lambda: server.batcher.waiting == 1)
+        wait_for(lambda: server.batcher.waiting == 1)
         assert model.gate is not None
         model.gate.set()
         assert [each.result().status_code for each in (first, second)] == [200, 200]

@@ -13,6 +13,7 @@ import pytest
 from PIL import Image
 
 from embodied_rl.serving.limits import RequestLimits
+from tests.support.ended import wait_for
 from tests.support.serving import (
     CHAT,
     Running,
@@ -24,7 +25,6 @@ from tests.support.serving import (
     refused,
     running,
     say,
-    wait_until,
 )
 
 
@@ -116,7 +116,7 @@ def test_requests_hold_a_limited_amount_of_memory_together() -> None:
     model = ToldModel(gate)
     with running(model, memory=30_000) as server, server.client() as client, ThreadPoolExecutor() as pool:
         first = pool.submit(client.post, CHAT, json=say("x" * 20_000))
-        wait_until(lambda: len(model.batches) == 1)
+        wait_for(lambda: len(model.batches) == 1)
         busy = client.post(CHAT, json=say("y" * 20_000))
         assert refused(busy)[0] == 429 and busy.headers["Retry-After"] == "1"
         assert refused(client.post(CHAT, json=say("y" * 40_000)))[0] in (413, 429)

@@ -17,7 +17,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving import starting
 from embodied_rl.serving.listening import format_url, open_socket
 from embodied_rl.serving.starting import ServerSettings, check_settings, start_server
-from tests.support.serving import DEADLINE, ToldModel, make_critic, running, say, wait_until
+from tests.support.ended import wait_for
+from tests.support.serving import DEADLINE, ToldModel, make_critic, running, say
 
 TOKEN = "0123456789-abcdefghij"
 SERVE = """
@@ -78,7 +79,7 @@ def test_a_client_that_waits_is_given_up() -> None:
             body = b'{"model": "told", "messages": [{"role": "user", "content": "x"}]}'
             head = f"Host: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             waiting.sendall(b"POST /v1/chat/completions HTTP/1.1\r\n" + head.encode() + body)
-            wait_until(lambda: client.get("/health").json()["answering"])
+            wait_for(lambda: client.get("/health").json()["answering"])
             process.send_signal(signal.SIGTERM)
             assert b"200 OK" not in waiting.recv(10_000)
         said, _ = process.communicate(timeout=DEADLINE)

@@ -23,6 +23,8 @@ from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import START_NS
 
 POLICY = "asset:tabletop_careful.safetensors"
+SILENCE_S = 120.0
+"""By the clock, however few turns a busy machine leaves for them."""
 
 
 class LocalPolicy:
@@ -79,8 +81,8 @@ class LockstepBench:
 
     def run(self, episodes: Sequence[Episode]) -> list[ConductedEpisode]:
         """Run episodes to their ends."""
-        self.conductor.wait_for_bridge(10)
-        return [self.conductor.run_episode(each, 10, 1000) for each in episodes]
+        self.conductor.wait_for_bridge(SILENCE_S)
+        return [self.conductor.run_episode(each, SILENCE_S, 1000) for each in episodes]
 
     def turn(self) -> None:
         """Let robot and bridge each do what they have to do."""

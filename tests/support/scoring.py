@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -77,11 +76,3 @@ def serving(scorer: Scorer, **limits: Any) -> Iterator[ScoreService]:
         yield service
     finally:
         service.close()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread."""
-    until = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.002)

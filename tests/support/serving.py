@@ -4,8 +4,7 @@ import asyncio
 import base64
 import io
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +27,7 @@ from embodied_rl.serving.meters import Meters
 from embodied_rl.serving.model import ChatModel, ModelInput
 from embodied_rl.serving.reply import ChatReply, Token
 from embodied_rl.serving.starting import ServerSettings, make_batcher
+from tests.support.ended import wait_for
 
 DEADLINE = 60.0
 CHAT = "/v1/chat/completions"
@@ -142,20 +142,12 @@ def running(model: ChatModel, host: str = "127.0.0.1", **options: Any) -> Iterat
     thread = threading.Thread(target=lambda: asyncio.run(serving.serve([listening])))
     thread.start()
     try:
-        wait_until(lambda: serving.started)
+        wait_for(lambda: serving.started)
         yield Running(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", model, batcher)
     finally:
         serving.should_exit = True
         thread.join(DEADLINE)
         assert not thread.is_alive()
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread."""
-    until = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.002)
 
 
 def make_critic(**options: Any) -> EmbeddedCritic:

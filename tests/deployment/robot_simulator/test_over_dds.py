@@ -57,6 +57,8 @@ def test_in_real_time_it_says_what_was_executed() -> None:
         try:
             before = robot.reset([Episode(4, 1, 9)])
             results = [robot.step(MOVE, [Episode(5, 1, 9)]) for _ in range(4)]
+            while max(each.observation.state[0, 1] for each in results) <= before.state[0, 1] and len(results) < 40:
+                results.append(robot.step(MOVE, [Episode(5, 1, 9)]))  # held up, it may have executed next to nothing
         finally:
             robot.close()
     assert before.instruction == results[0].observation.instruction != ("",)
@@ -64,7 +66,8 @@ def test_in_real_time_it_says_what_was_executed() -> None:
     executed = np.concatenate([each.executed[0, : each.steps[0]] for each in results])
     assert (sources == Source.POLICY).any() and not (sources == Source.HUMAN).any()
     assert executed[sources == Source.POLICY][:, 1] == pytest.approx(0.004, abs=1e-3)
-    assert results[0].observation.state[0, 1] > before.state[0, 1], "the tool has moved to its left"
+    moved = max(each.observation.state[0, 1] for each in results) - before.state[0, 1]
+    assert moved > 0, "the tool has moved to its left"
 
 
 class Attendant(threading.Thread):

@@ -11,7 +11,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerError
 from embodied_rl.judge.requests.attempts import RETRIES
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
-from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving, wait_until
+from tests.support.ended import wait_for
+from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving
 
 
 def raising(reason: Reason, times: int = 10**9, **options: object) -> Callable[[ScoreRequest], Score]:
@@ -89,9 +90,9 @@ def test_the_most_important_requests_are_answered_first_and_the_others_dropped()
     scorer = ToldScorer(gate=gate)
     with serving(scorer, in_flight=1, queued=3) as service:
         first = service.submit([request(0)], [0])
-        wait_until(lambda: bool(scorer.calls))
+        wait_for(lambda: bool(scorer.calls))
         tickets = service.submit([request(code, decision=code) for code in range(1, 7)], [6, 5, 4, 3, 2, 1])
-        wait_until(lambda: service.counts["dropped"] == 3)
+        wait_for(lambda: service.counts["dropped"] == 3)
         gate.set()
         service.wait([*first, *tickets], DEADLINE)
     assert [ticket.score.reason for ticket in tickets if ticket.score] == ["dropped"] * 3 + ["ok"] * 3
@@ -185,7 +186,7 @@ def test_abandoned_requests_are_not_asked_any_more() -> None:
     scorer = ToldScorer(gate=gate)
     with serving(scorer, in_flight=1) as service:
         tickets = service.submit([request(code, decision=code) for code in range(5)], range(5))
-        wait_until(lambda: bool(scorer.calls))
+        wait_for(lambda: bool(scorer.calls))
         service.abandon(tickets)
         assert {ticket.score.reason for ticket in tickets if ticket.score} == {"late"}
         gate.set()

@@ -22,7 +22,8 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from tests.support.collecting import SEED, SPEC, N, T, half_skilled, inline
-from tests.support.scoring import ToldScorer, request, wait_until
+from tests.support.ended import wait_for
+from tests.support.scoring import ToldScorer, request
 
 INPUTS = HeadInputs(SPEC, 4)
 NODE = RewardNode(
@@ -92,9 +93,9 @@ def test_answers_that_come_late_are_labels_of_a_later_rollout(collecting: Callab
     asked = writer.figures()["open"]
     assert asked == writer.figures()["asked"] > 0
     gate.set()
-    wait_until(lambda: sum(writer._service.counts.values()) == asked)
+    wait_for(lambda: sum(writer._service.counts.values()) == asked)
     second = collector.collect(actor)
-    wait_until(lambda: writer._service.counts["ok"] == asked + writer.figures()["asked"])
+    wait_for(lambda: writer._service.counts["ok"] == asked + writer.figures()["asked"])
     third = collector.collect(actor)
     labels = [read_labels(each.noted) for each in (second, third)]
     del first
@@ -127,7 +128,7 @@ def test_the_newest_observations_are_asked_about_first(collecting: Callable[...,
     collector, writer = collecting(scorer, wait_share=0.02, in_flight=1)
     collector.collect(half_skilled())
     gate.set()
-    wait_until(lambda: sum(writer._service.counts.values()) == writer.figures()["asked"])
+    wait_for(lambda: sum(writer._service.counts.values()) == writer.figures()["asked"])
     order = [call[0].decision + 3 * (call[0].episode // N) for call in scorer.calls[1:]]
     assert order[0] >= order[-1] and np.corrcoef(order, np.arange(len(order)))[0, 1] < -0.9
 

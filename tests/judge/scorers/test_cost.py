@@ -11,7 +11,8 @@ from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.judge.scorers.cost import CostMeter, Prices, check_budget, check_prices, describe_cost, find_prices
-from tests.support.scoring import ToldScorer, request, serving, wait_until
+from tests.support.ended import wait_for
+from tests.support.scoring import ToldScorer, request, serving
 
 PRICES = Prices(2.0, 10.0)
 ANSWER = Score(0.5, tokens=(400, 20))  # 0.8 + 0.2
@@ -74,7 +75,7 @@ def test_the_first_question_is_asked_alone_where_money_is_limited() -> None:
     scorer = Paid(gate=gate, cacheable=False)
     with serving(scorer, prices=PRICES, money=100.0, in_flight=8) as service:
         tickets = service.submit([request(each, decision=each) for each in range(9)], [0] * 9)
-        wait_until(lambda: bool(scorer.calls))
+        wait_for(lambda: bool(scorer.calls))
         assert len(scorer.calls) == 1
         gate.set()
         service.wait(tickets, 60)
