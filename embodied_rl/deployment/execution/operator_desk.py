@@ -54,19 +54,20 @@ class OperatorDesk:
         self._target, self._integrated_s = np.full(len(entries), math.nan), math.nan
 
     def receive_joy(self, axes: Sequence[float], buttons: Sequence[int], now_s: float) -> None:
-        """Take a message of a joystick."""
+        """Take a message of a joystick; of one that cannot be understood, what stops the robot counts all the same."""
         needed = max((int(use.axis) for use in self.device.axes), default=-1)
         if len(axes) <= needed or len(buttons) <= max(self.device.list_buttons().values(), default=-1):
             self._refuse(
                 f"the joystick has {len(axes)} axes and {len(buttons)} buttons, fewer than the robot's file uses"
             )
-            return
-        if self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s):
+        elif self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s):
             self._take_buttons({name: bool(buttons[n]) for name, n in self.device.list_buttons().items()}, now_s)
             self._touch(now_s)
+            return
+        self.receive_old_buttons(buttons)
 
     def receive_old_buttons(self, buttons: Sequence[int]) -> None:
-        """Take a joystick's message that comes too late to move anything; what stops the robot counts all the same."""
+        """Take a joystick's message that must not move anything, such as a late one; what stops the robot counts."""
         down = {name for name, n in self.device.list_buttons().items() if n < len(buttons) and buttons[n]}
         self._struck |= "estop" in down
         if self.device.deadman is not None and "deadman" not in down:
