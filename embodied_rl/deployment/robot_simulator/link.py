@@ -83,7 +83,7 @@ class RobotLink(ABC):
         wait_for_topics(self.node, self.robot, self.inbox, patience_s)
         check_pace(self.node, self.robot, self.inbox, lockstep=self.config.lockstep, patience_s=patience_s)
         check_command_topic(self.node, self.robot, self._publisher, patience_s)
-        check_stop_topic(self.node, self.robot)
+        check_stop_topic(self.node, self.robot, self.operator.unheard)
 
     def prepare(self, horizon: int) -> None:
         """Get ready for chunks of so many actions. Called between episodes, when this number changes."""
