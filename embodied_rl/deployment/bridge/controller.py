@@ -176,12 +176,15 @@ class Controller:
         return measured
 
     def _activate(self, measured: NDArray[np.float64]) -> None:
-        """Begin as soon as all that the robot says is fresh, and said after the episode was asked for."""
+        """Begin as soon as all that the robot says is fresh, and said after the episode was asked for.
+
+        After a silence what nothing measures, such as a gripper, is where it was commanded last: it drops nothing.
+        """
         if self.around.desk.words is None or self.around.desk.words_ns < self.find_floor():
             self.why = "nobody has said the words of the task"
             return
         try:
-            self.core.activate(measured)
+            self.core.activate(measured, self._command if self._lost else None)
         except UserError as error:
             self.why = str(error)
             return
