@@ -303,6 +303,7 @@ class Bridge:
             self.motions.refused if self.core.mode == Mode.HOLD else "",
             controller.policy_why,
             controller.why,
+            controller.unread,
         )
         latency = {"inference": asker.seconds.summarise()}
         if control is not None:

@@ -158,7 +158,8 @@ class RobotLink(ABC):
             return ""
         status = self.controller.core.status()
         stopped = self.operator.stopped
-        whys = (status.blocked or status.why, status.said, stopped, self.controller.refused, self.controller.why)
+        told = (self.controller.refused, self.controller.why, self.controller.unread)
+        whys = (status.blocked or status.why, status.said, stopped, *told)
         return "; ".join(dict.fromkeys(each for each in whys if each))
 
     def publish(self, made: Tick) -> None:
