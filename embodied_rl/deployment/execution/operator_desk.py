@@ -143,8 +143,8 @@ class OperatorDesk:
             self.held_s = now_s if self._pressed["deadman"] else None
 
     def _touch(self, now_s: float) -> None:
-        places = [f"{place.entry}={place.value:g}" for place in self.device.places]
-        moved = bool(self._deflection.any()) or any(self._pressed.get(name, False) for name in places)
+        pressed = any(self._pressed.get(place.name, False) for place in self.device.places)
+        moved = bool(self._deflection.any()) or pressed
         self._touching = self._pressed.get("takeover", False) if self.device.takeover is not None else moved
         self._touched_s = now_s if self._touching else self._touched_s
 
@@ -177,7 +177,7 @@ class OperatorDesk:
             if self._entries[number].kind == "position":
                 wanted[number] = self._move_target(number, speed, min(passed, self.device.timeout_s), commanded[number])
         for place in self.device.places:
-            if self._pressed.get(f"{place.entry}={place.value:g}", False):
+            if self._pressed.get(place.name, False):
                 wanted[self._place[place.entry]] = self._target[self._place[place.entry]] = place.value
         return wanted
 

@@ -86,6 +86,14 @@ def test_a_button_sends_the_gripper_to_its_place_while_it_is_pressed() -> None:
     assert math.isnan(person.teleop()[2])
 
 
+@pytest.mark.parametrize("button", [0, 9])
+def test_two_buttons_may_send_the_gripper_to_one_place(button: int) -> None:
+    person = Person(replace(DEVICE, places=(ButtonUse("grip", 0, -1), ButtonUse("grip", 9, -1))))
+    person.desk.receive_joy([0.0, 0.0], [0] * 10, person.now)
+    person.desk.receive_joy([0.0, 0.0], [int(each == button) for each in range(10)], person.now)
+    assert person.read().wanted == Mode.TELEOP and person.teleop()[2] == -1
+
+
 def test_the_policy_goes_on_a_while_after_the_device_was_let_go() -> None:
     person = Person()
     person.move(1.0)
