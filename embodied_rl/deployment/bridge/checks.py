@@ -123,13 +123,18 @@ def check_command_topic(node: Transport, robot: RobotDescription, publisher: Pub
         raise UserError(f"{name}: nobody takes commands there. Start the robot's controller, or correct command.name.")
 
 
-def check_stop_topic(node: Transport, robot: RobotDescription) -> None:
-    """Check that whoever releases the emergency stop can be told from whoever pressed it.
+def check_stop_topic(node: Transport, robot: RobotDescription, unheard: str) -> None:
+    """Check that the emergency stop is heard, and that whoever releases it can be told from whoever pressed it.
+
+    Args:
+        unheard: in words, why one that somebody publishes does not arrive; empty: it does.
 
     Raises:
-        UserError: several publish it, and the transport does not say who said what.
+        UserError: it is not heard; or several publish it, and the transport does not say who said what.
     """
     name = robot.operator.estop
+    if unheard:
+        raise UserError(f"{unheard}. Publish std_msgs/msg/Bool there, reliable and transient_local.")
     if not name or node.tells_publishers:
         return
     ends = node.list_publishers(name)

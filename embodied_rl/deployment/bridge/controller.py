@@ -68,7 +68,8 @@ class Controller:
         present: the episode that runs, or ran last; None before the first one.
         waiting: nothing is commanded, because no episode runs.
         pending: it becomes active as soon as all that the robot says is fresh.
-        why: in words, why it is not active. policy_why: what the policy failed at last. tick_why: why the robot holds.
+        why: in words, why it is not active. unread: what cannot be read of the newest messages.
+        policy_why: what the policy failed at last. tick_why: why the robot holds.
         ended: control steps that have ended and were not taken yet.
         refused: what was wrong with the last chunk that was refused.
         barred: in words, why the robot must not move at present; empty: it may. Any thread may say so.
@@ -78,7 +79,7 @@ class Controller:
         self.core, self.around = core, around
         self.present: AskedEpisode | None = None
         self.waiting, self.why, self.policy_why, self.refused = episodic, "", "", ""
-        self.tick_why = self.barred = ""
+        self.unread = self.tick_why = self.barred = ""
         self.ended: list[tuple[ExecutedStep, StepContext]] = []
         self.pending, self._leaving = not episodic, False
         names = [entry.name for entry in robot.state]
@@ -165,23 +166,27 @@ class Controller:
         """Tell the core what topics have said last; return what is measured, float64 [A], NaN where nothing is."""
         inbox, floor = self.around.inbox, self.find_floor()
         newest = {name: each for name, each in inbox.newest.copy().items() if each.source_ns > floor}
-        measured = np.full(len(self._measured), np.nan)
+        measured, unread = np.full(len(self._measured), np.nan), ""
         try:
             state = inbox.mapping.read_state({name: each.message for name, each in newest.items()})
             measured = np.array([np.nan if place is None else state[place] for place in self._measured])
         except UnusableMessageError as error:
-            self.why = str(error)
+            unread = str(error)
+        self.unread = unread
         self.core.observe({name: each.stream for name, each in newest.items()}, measured)
         self._place = measured
         return measured
 
     def _activate(self, measured: NDArray[np.float64]) -> None:
-        """Begin as soon as all that the robot says is fresh, and said after the episode was asked for."""
+        """Begin as soon as all that the robot says is fresh, and said after the episode was asked for.
+
+        After a silence what nothing measures, such as a gripper, is where it was commanded last: it drops nothing.
+        """
         if self.around.desk.words is None or self.around.desk.words_ns < self.find_floor():
             self.why = "nobody has said the words of the task"
             return
         try:
-            self.core.activate(measured)
+            self.core.activate(measured, self._command if self._lost else None)
         except UserError as error:
             self.why = str(error)
             return

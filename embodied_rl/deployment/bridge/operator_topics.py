@@ -81,6 +81,12 @@ class OperatorListener:
         """In words, who has pressed the emergency stop on its topic; empty: nobody holds it."""
         return self._holders.explain(self._stop)
 
+    @property
+    def unheard(self) -> str:
+        """In words, why an emergency stop that somebody publishes does not arrive here; empty: it does."""
+        faults = () if self._stop is None else self._stop.find_faults()
+        return f"{faults[0]}, so that this emergency stop is not heard" if faults else ""
+
     def _call(self, note: Callable[[Any, int], None]) -> Callable[[Any, int, int], None]:
         def call(message: Any, received_ns: int, source_ns: int) -> None:
             with self._lock:

@@ -16,7 +16,6 @@ from embodied_rl.deployment.bridge.checks import (
     check_command_topic,
     check_pace,
     check_stop_topic,
-    find_rivals,
     wait_for_topics,
     wait_until,
 )
@@ -34,6 +33,7 @@ from embodied_rl.deployment.bridge.realtime import ControlThread
 from embodied_rl.deployment.bridge.recorder import end_recording, start_recording
 from embodied_rl.deployment.bridge.reporting import STATUS_HZ, BridgeReporter, measure_load
 from embodied_rl.deployment.bridge.signals import watch_signals
+from embodied_rl.deployment.bridge.topic_watch import TopicWatch
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import Mode, Tick
@@ -47,8 +47,8 @@ from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 
 LOOKING_S = 0.02
-RIVALS_S = 0.5
-"""Seconds between two looks for another publisher of commands."""
+TOPICS_S = 0.5
+"""Seconds between two looks at who is on the topics."""
 
 
 def check_bridge(config: BridgeConfig) -> list[tuple[str, str]]:
@@ -152,7 +152,8 @@ class Bridge:
         self._previous: np.ndarray | None = None
         source = make_source_clock(self.inbox, robot) if self._lockstep is None else self._lockstep.read_source
         self.core = DeploymentCore(clock, source)
-        self._said, self._due, self._rival = "", 0.0, ""
+        self._watch = None if self.publisher is None else TopicWatch(self.publisher, self.operator)
+        self._said, self._due = "", 0.0
         self.tell: Callable[[str], None] = lambda _: None
         self.add_line: Callable[[str], None] = lambda _: None
         """Takes in words how the robot fares, at each status; it must not wait."""
@@ -173,7 +174,7 @@ class Bridge:
         check_pace(self.node, self.robot, self.inbox, lockstep=config.lockstep, patience_s=patience)
         if self.publisher is not None:
             check_command_topic(self.node, self.robot, self.publisher, patience)
-        check_stop_topic(self.node, self.robot)
+        check_stop_topic(self.node, self.robot, self.operator.unheard)
         if stopped := self.operator.stopped:
             raise UserError(f"{stopped}. Release it there, then start the bridge.")
         if not wait_until(self.node, lambda: self.desk.words is not None, patience):
@@ -251,9 +252,9 @@ class Bridge:
                 time.sleep(LOOKING_S)
                 self.ticks = control.ticks
                 self.report()
-                if time.monotonic() - looked >= RIVALS_S:
+                if time.monotonic() - looked >= TOPICS_S:
                     looked = time.monotonic()
-                    self.look_for_rivals()
+                    self.look_at_topics()
         finally:
             control.stop()
         self.report(at_once=True)
@@ -295,13 +296,14 @@ class Bridge:
         said = status["said"] if self.core.mode == Mode.HOLD else ""
         stopped = self.operator.stopped
         whys = (
-            self._rival,
+            "" if self._watch is None else self._watch.why,
             status["blocked"] or status["why"] or controller.tick_why,
             said,
             stopped and f"{stopped}, and released there; where that node has gone, start the bridge anew",
             self.motions.refused if self.core.mode == Mode.HOLD else "",
             controller.policy_why,
             controller.why,
+            controller.unread,
         )
         latency = {"inference": asker.seconds.summarise()}
         if control is not None:
@@ -332,19 +334,8 @@ class Bridge:
             "pid": os.getpid(),
         }
 
-    def look_for_rivals(self) -> None:
-        """Let the robot hold while somebody else commands it; afterwards it goes on when it is asked to."""
-        controller, publisher = self.controller, self.publisher
-        assert controller is not None, "it was prepared"
-        if publisher is None:
-            return
-        rival, before = find_rivals(publisher), controller.barred
-        controller.barred = rival
-        if rival and not before:
-            controller.hold()
-        if rival:
-            self._rival = f"{rival}: hold until that ends and run is asked for"
-        elif before:
-            self._rival = f"{publisher.topic}: somebody else gave commands: hold until run is asked for"
-        elif self.core.mode != Mode.HOLD:
-            self._rival = ""
+    def look_at_topics(self) -> None:
+        """Let the robot hold while somebody else commands it, or an emergency stop is there that is not heard."""
+        assert self.controller is not None, "it was prepared"
+        if self._watch is not None:
+            self._watch.look(self.controller)

@@ -54,19 +54,20 @@ class OperatorDesk:
         self._target, self._integrated_s = np.full(len(entries), math.nan), math.nan
 
     def receive_joy(self, axes: Sequence[float], buttons: Sequence[int], now_s: float) -> None:
-        """Take a message of a joystick."""
+        """Take a message of a joystick; of one that cannot be understood, what stops the robot counts all the same."""
         needed = max((int(use.axis) for use in self.device.axes), default=-1)
         if len(axes) <= needed or len(buttons) <= max(self.device.list_buttons().values(), default=-1):
             self._refuse(
                 f"the joystick has {len(axes)} axes and {len(buttons)} buttons, fewer than the robot's file uses"
             )
-            return
-        if self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s):
+        elif self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s):
             self._take_buttons({name: bool(buttons[n]) for name, n in self.device.list_buttons().items()}, now_s)
             self._touch(now_s)
+            return
+        self.receive_old_buttons(buttons)
 
     def receive_old_buttons(self, buttons: Sequence[int]) -> None:
-        """Take a joystick's message that comes too late to move anything; what stops the robot counts all the same."""
+        """Take a joystick's message that must not move anything, such as a late one; what stops the robot counts."""
         down = {name for name, n in self.device.list_buttons().items() if n < len(buttons) and buttons[n]}
         self._struck |= "estop" in down
         if self.device.deadman is not None and "deadman" not in down:
@@ -142,8 +143,8 @@ class OperatorDesk:
             self.held_s = now_s if self._pressed["deadman"] else None
 
     def _touch(self, now_s: float) -> None:
-        places = [f"{place.entry}={place.value:g}" for place in self.device.places]
-        moved = bool(self._deflection.any()) or any(self._pressed.get(name, False) for name in places)
+        pressed = any(self._pressed.get(place.name, False) for place in self.device.places)
+        moved = bool(self._deflection.any()) or pressed
         self._touching = self._pressed.get("takeover", False) if self.device.takeover is not None else moved
         self._touched_s = now_s if self._touching else self._touched_s
 
@@ -176,7 +177,7 @@ class OperatorDesk:
             if self._entries[number].kind == "position":
                 wanted[number] = self._move_target(number, speed, min(passed, self.device.timeout_s), commanded[number])
         for place in self.device.places:
-            if self._pressed.get(f"{place.entry}={place.value:g}", False):
+            if self._pressed.get(place.name, False):
                 wanted[self._place[place.entry]] = self._target[self._place[place.entry]] = place.value
         return wanted
 

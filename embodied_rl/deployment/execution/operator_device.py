@@ -39,6 +39,11 @@ class ButtonUse:
     button: int
     value: float
 
+    @property
+    def name(self) -> str:
+        """Return what this use is called; several buttons may send an entry to one place."""
+        return f"{self.entry}={self.value:g} by {self.button}"
+
 
 @dataclass(frozen=True)
 class OperatorDevice:
@@ -74,10 +79,10 @@ class OperatorDevice:
     timeout_s: float = 0.25
 
     def list_buttons(self) -> dict[str, int]:
-        """Return the buttons with a use, by its name; those of places are called after their entry and value."""
+        """Return the buttons with a use, by its name; those of places have names of their own."""
         found = {item.name: getattr(self, item.name) for item in fields(self) if item.type == int | None}
         uses = {name: button for name, button in found.items() if button is not None}
-        return uses | {f"{place.entry}={place.value:g}": place.button for place in self.places}
+        return uses | {place.name: place.button for place in self.places}
 
 
 def check_device(device: OperatorDevice, entries: Sequence[EntryLimits], type_name: str, where: str) -> None:

@@ -131,7 +131,8 @@ class _Aligner:
                 f"{self._recording.place}: a step has {len(values)} {name} entries, and {self._robot.name} has "
                 f"{len(names)} ({', '.join(names)}): set robot to the one that was recorded."
             )
-        action = np.array(values, np.float32)
+        with np.errstate(over="ignore"):  # what no float32 holds is infinite, and refused below
+            action = np.array(values, np.float32)
         return action if np.isfinite(action).all() else None
 
     def _observe(self, sources: StepSources) -> Observation:

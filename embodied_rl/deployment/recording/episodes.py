@@ -11,11 +11,19 @@ from embodied_rl.deployment.recording.free_runs import FreeRuns
 from embodied_rl.deployment.recording.mcap_reader import RecordedMessage, RecordingError
 from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode, RecordedStep
 from embodied_rl.deployment.recording.recording_folder import Recording
-from embodied_rl.deployment.recording.steps import STEPS, ControlStep, EpisodeOutcome, read_label, read_request
+from embodied_rl.deployment.recording.steps import (
+    STEPS,
+    ControlStep,
+    EpisodeOutcome,
+    StepError,
+    read_label,
+    read_request,
+)
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.untrusted_files import shorten
 
+TEXT = "std_msgs/msg/String"
 Omissions = Counter[str]
 """What is left out, in words → how often."""
 
@@ -29,8 +37,8 @@ def list_episodes(recording: Recording, robot: RobotDescription, omissions: Omis
     finder = _EpisodeFinder(robot, omissions)
     for message in recording.read(finder.readers):
         try:
-            finder.readers[message.channel.topic](recording.decode(message).data, message)
-        except (UserError, AttributeError) as error:  # AttributeError: the topic has another type
+            finder.readers[message.channel.topic](_read_text(recording, message), message)
+        except UserError as error:
             omissions[f"not understood: {shorten(error)}"] += 1
     episodes = finder.choose_episodes()
     for episode in episodes:
@@ -43,6 +51,13 @@ def list_episodes(recording: Recording, robot: RobotDescription, omissions: Omis
             f"{STEPS}.{cut} Record while the bridge drives it."
         )
     return episodes
+
+
+def _read_text(recording: Recording, message: RecordedMessage) -> str:
+    """Return the text of a message; raise `UserError` where it is none, whatever else it holds."""
+    if (found := message.channel.type_name) != TEXT:
+        raise StepError(f"{message.channel.topic} was recorded as {found[:100]}, and a text is {TEXT}")
+    return recording.decode(message).data
 
 
 class _EpisodeFinder:

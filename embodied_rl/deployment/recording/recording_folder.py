@@ -14,6 +14,7 @@ from embodied_rl.deployment.recording.robot_file import read_robot, write_robot
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_topic
+from embodied_rl.runs.untrusted_files import name_file
 
 MOST_FILES = 10_000
 
@@ -66,7 +67,8 @@ class Recording:
             raise RecordingError(
                 f"{path}: {channel.topic[:200]!r} is encoded as {channel.encoding[:20]!r}, not as cdr."
             )
-        ours = self._messages.hash_type(channel.type_name)
+        with name_file(path):
+            ours = self._messages.hash_type(channel.type_name)
         if channel.type_hash and ours and channel.type_hash != ours:
             raise RecordingError(
                 f"{path}: {check_topic(channel.topic)} is a {channel.type_name} of another definition than that of "

@@ -83,7 +83,7 @@ class RobotLink(ABC):
         wait_for_topics(self.node, self.robot, self.inbox, patience_s)
         check_pace(self.node, self.robot, self.inbox, lockstep=self.config.lockstep, patience_s=patience_s)
         check_command_topic(self.node, self.robot, self._publisher, patience_s)
-        check_stop_topic(self.node, self.robot)
+        check_stop_topic(self.node, self.robot, self.operator.unheard)
 
     def prepare(self, horizon: int) -> None:
         """Get ready for chunks of so many actions. Called between episodes, when this number changes."""
@@ -158,7 +158,8 @@ class RobotLink(ABC):
             return ""
         status = self.controller.core.status()
         stopped = self.operator.stopped
-        whys = (status.blocked or status.why, status.said, stopped, self.controller.refused, self.controller.why)
+        told = (self.controller.refused, self.controller.why, self.controller.unread)
+        whys = (status.blocked or status.why, status.said, stopped, *told)
         return "; ".join(dict.fromkeys(each for each in whys if each))
 
     def publish(self, made: Tick) -> None:

@@ -7,7 +7,8 @@ from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.mapping import ObservationMapping
 from embodied_rl.deployment.robots.observed import ObservedTopic, RobotWatch
 from embodied_rl.deployment.transport.interface import Endpoint, Transport
-from embodied_rl.deployment.transport.qos import find_incompatible, offer
+from embodied_rl.deployment.transport.qos import QoS, find_incompatible, offer, request
+from embodied_rl.deployment.transport.stop_holders import STOP_QOS
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis
 
@@ -193,16 +194,33 @@ def _compare(robot: RobotDescription, listening: Endpoint) -> str | None:
 
 
 def _check_operator(robot: RobotDescription, transport: Transport) -> Iterator[Diagnosis]:
-    for key, what in (("estop", "emergency stop"), ("deadman", "dead man's switch"), ("teleop", "teleoperation")):
+    boolean, teleop = "std_msgs/msg/Bool", robot.operator.teleop_type
+    for key, what, type_name, qos in (
+        ("estop", "emergency stop", boolean, STOP_QOS),
+        ("deadman", "dead man's switch", boolean, request("deadman")),
+        ("teleop", "teleoperation", teleop, request("sensor_data")),
+    ):
         topic = getattr(robot.operator, key)
         if not topic and key == "estop":
             remedy = "name its topic in operator.estop, besides the one that cuts the power"
             yield Diagnosis(what, "warn", "the file names none", remedy)
         elif topic:
             publishers = [each for each in transport.list_publishers(topic) if not each.own]
+            if problems := [problem for each in publishers if (problem := _find_unheard(each, type_name, qos))]:
+                remedy = f"nothing arrives: let it publish {type_name}, at least {qos.reliability} and {qos.durability}"
+                yield Diagnosis(what, "fail", f"{topic}: {problems[0]}", remedy)
+                continue
             remedy = "" if publishers else "start the operator's device before the robot moves"
             found = f"{topic}: {_list_nodes(publishers) if publishers else 'nobody publishes it'}"
             yield Diagnosis(what, "ok" if publishers else "warn", found, remedy)
+
+
+def _find_unheard(publisher: Endpoint, type_name: str, qos: QoS) -> str | None:
+    """Return why a publisher does not reach a subscription of this type and quality; None if it does."""
+    if publisher.type_name != type_name:
+        return f"{_list_nodes([publisher])} publishes {publisher.type_name}, {type_name} is heard"
+    reason = find_incompatible(publisher.qos, qos)
+    return None if reason is None else f"{_list_nodes([publisher])}: {reason}"
 
 
 def _list_nodes(ends: list[Endpoint]) -> str:

@@ -144,7 +144,7 @@ def test_a_second_publisher_while_it_runs_makes_the_robot_hold() -> None:
     bench.prepare()
     bench.run(0.2)
     rival = bench.node.create_publisher("/command", "std_msgs/msg/Float64MultiArray", "command")
-    bench.bridge.look_for_rivals()
+    bench.bridge.look_at_topics()
     bench.run(0.1)
     assert bench.bridge.describe()["mode"] == "hold"
     assert "gives commands, too" in bench.why
@@ -152,14 +152,14 @@ def test_a_second_publisher_while_it_runs_makes_the_robot_hold() -> None:
     bench.run(0.1)
     assert bench.bridge.describe()["mode"] == "hold", "the other one is still there"
     rival.close()
-    bench.bridge.look_for_rivals()
+    bench.bridge.look_at_topics()
     bench.run(0.1)
     assert bench.bridge.describe()["mode"] == "hold", "nobody asked for more"
     assert "somebody else gave commands" in bench.why
     bench.bridge.operator.ask(Mode.RUN)
     bench.run(0.1)
     assert bench.bridge.describe()["mode"] == "run"
-    bench.bridge.look_for_rivals()
+    bench.bridge.look_at_topics()
     assert "commands" not in bench.why
 
 
@@ -167,6 +167,43 @@ def test_a_pressed_emergency_stop() -> None:
     bench = RealTimeBench(StillPolicy())
     bench.say("/estop", "std_msgs/msg/Bool", "latched", data=True)
     assert "/estop: the emergency stop is pressed by /operator. Release it there" in refuse(bench)
+
+
+UNHEARD = [
+    ("std_msgs/msg/Bool", "command", "the publisher offers volatile, the subscription requests transient_local"),
+    ("std_msgs/msg/String", "latched", "the publisher's type is std_msgs/msg/String"),
+]
+
+
+@pytest.mark.parametrize(("type_name", "qos", "said"), UNHEARD)
+def test_an_emergency_stop_that_would_not_be_heard(type_name: str, qos: str, said: str) -> None:
+    bench = RealTimeBench(StillPolicy())
+    bench.node.create_publisher("/estop", type_name, qos)
+    found = refuse(bench)
+    assert said in found and "/estop: " in found and "Publish std_msgs/msg/Bool there, reliable and transient" in found
+
+
+@pytest.mark.parametrize(("type_name", "qos", "said"), UNHEARD)
+def test_an_emergency_stop_that_is_not_heard_while_it_runs_makes_the_robot_hold(
+    type_name: str, qos: str, said: str
+) -> None:
+    bench = RealTimeBench(StillPolicy())
+    bench.prepare()
+    bench.run(0.2)
+    bench.bridge.look_at_topics()
+    assert bench.bridge.describe()["mode"] == "run"
+    button = bench.node.create_publisher("/estop", type_name, qos)
+    bench.bridge.look_at_topics()
+    bench.run(0.1)
+    assert bench.bridge.describe()["mode"] == "hold" and said in bench.why
+    button.close()
+    bench.bridge.look_at_topics()
+    bench.run(0.1)
+    assert "an emergency stop was there that could not be heard: hold until run is asked for" in bench.why
+    bench.bridge.operator.ask(Mode.RUN)
+    bench.run(0.1)
+    bench.bridge.look_at_topics()
+    assert bench.bridge.describe()["mode"] == "run" and "emergency" not in bench.why
 
 
 def test_two_who_give_the_emergency_stop_where_nobody_knows_who_spoke(monkeypatch: pytest.MonkeyPatch) -> None:

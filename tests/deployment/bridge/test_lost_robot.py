@@ -80,7 +80,11 @@ class ArmBench:
 
 @pytest.fixture
 def arm(tmp_path: Path) -> ArmBench:
-    robot = change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop"})
+    return start_arm(change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop"}))
+
+
+def start_arm(robot: RobotDescription) -> ArmBench:
+    """An arm that its policy drives."""
     made = ArmBench(replace(robot, operator=replace(robot.operator, deadman="")))
     made.run(0.3)
     made.bridge.prepare()
@@ -101,6 +105,18 @@ def test_commands_end_with_the_driver_and_begin_where_the_arm_is_then(arm: ArmBe
     arm.run(1.0)
     np.testing.assert_allclose(arm.commands, 0.9, atol=1e-2)
     assert arm.bridge.core.mode == Mode.RUN, "the policy goes on"
+
+
+def test_what_nothing_measures_begins_at_its_last_command(tmp_path: Path) -> None:
+    changes = {"actions__wrist_3__measured": "", "actions__wrist_3__tracking_error": None}
+    arm = start_arm(change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop"}, **changes))
+    arm.talks = False
+    arm.run(2.0)
+    arm.commands.clear()
+    arm.place, arm.talks = 0.9, True
+    while not arm.commands:
+        arm.run(0.01)
+    np.testing.assert_allclose(arm.commands[0], [0.9] * 5 + [0.1], atol=1e-2)
 
 
 def test_a_short_silence_ends_no_commands(arm: ArmBench) -> None:

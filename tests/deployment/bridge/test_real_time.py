@@ -185,6 +185,7 @@ def test_senses_that_fail_make_it_hold_and_it_goes_on_when_they_are_back(
     bench.robot.set_faults(FaultsNode())
     bench.run(2.0)
     np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
+    assert said not in bench.why, "what is over is no reason any more"
     assert_ramped(bench)
 
 

@@ -20,10 +20,11 @@ ENTRIES = (
     EntryLimits("elbow", "position", -2, 2, 1, 5, 50),
     EntryLimits("grip", "position", -1, 1, 5, 50, 500),
 )
+DEADMAN, ESTOP = 2, 7
 DEVICE = OperatorDevice(
     axes=(AxisUse("x", "1", -0.2), AxisUse("elbow", "0", 0.5)),
     places=(ButtonUse("grip", 0, -1), ButtonUse("grip", 1, 1)),
-    deadman=2, success=3, failure=4, abort=5, go_back=6, estop=7, reset=8,
+    deadman=DEADMAN, success=3, failure=4, abort=5, go_back=6, estop=ESTOP, reset=8,
 )  # fmt: skip
 COMMANDED = np.array([0.0, 0.3, 1.0])
 
@@ -83,6 +84,14 @@ def test_a_button_sends_the_gripper_to_its_place_while_it_is_pressed() -> None:
     assert person.teleop()[2] == 1
     person.move()
     assert math.isnan(person.teleop()[2])
+
+
+@pytest.mark.parametrize("button", [0, 9])
+def test_two_buttons_may_send_the_gripper_to_one_place(button: int) -> None:
+    person = Person(replace(DEVICE, places=(ButtonUse("grip", 0, -1), ButtonUse("grip", 9, -1))))
+    person.desk.receive_joy([0.0, 0.0], [0] * 10, person.now)
+    person.desk.receive_joy([0.0, 0.0], [int(each == button) for each in range(10)], person.now)
+    assert person.read().wanted == Mode.TELEOP and person.teleop()[2] == -1
 
 
 def test_the_policy_goes_on_a_while_after_the_device_was_let_go() -> None:
@@ -205,6 +214,17 @@ def test_a_message_that_cannot_be_understood_moves_nothing(axes: list[float]) ->
     person.desk.receive_joy(axes, [1] * 9, person.now)
     found = person.read()
     assert person.desk.refused == 1 and found.wanted is None and found.deadman is None and found.label == ""
+
+
+@pytest.mark.parametrize("axes", [[], [math.nan, 0.5]])
+@pytest.mark.parametrize("buttons", [9, 8], ids=["all buttons", "too few buttons"])
+def test_of_a_message_that_cannot_be_understood_what_stops_the_robot_counts(axes: list[float], buttons: int) -> None:
+    person = Person()
+    person.move(press=(DEADMAN,))
+    assert person.read().deadman is not None and not person.read().estop
+    person.desk.receive_joy(axes, [int(button == ESTOP) for button in range(buttons)], person.now)
+    found = person.read()
+    assert found.estop and found.deadman is None
 
 
 @given(st.floats(-1, 1), st.floats(0, 0.9))

@@ -6,17 +6,23 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mcap.writer import Writer
 
 from embodied_rl.deployment.recording.alignment import EpisodePart
+from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
+from embodied_rl.deployment.recording.bounded_queue import Arrival
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
 from embodied_rl.deployment.recording.steps import STEPS
+from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from tests.support.recorded_robot import FakeRun, Truth, record_run
+from tests.support.transports import START_NS
 
+ROBOT = load_robot("tabletop")
 POLICY, HUMAN, SAFETY, HOLD = Source.POLICY, Source.HUMAN, Source.SAFETY, Source.HOLD
 
 
@@ -235,6 +241,42 @@ def test_texts_of_strangers_are_counted_not_believed(tmp_path: Path, messages: M
     assert any("source='me' is none of policy" in what for what in said)
     assert any("the label 'great' is none of success" in what for what in said)
     assert conversion.omissions["outcomes of episodes that were not recorded"] == 1
+
+
+@pytest.mark.parametrize("topic", [STEPS, *(getattr(ROBOT.operator, key) for key in ("reset", "outcome", "label"))])
+def test_a_topic_of_texts_that_holds_numbers_is_counted_not_believed(
+    tmp_path: Path, messages: Messages, topic: str
+) -> None:
+    record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY] * 2))
+    kind = "std_msgs/msg/Float64MultiArray"
+    bag = BagWriter(tmp_path / "other", [RecordedTopic(topic, kind)], messages, BagSettings())
+    bag.write(Arrival(0, messages.encode(kind, messages.make(kind, data=[1.0, 2.0])), START_NS, START_NS))
+    bag.finish({})
+    (file,) = (tmp_path / "other").glob("*.mcap")
+    file.rename(tmp_path / "bag" / "other_9.mcap")
+    conversion, (part,) = convert(tmp_path / "bag", messages)
+    assert len(part.steps) == 2
+    said = f"not understood: {topic} was recorded as {kind}, and a text is std_msgs/msg/String"
+    assert conversion.omissions[said] == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_that_no_policy_has_are_counted_not_believed(tmp_path: Path, messages: Messages) -> None:
+    record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY], executed=(1e39, 0.0, 0.0, 0.0)))
+    conversion, parts = convert(tmp_path / "bag", messages)
+    assert parts == [] and conversion.omissions["steps in which nothing was executed"] == 1
+
+
+def test_a_type_that_nobody_knows_is_refused_with_its_file(tmp_path: Path, messages: Messages) -> None:
+    record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY]))
+    file = tmp_path / "bag" / "other_9.mcap"
+    writer = Writer(str(file))
+    writer.start()
+    channel = writer.register_channel(STEPS, "cdr", writer.register_schema("std_msgs/msg/Strung", "ros2msg", b""))
+    writer.add_message(channel, START_NS, b"", START_NS)
+    writer.finish()
+    with pytest.raises(UserError, match=f"{file}: std_msgs/msg/Strung is no type of message"):
+        convert(tmp_path / "bag", messages)
 
 
 def test_what_is_no_recording_of_episodes_is_said(tmp_path: Path, messages: Messages) -> None:

@@ -19,6 +19,7 @@ from tests.support.transports import START_NS, borrow_domain
 
 ROBOT = load_robot("tabletop")
 COMMAND = ("/command", "std_msgs/msg/Float64MultiArray")
+BOOL, JOY = "std_msgs/msg/Bool", "sensor_msgs/msg/Joy"
 
 
 class Ward:
@@ -33,8 +34,8 @@ class Ward:
         self.doctor = InProcessTransport(self.bus, "doctor")
 
     def publish_operator(self) -> None:
-        for topic, kind in (("/estop", "Bool"), ("/deadman", "Bool"), ("/teleop", "String")):
-            self.controller.create_publisher(topic, f"std_msgs/msg/{kind}", "latched")
+        for topic, kind in (("/estop", BOOL), ("/deadman", BOOL), ("/teleop", JOY)):
+            self.controller.create_publisher(topic, kind, "latched")
 
     def examine(self) -> dict[str, Diagnosis]:
         passing = lambda seconds: self.talking.pass_time(self.doctor, seconds)  # noqa: E731
@@ -169,6 +170,22 @@ def test_an_operator_who_is_not_there_is_a_warning() -> None:
     rows = ward.examine()
     assert (rows["emergency stop"].status, rows["emergency stop"].found) == ("warn", "the file names none")
     assert "dead man's switch" not in rows
+
+
+@pytest.mark.parametrize(
+    ("label", "topic", "kind", "qos", "said"),
+    [
+        ("emergency stop", "/estop", BOOL, "command", "the publisher offers volatile, the subscription requests trans"),
+        ("emergency stop", "/estop", JOY, "latched", f"/controller publishes {JOY}, {BOOL} is heard"),
+        ("dead man's switch", "/deadman", JOY, "deadman", f"/controller publishes {JOY}, {BOOL} is heard"),
+        ("teleoperation", "/teleop", BOOL, "sensor_data", f"/controller publishes {BOOL}, {JOY} is heard"),
+    ],
+)
+def test_an_operator_who_would_not_be_heard_is_a_fault(label: str, topic: str, kind: str, qos: str, said: str) -> None:
+    ward = Ward()
+    ward.controller.create_publisher(topic, kind, qos)
+    row = ward.examine()[label]
+    assert row.status == "fail" and said in row.found and "at least" in row.remedy
 
 
 @pytest.mark.parametrize(("kind", "status"), [("displacement", "fail"), ("position", "warn")])
