@@ -130,3 +130,9 @@ def test_a_long_key_has_its_meaning_below(capsys: pytest.CaptureFixture[str], mo
         "  a.very.long.key.with.its=long_value",
         *(" " * 34 + word for word in ("three", "four", "five")),
     ]
+
+
+@pytest.mark.parametrize("name", ["curricula uniform", "rewards off"])
+def test_a_choice_without_keys_says_so(run, name: str) -> None:
+    code, out, _ = run("list", *name.split())
+    assert code == 0 and out.endswith("has no keys of its own.\n")

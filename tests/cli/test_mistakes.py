@@ -21,6 +21,8 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
         (["list", "sim"], "unknown list 'sim'. Did you mean 'sims'?"),
         (["list", "sims", "tyo"], "unknown simulator 'tyo'. Did you mean 'toy'?"),
+        (["list", "robots", "tabletop"], "list robots cannot show 'tabletop': leave it out."),
+        (["list", "sims", "toy", "tabletop"], "list sims cannot show 'tabletop': leave it out."),
         (["train", "sim=tyo"], "unknown sim 'tyo'. Did you mean 'toy'?"),
         (["train", "policy=poket"], "unknown policy 'poket'. Did you mean 'pocket'?"),
         (["train", "algo=grop"], "unknown algo 'grop'. Did you mean 'grpo'?"),
