@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from embodied_rl.cli.table import Command
-from embodied_rl.config.freeze import suggest_name
+from embodied_rl.config.freeze import read_text, suggest_name
 from embodied_rl.interfaces.errors import UserError
 
 _SHOWN = ("--help", "--help-all", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
@@ -75,10 +75,18 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
 
 
 def read_config_folder(text: str | None) -> Path | None:
-    """Return the folder of `--config-dir`, or None if not typed. Raises `UserError` if the folder does not exist."""
-    if text is not None and not Path(text).is_dir():
+    """Return the folder of `--config-dir`, or None if not typed.
+
+    Raises:
+        UserError: the folder does not exist, or a file of YAML in it is not UTF-8.
+    """
+    if text is None:
+        return None
+    if not (folder := Path(text)).is_dir():
         raise UserError(f"--config-dir {text}: there is no such folder.")
-    return None if text is None else Path(text)
+    for path in sorted(folder.glob("*/*.yaml")):
+        read_text(path)
+    return folder
 
 
 def _unknown_option(text: str) -> str:

@@ -41,7 +41,8 @@ def run_sweep(command: Command, options: Options) -> int:
         KeyboardInterrupt: a run was told to stop, so that those after it are not started.
     """
     if options.hydra:
-        _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)
+        with composition.explain_files():
+            _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)
         return 0
 
     def check(mapping: dict[str, object], overrides: list[str]) -> None:
@@ -56,7 +57,8 @@ def run_sweep(command: Command, options: Options) -> int:
             raise KeyboardInterrupt
 
     with TemporaryDirectory() as nowhere:
-        _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)
+        with composition.explain_files():
+            _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)
         if options.dry_run or options.show:
             _hydra(command, options, ["--multirun", f"hydra.sweep.dir={nowhere}"], start)
             return 0
