@@ -55,6 +55,10 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         (["train", "foo"], "'foo' is not a setting: train takes key=value"),
         (["train", "seed=(1"], "seed: expected a whole number, got '(1'"),
         (["train", "--seed=3"], "Settings are written without dashes, such as seed=3"),
+        (["train", "--resolve"], "add --cfg job, or leave it out"),
+        (["train", "--cfg", "jbo"], "invalid choice: 'jbo' (choose from"),
+        ([*TOY, "seed=range(0)", "-m"], "-m finds nothing to run: a range is empty"),
+        ([*TOY, "algo=glob(zzz*)", "-m"], "-m finds nothing to run: a range is empty"),
         (["train", "--dryrun"], "Did you mean '--dry-run'?"),
         (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
         ([*TOY, "resume=last"], "experiment=toy_run: resume continues a run exactly as it was configured"),
@@ -73,6 +77,12 @@ def test_message(run, arguments: list[str], expected: str) -> None:
     assert expected in err
     assert code == 2
     assert err.startswith("embodied-rl: ") and "Traceback" not in err
+
+
+@pytest.mark.parametrize("part", ["job", "all"])
+def test_references_may_be_resolved_where_they_are_printed(run, part: str) -> None:
+    code, out, err = run(*TOY, "seed=${train.iterations}", "--cfg", part, "--resolve")
+    assert code == 0 and "seed: 3\n" in out, err
 
 
 def test_run_root_may_not_be_a_file(run, tmp_path) -> None:
