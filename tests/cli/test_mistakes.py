@@ -19,6 +19,11 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
     ("arguments", "expected"),
     [
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["xyzzy"], "unknown command 'xyzzy'. `embodied-rl --help` lists all."),
+        (["collect", "from"], "policy=from: there is no such checkpoint"),
+        ([*TOY, "run.root="], "run.root= is empty: give a path, or leave run.root out."),
+        (["collect", "expert", "sim=toy", "out=", "--dry-run"], "out= is empty"),
+        (["sft", "export=", "--dry-run"], "export= is empty"),
         (["list", "sim"], "unknown list 'sim'. Did you mean 'sims'?"),
         (["list", "sims", "tyo"], "unknown simulator 'tyo'. Did you mean 'toy'?"),
         (["list", "robots", "tabletop"], "list robots cannot show 'tabletop': leave it out."),
