@@ -24,6 +24,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ([*TOY, "run.root="], "run.root= is empty: give a path, or leave run.root out."),
         (["collect", "expert", "sim=toy", "out=", "--dry-run"], "out= is empty"),
         (["sft", "export=", "--dry-run"], "export= is empty"),
+        (["list", "episodes"], "unknown list 'episodes'. Did you mean 'curricula'?"),
         (["list", "sim"], "unknown list 'sim'. Did you mean 'sims'?"),
         (["list", "sims", "tyo"], "unknown simulator 'tyo'. Did you mean 'toy'?"),
         (["list", "robots", "tabletop"], "list robots cannot show 'tabletop': leave it out."),
