@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from embodied_rl.config.freeze import read_text, suggest_name
+from embodied_rl.config.plugins import make_missing_error
 from embodied_rl.config.renamed import RENAMED, describe_renamed
 from embodied_rl.interfaces.errors import UserError
 
@@ -38,8 +39,18 @@ def find_config_folder() -> Path:
 
 
 def list_third_party() -> dict[str, Path]:
-    """Return package name → folder of YAML for other distributions with an entry point in `embodied_rl.configs`."""
-    return {entry.value: Path(str(files(entry.value))) for entry in entry_points(group="embodied_rl.configs")}
+    """Return package name → folder of YAML for other distributions with an entry point in `embodied_rl.configs`.
+
+    Raises:
+        UserError: what an entry point names is not there.
+    """
+    found: dict[str, Path] = {}
+    for entry in entry_points(group="embodied_rl.configs"):
+        try:
+            found[entry.value] = Path(str(files(entry.value)))
+        except ModuleNotFoundError as error:
+            raise make_missing_error(entry, error) from error
+    return found
 
 
 def list_config_folders(config_dir: Path | None = None) -> list[Path]:

@@ -116,6 +116,19 @@ def test_two_packages_may_not_offer_the_same_name(run, toy_package) -> None:
     assert "rival_package:Toy" in err and "toy_package:Toy" in err
 
 
+@pytest.mark.parametrize("group", ["sims", "algorithms", "configs"])
+def test_a_package_that_is_there_in_name_alone_is_named(run, toy_package, group: str) -> None:
+    """As an editable install is, once its folder was moved: each command would end in a traceback about a module."""
+    other = toy_package / "moved-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: moved\nVersion: 1.0\n")
+    table = "moved_package" if group == "configs" else "moved_package:TABLE"
+    (other / "entry_points.txt").write_text(f"[embodied_rl.{group}]\nmoved = {table}\n")
+    code, _, err = run(*TOY)
+    assert code == 2 and err.startswith(f"embodied-rl: the package 'moved' is installed, but {table}, which it offers")
+    assert "there is no 'moved_package'" in err and "pip uninstall moved" in err
+
+
 USER = "from embodied_rl.interfaces.errors import UserError"
 
 
