@@ -69,6 +69,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
         ([*TOY, "resume=last"], "experiment=toy_run: resume continues a run exactly as it was configured"),
         (["sft", "experiment=demo"], "Type: embodied-rl train experiment=demo"),
+        (["critic", "serve", "x", "megapixels=inf"], "megapixels must be at most 1000, not inf"),
         (["eval", "--dry-run"], "Who acts? Give policy=<a run folder"),
         (["compare"], "runs is missing"),
         (["bench", "tabletop", "overlap"], "bench takes one measurement at a time"),
