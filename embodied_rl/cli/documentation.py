@@ -44,7 +44,7 @@ def list_plugin_keys(path: str, where: str) -> list[Key]:
         where: the node that the keys belong to, such as "algo".
     """
     plugin = _plugin_class(path)
-    config = _find_class(plugin[0], "Config", plugin[1].body) if plugin else None
+    config = _find_config(*plugin) if plugin else None
     return _keys(*config, where) if config else []
 
 
@@ -57,6 +57,14 @@ def read_summary(path: str) -> str:
 def _plugin_class(path: str) -> Located | None:
     module, _, name = path.partition(":")
     return _find_class(module, name)
+
+
+def _find_config(module: str, plugin: ast.ClassDef) -> Located | None:
+    """Return the `Config` of a plug-in's class: its own, or that of the first of its bases that has one."""
+    if own := _find_class(module, "Config", plugin.body):
+        return own
+    bases = (_find_class(module, ast.unparse(base)) for base in plugin.bases)
+    return next((config for base in bases if base and (config := _find_config(*base))), None)
 
 
 def _find_class(module: str, name: str, body: Sequence[ast.stmt] | None = None) -> Located | None:

@@ -41,17 +41,27 @@ def list_choices(words: Sequence[str]) -> int:
     section, *more = words
     if section not in SECTIONS:
         raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}")
+    if section != "tasks" and (excess := more[1 if section in (*_KINDS, "prompts") else 0 :]):
+        raise UserError(f"list {section} cannot show '{excess[0]}': leave it out.")
     if section == "tasks":
         _tasks(more)
     elif more and section == "prompts":
         print(find_prompt(more[0]).read_text(encoding="utf-8"), end="")
-    elif more and section in _KINDS:
-        kind, node = _KINDS[section]
-        path = plugins.find_path(kind, _plugin(node, more[0], config_dir))
-        print_columns([(key.name, key.default, key.doc) for key in list_plugin_keys(path, node)], indent=0)
+    elif more:
+        _keys(section, more[0], config_dir)
     else:
         print_columns(_rows(section, config_dir), indent=0)
     return 0
+
+
+def _keys(section: str, name: str, config_dir: Path | None) -> None:
+    """Print the keys of the plug-in that a choice uses."""
+    kind, node = _KINDS[section]
+    plugin = _plugin(node, name, config_dir)
+    keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
+    print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
+    if not keys:
+        print(f"{node}={name} has no keys of its own.")
 
 
 def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:

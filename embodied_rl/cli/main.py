@@ -86,7 +86,8 @@ def _dispatch(arguments: list[str]) -> int:
         return 0
     if name not in (*COMMANDS, "list"):
         typed = " ".join([name, *rest[:1]]) if name in list_groups() else name
-        raise UserError(f"unknown command '{typed}'.{suggest_name(typed, [*COMMANDS, 'list'])}")
+        near = suggest_name(typed, [*COMMANDS, "list"]) or " `embodied-rl --help` lists all."
+        raise UserError(f"unknown command '{typed}'.{near}")
     asks_for_help = any(word in (*help_text.HELP, help_text.ALL) for word in rest)
     if name == "list":
         from embodied_rl.cli import listing

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from embodied_rl.cli.table import Command
-from embodied_rl.config.freeze import suggest_name
+from embodied_rl.config.freeze import read_text, suggest_name
 from embodied_rl.interfaces.errors import UserError
 
 _SHOWN = ("--help", "--help-all", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
@@ -57,28 +57,39 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
     parser = make_option_parser()
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("--multirun", "-m", action="store_true")
-    parser.add_argument("--cfg", "-c")
-    for name in ("--hydra-help", "--resolve"):
-        parser.add_argument(name, dest="hydra", action="append_const", const=name)
+    parser.add_argument("--cfg", "-c", choices=("job", "hydra", "all"))
+    parser.add_argument("--resolve", action="store_true")
+    parser.add_argument("--hydra-help", dest="hydra", action="append_const", const="--hydra-help")
     for name in ("--info", "--package"):
         parser.add_argument(name, dest="hydra", action="append", type=f"{name}={{}}".format)
     typed, rest = parser.parse_known_args(arguments)
     if unknown := [text for text in rest if text.startswith("-")]:
         raise UserError(_unknown_option(unknown[0]))
+    if typed.resolve and typed.cfg is None:
+        raise UserError("--resolve says how --cfg prints references: add --cfg job, or leave it out.")
     overrides = [text for text in rest if "=" in text or text.startswith("~")]
     words = [text for text in rest if text not in overrides]
-    hydra = [*(typed.hydra or []), *([] if typed.cfg in (None, "job") else [f"--cfg={typed.cfg}"])]
-    folder, show = read_config_folder(typed.config_dir), typed.cfg == "job"
+    folder, show = read_config_folder(typed.config_dir), typed.cfg == "job"  # which is printed resolved
+    more = [] if typed.cfg is None or show else [f"--cfg={typed.cfg}", *(["--resolve"] if typed.resolve else [])]
+    hydra = [*(typed.hydra or []), *more]
     return Options(
         (*overrides, *_words(command, words, overrides)), typed.dry_run, show, typed.multirun, folder, tuple(hydra)
     )
 
 
 def read_config_folder(text: str | None) -> Path | None:
-    """Return the folder of `--config-dir`, or None if not typed. Raises `UserError` if the folder does not exist."""
-    if text is not None and not Path(text).is_dir():
+    """Return the folder of `--config-dir`, or None if not typed.
+
+    Raises:
+        UserError: the folder does not exist, or a file of YAML in it is not UTF-8.
+    """
+    if text is None:
+        return None
+    if not (folder := Path(text)).is_dir():
         raise UserError(f"--config-dir {text}: there is no such folder.")
-    return None if text is None else Path(text)
+    for path in sorted(folder.glob("*/*.yaml")):
+        read_text(path)
+    return folder
 
 
 def _unknown_option(text: str) -> str:

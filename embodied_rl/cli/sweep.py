@@ -17,6 +17,7 @@ from embodied_rl.cli import execution
 from embodied_rl.cli.options import Options
 from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import note_new_folders
 from embodied_rl.runtime.processes.process import count_stops
 
@@ -41,10 +42,14 @@ def run_sweep(command: Command, options: Options) -> int:
         KeyboardInterrupt: a run was told to stop, so that those after it are not started.
     """
     if options.hydra:
-        _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)
+        with composition.explain_files():
+            _hydra(command, options, list(options.hydra), lambda mapping, overrides: None)
         return 0
 
+    checked: list[list[str]] = []
+
     def check(mapping: dict[str, object], overrides: list[str]) -> None:
+        checked.append(overrides)
         execution.prepare_config(execution.read_config(command, mapping, overrides))
 
     def start(mapping: dict[str, object], overrides: list[str]) -> None:
@@ -56,7 +61,10 @@ def run_sweep(command: Command, options: Options) -> int:
             raise KeyboardInterrupt
 
     with TemporaryDirectory() as nowhere:
-        _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)
+        with composition.explain_files():
+            _hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={nowhere}"], check)
+        if not checked:
+            raise UserError("-m finds nothing to run: a range is empty, or no name fits a glob(…).")
         if options.dry_run or options.show:
             _hydra(command, options, ["--multirun", f"hydra.sweep.dir={nowhere}"], start)
             return 0

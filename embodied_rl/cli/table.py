@@ -441,8 +441,8 @@ def find_command_name(arguments: Sequence[str]) -> tuple[str, list[str]]:
         return " ".join(arguments[:2]), list(arguments[2:])
     name, rest = arguments[0], list(arguments[1:])
     for position, word in enumerate(rest):
-        key, _, value = word.partition("=")
-        if (name, key) in _OTHER_FORMS:
+        key, equals, value = word.partition("=")
+        if equals and (name, key) in _OTHER_FORMS:
             name, new = _OTHER_FORMS[name, key]
             return name, [*rest[:position], f"{new}={value}", *rest[position + 1 :]]
     return name, rest

@@ -52,10 +52,12 @@ def validate_config(config: Any) -> None:
     if isinstance(plan, Plan):
         check_deadlines(plan)
     if isinstance(run := getattr(config, "run", None), RunConfig):
+        check_given(run.root, "run.root")
         check_writable(run.root, "run.root")
         check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
+            check_given(target, key)
             names_folder = key == "out" and not isinstance(config, ImportConfig | ContractConfig)
             check_writable(target if names_folder else str(Path(target).absolute().parent), key)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
@@ -214,6 +216,16 @@ def check_learner(plan: Plan | None, policy: PolicyNode) -> None:
     """Check that a sharded learner does not compile: it moves weights, and compiled graphs need fixed addresses."""
     if plan is not None and plan.learner == "sharded" and policy.compile:
         raise UserError("plan.learner=sharded gathers weights anew for each use; leave policy.compile=true out.")
+
+
+def check_given(path: str, where: str) -> None:
+    """Check that a path for results is not empty, such as from a variable of the shell that is not set.
+
+    Raises:
+        UserError: it is empty; the message names the key `where`.
+    """
+    if not path.strip():
+        raise UserError(f"{where}= is empty: give a path, or leave {where} out.")
 
 
 def check_writable(folder: str, where: str) -> None:

@@ -12,14 +12,16 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import ChoiceSweep, Override
 from hydra.core.plugins import Plugins
 from hydra.errors import HydraException, MissingConfigException
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from embodied_rl.config.freeze import suggest_name
+from embodied_rl.config.freeze import read_text, suggest_name
+from embodied_rl.config.plugins import make_missing_error
 from embodied_rl.config.renamed import RENAMED, describe_renamed
 from embodied_rl.interfaces.errors import UserError
 
@@ -37,8 +39,18 @@ def find_config_folder() -> Path:
 
 
 def list_third_party() -> dict[str, Path]:
-    """Return package name → folder of YAML for other distributions with an entry point in `embodied_rl.configs`."""
-    return {entry.value: Path(str(files(entry.value))) for entry in entry_points(group="embodied_rl.configs")}
+    """Return package name → folder of YAML for other distributions with an entry point in `embodied_rl.configs`.
+
+    Raises:
+        UserError: what an entry point names is not there.
+    """
+    found: dict[str, Path] = {}
+    for entry in entry_points(group="embodied_rl.configs"):
+        try:
+            found[entry.value] = Path(str(files(entry.value)))
+        except ModuleNotFoundError as error:
+            raise make_missing_error(entry, error) from error
+    return found
 
 
 def list_config_folders(config_dir: Path | None = None) -> list[Path]:
@@ -99,7 +111,7 @@ def find_option_file(group: str, name: str, config_dir: Path | None = None) -> P
 
 
 def _option(path: Path) -> GroupOption:
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path).splitlines()
     plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
     comments = [line[1:].strip() for line in lines if line.startswith("#")]
     return GroupOption(path.stem, plugin, next((line for line in comments if not line.startswith("@")), ""))
@@ -177,8 +189,9 @@ def _hydra_override(
         return f"++{text}"
     if group in values:
         return f"++{VALUE_OF}{_name_file(text, config_dir)}"
-    optional = (str, type(None)) if group == "experiment" else str
-    if not override.is_sweep_override() and not isinstance(override.value(), optional):
+    value = override.value()
+    names = value.list if isinstance(value, ChoiceSweep) else [value]
+    if any(item is None or isinstance(item, bool | int | float | list | dict) for item in names):
         raise UserError(f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.")
     return text
 
@@ -203,6 +216,7 @@ def compose_config(
     Plugins.instance().register(ConfigPackages)
     with (
         explain_errors(),
+        explain_files(),
         initialize_config_dir(config_dir=str(find_config_folder()), version_base="1.3", job_name="embodied-rl"),
     ):
         composed = hydra_compose(name, told, return_hydra_config=True)
@@ -237,3 +251,14 @@ def explain_errors() -> Iterator[None]:
             said = describe_renamed(group, RENAMED.values()) or " This command has no such choice."
             raise UserError(f"{problem}{said}") from None
         raise UserError(str(error)) from None
+
+
+@contextmanager
+def explain_files() -> Iterator[None]:
+    """Turn what damaged files of YAML raise into `UserError`; a context manager. For composing alone, not for a run."""
+    try:
+        yield
+    except YAMLError as error:
+        raise UserError(f"A file of the configuration is no sound YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise UserError("Files of the configuration choose each other in a circle, by their `defaults`.") from None

@@ -149,6 +149,16 @@ def read_config(path: Path) -> dict[str, Any]:
     return {str(key): value for key, value in cast("dict[Any, Any]", mapping).items()}
 
 
+def read_text(path: Path) -> str:
+    """Return the text of a file of YAML. Raises `UserError` if it is not UTF-8."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path} is not text in UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8."
+        ) from None
+
+
 def find_rest_field(kind: type[DataclassInstance]) -> str | None:
     """Return the name of the field that takes unknown keys, or None."""
     return next((item.name for item in fields(kind) if item.metadata.get("rest")), None)

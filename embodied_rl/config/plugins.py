@@ -8,7 +8,7 @@ listed, and suggested for misspelt ones, without loading any simulator or networ
 from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from embodied_rl.config.freeze import DataclassInstance, freeze_config, join_key, list_key_paths, suggest_name
@@ -38,7 +38,8 @@ def list_plugins(kind: str) -> dict[str, str]:
     """Return all plug-ins of a kind in all installed distributions, name → "module:Class".
 
     Raises:
-        UserError: two distributions offer the same name, or one offers plug-ins under the old name of a group.
+        UserError: two distributions offer the same name, one offers plug-ins under the old name of a group, or what an
+            entry point names is not there.
     """
     result: dict[str, str] = dict(OWN.get(kind, {}))
     if kind in _OLD_GROUPS and (old := sorted(entry_points(group=_OLD_GROUPS[kind]), key=lambda entry: entry.value)):
@@ -47,11 +48,24 @@ def list_plugins(kind: str) -> dict[str, str]:
             "now. Move it in the package's pyproject.toml, and install the package anew."
         )
     for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda entry: entry.value):
-        offered: Mapping[str, str] = entry.load()
+        try:
+            offered: Mapping[str, str] = entry.load()
+        except ModuleNotFoundError as error:
+            raise make_missing_error(entry, error) from error
         for name, path in offered.items():
             if result.setdefault(name, path) != path:
                 raise UserError(f"two packages offer a {_SINGULAR[kind]} '{name}': {result[name]} and {path}.")
     return result
+
+
+def make_missing_error(entry: EntryPoint, error: ModuleNotFoundError) -> UserError:
+    """Return what to tell of an entry point whose module, or what it imports, is not there: its package was moved."""
+    package = "a package" if entry.dist is None else f"the package '{entry.dist.name}'"
+    remedy = "" if entry.dist is None else f", or remove it: pip uninstall {entry.dist.name}"
+    return UserError(
+        f"{package} is installed, but {entry.value}, which it offers as {entry.group}, cannot be imported: there is no "
+        f"'{error.name}'. Install it again{remedy}."
+    )
 
 
 def list_names(kind: str) -> list[str]:

@@ -21,6 +21,7 @@ SYNONYMS = {
     "action_horizon": "horizon",
     "chunk_size": "horizon",
     "lora_rank": "rank",
+    "episodes": "curricula",
 }
 """What others call it → its name here, without the node it belongs to."""
 

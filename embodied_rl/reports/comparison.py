@@ -232,6 +232,8 @@ def _report_file(path: Path) -> Path:
     if path.is_file():
         return path
     files = sorted([*path.glob(REPORT), *path.glob(f"eval/*/{REPORT}")], key=lambda f: f.stat().st_mtime_ns)
+    if not path.exists():
+        raise UserError(f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.")
     if not files:
         raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
     usual = [file for file in files if _is_usual(Report.read(file).metadata)]

@@ -46,6 +46,11 @@ def test_keys_of_a_plug_in_are_read_without_importing_it(toy_package) -> None:
     }
 
 
+def test_a_config_that_a_base_class_holds_is_read(toy_package) -> None:
+    (toy_package / "toy_heavy.py").write_text("from toy_package import Toy\n\n\nclass Heavy(Toy):\n    pass\n")
+    assert list_plugin_keys("toy_heavy:Heavy", "sim") == list_plugin_keys("toy_package:Toy", "sim")
+
+
 def test_overview_names_every_command(run) -> None:
     code, out, _ = run("--help")
     assert code == 0
@@ -125,3 +130,9 @@ def test_a_long_key_has_its_meaning_below(capsys: pytest.CaptureFixture[str], mo
         "  a.very.long.key.with.its=long_value",
         *(" " * 34 + word for word in ("three", "four", "five")),
     ]
+
+
+@pytest.mark.parametrize("name", ["curricula uniform", "rewards off"])
+def test_a_choice_without_keys_says_so(run, name: str) -> None:
+    code, out, _ = run("list", *name.split())
+    assert code == 0 and out.endswith("has no keys of its own.\n")

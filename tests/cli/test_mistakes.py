@@ -19,8 +19,16 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
     ("arguments", "expected"),
     [
         (["trian"], "unknown command 'trian'. Did you mean 'train'?"),
+        (["xyzzy"], "unknown command 'xyzzy'. `embodied-rl --help` lists all."),
+        (["collect", "from"], "policy=from: there is no such checkpoint"),
+        ([*TOY, "run.root="], "run.root= is empty: give a path, or leave run.root out."),
+        (["collect", "expert", "sim=toy", "out=", "--dry-run"], "out= is empty"),
+        (["sft", "export=", "--dry-run"], "export= is empty"),
+        (["list", "episodes"], "unknown list 'episodes'. Did you mean 'curricula'?"),
         (["list", "sim"], "unknown list 'sim'. Did you mean 'sims'?"),
         (["list", "sims", "tyo"], "unknown simulator 'tyo'. Did you mean 'toy'?"),
+        (["list", "robots", "tabletop"], "list robots cannot show 'tabletop': leave it out."),
+        (["list", "sims", "toy", "tabletop"], "list sims cannot show 'tabletop': leave it out."),
         (["train", "sim=tyo"], "unknown sim 'tyo'. Did you mean 'toy'?"),
         (["train", "policy=poket"], "unknown policy 'poket'. Did you mean 'pocket'?"),
         (["train", "algo=grop"], "unknown algo 'grop'. Did you mean 'grpo'?"),
@@ -53,10 +61,15 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         (["train", "foo"], "'foo' is not a setting: train takes key=value"),
         (["train", "seed=(1"], "seed: expected a whole number, got '(1'"),
         (["train", "--seed=3"], "Settings are written without dashes, such as seed=3"),
+        (["train", "--resolve"], "add --cfg job, or leave it out"),
+        (["train", "--cfg", "jbo"], "invalid choice: 'jbo' (choose from"),
+        ([*TOY, "seed=range(0)", "-m"], "-m finds nothing to run: a range is empty"),
+        ([*TOY, "algo=glob(zzz*)", "-m"], "-m finds nothing to run: a range is empty"),
         (["train", "--dryrun"], "Did you mean '--dry-run'?"),
         (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
         ([*TOY, "resume=last"], "experiment=toy_run: resume continues a run exactly as it was configured"),
         (["sft", "experiment=demo"], "Type: embodied-rl train experiment=demo"),
+        (["critic", "serve", "x", "megapixels=inf"], "megapixels must be at most 1000, not inf"),
         (["eval", "--dry-run"], "Who acts? Give policy=<a run folder"),
         (["compare"], "runs is missing"),
         (["bench", "tabletop", "overlap"], "bench takes one measurement at a time"),
@@ -71,6 +84,12 @@ def test_message(run, arguments: list[str], expected: str) -> None:
     assert expected in err
     assert code == 2
     assert err.startswith("embodied-rl: ") and "Traceback" not in err
+
+
+@pytest.mark.parametrize("part", ["job", "all"])
+def test_references_may_be_resolved_where_they_are_printed(run, part: str) -> None:
+    code, out, err = run(*TOY, "seed=${train.iterations}", "--cfg", part, "--resolve")
+    assert code == 0 and "seed: 3\n" in out, err
 
 
 def test_run_root_may_not_be_a_file(run, tmp_path) -> None:
@@ -96,6 +115,19 @@ def test_two_packages_may_not_offer_the_same_name(run, toy_package) -> None:
     code, _, err = run("list", "sims")
     assert code == 2
     assert "rival_package:Toy" in err and "toy_package:Toy" in err
+
+
+@pytest.mark.parametrize("group", ["sims", "algorithms", "configs"])
+def test_a_package_that_is_there_in_name_alone_is_named(run, toy_package, group: str) -> None:
+    """As an editable install is, once its folder was moved: each command would end in a traceback about a module."""
+    other = toy_package / "moved-1.0.dist-info"
+    other.mkdir()
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: moved\nVersion: 1.0\n")
+    table = "moved_package" if group == "configs" else "moved_package:TABLE"
+    (other / "entry_points.txt").write_text(f"[embodied_rl.{group}]\nmoved = {table}\n")
+    code, _, err = run(*TOY)
+    assert code == 2 and err.startswith(f"embodied-rl: the package 'moved' is installed, but {table}, which it offers")
+    assert "there is no 'moved_package'" in err and "pip uninstall moved" in err
 
 
 USER = "from embodied_rl.interfaces.errors import UserError"

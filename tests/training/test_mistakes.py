@@ -183,7 +183,7 @@ def test_a_dry_run_looks_at_files(typed: Callable[..., Any], policy: str, tmp_pa
     refused(typed("train", "resume=last", *DRY), "nothing to resume")
     refused(typed("eval", f"checkpoint={cut}", *DRY), "cut.safetensors is damaged")
     refused(typed("eval", f"checkpoint={policy}", "split=vison", *DRY), "unknown split 'vison'. Did you mean 'vision'")
-    refused(typed("compare", "nope", "nothing", *DRY), "nope holds no evaluation")
+    refused(typed("compare", "nope", "nothing", *DRY), "nope is not there: give the folder of a run")
     refused(typed("play", "policy=exprt", *DRY), "Did you mean 'expert'?")
     refused(typed("sft", "algo=flow_sde", *DRY), "algo.name=ppo learns from rollouts")
     refused(typed("sft", "policy.device=nowhere", *DRY), "policy.device=nowhere is no device")

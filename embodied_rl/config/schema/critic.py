@@ -107,7 +107,7 @@ class CriticServeConfig:
     """Largest request in MiB."""
     pictures: int = at_least(1, 16)
     """Most pictures of a request."""
-    megapixels: float = at_least(0.01, 4.0)
+    megapixels: float = at_least(0.01, 4.0, at_most=1000)
     """Most pixels of a picture, in millions."""
     memory_mb: int = at_least(1, 512)
     """MiB that all requests hold together, with their pictures decoded; more are told to ask again (429)."""

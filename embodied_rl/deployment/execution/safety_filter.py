@@ -166,12 +166,6 @@ class SafetyFilter:
                 )
 
 
-def hold_command(limits: CommandLimits, command: Numbers) -> Numbers:
-    """Return what to want so that a robot holds still after `command` [A]: its positions, and no speed; float64 [A]."""
-    moves = np.array([entry.kind == "position" for entry in limits.entries])
-    return np.where(moves, command, 0.0)
-
-
 def measure_longest_ramp(limits: CommandLimits, period_s: float) -> float:
     """Return how long the longest ramp to rest takes, from top speed in any entry, in seconds."""
     return max(Limiter(entry, period_s).count_ramp_ticks() for entry in limits.entries) * period_s

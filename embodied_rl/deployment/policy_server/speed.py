@@ -25,6 +25,8 @@ CLIENTS = (1, 8)
 ROUNDS = 3
 WARM = 10
 """Questions before anything is measured."""
+ANSWER_S = 60.0
+"""Seconds that all questions before the measurement, and the last ones, may take."""
 FIRST = """
 import numpy as np, embodied_rl
 policy = embodied_rl.load_policy({policy!r})
@@ -77,8 +79,8 @@ def measure_serving(policy: str, seconds: float = 10.0) -> ServedSpeed:
     """
     before = os.getloadavg()[0]
     with _start_server(policy, "batch=8") as (_, url):
-        rates = [{count: asyncio.run(_count(url, count, seconds)) for count in CLIENTS} for _ in range(ROUNDS)]
-    with _start_server(policy, "batch=1") as (_, url), PolicyClient(url, deadline=60.0) as client:
+        rates = [{count: asyncio.run(count_answers(url, count, seconds)) for count in CLIENTS} for _ in range(ROUNDS)]
+    with _start_server(policy, "batch=1") as (_, url), PolicyClient(url, deadline=ANSWER_S) as client:
         assert client.spec is not None, "our server says what it expects"
         spec = client.spec
         alone = _time_alone(client, seconds)
@@ -91,8 +93,12 @@ def _start_server(policy: str, *options: str) -> AbstractContextManager[tuple[in
     return start_announced(["serve", policy, "port=0", *options], r"ws://[^;\s]+")
 
 
-async def _count(url: str, clients: int, seconds: float) -> float:
-    """Return how many answers a second clients get that ask again at once."""
+async def count_answers(url: str, clients: int, seconds: float) -> float:
+    """Return how many answers a second clients get that ask again at once.
+
+    Raises:
+        RunFailed: a client is refused or cut off, or `ANSWER_S` more than `seconds` were not enough.
+    """
     from websockets.asyncio.client import connect
 
     from embodied_rl.deployment.policy_server.wire import pack, unpack
@@ -112,11 +118,17 @@ async def _count(url: str, clients: int, seconds: float) -> float:
             return done
 
     ready = asyncio.Barrier(clients + 1)
-    tasks = [asyncio.create_task(go_on(seed, ready)) for seed in range(clients)]
-    await ready.wait()
-    began = time.perf_counter()
-    until = began + seconds
-    total = sum(await asyncio.gather(*tasks)) + WARM * clients
+    try:
+        async with asyncio.timeout(seconds + ANSWER_S), asyncio.TaskGroup() as group:  # one that fails ends the others
+            tasks = [group.create_task(go_on(seed, ready)) for seed in range(clients)]
+            await ready.wait()
+            began = time.perf_counter()
+            until = began + seconds
+    except TimeoutError:
+        raise RunFailed(f"{url} did not answer {clients} clients within {seconds + ANSWER_S:g} s") from None
+    except ExceptionGroup as failed:
+        raise RunFailed(f"{url}: {failed.exceptions[0]}") from failed
+    total = sum(task.result() for task in tasks) + WARM * clients
     return total / (time.perf_counter() - began)
 
 

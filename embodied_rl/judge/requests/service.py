@@ -100,7 +100,7 @@ class ScoreService:
                     left = until - time.monotonic()
                     if left <= 0 or self._loop.is_closed():
                         return
-                    self._changed.wait(left)
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def abandon(self, tickets: Sequence[Ticket]) -> None:
         """Settle tickets that nobody waits for any more: those without an answer get the reason "late"."""

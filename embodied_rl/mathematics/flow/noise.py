@@ -115,8 +115,3 @@ def draw_normal(keys: Keys, stream: NoiseStream, shape: tuple[int, ...]) -> Tens
     """Draw standard normals, float32 [n, *shape], on the host."""
     words = draw_words(keys, {stream: int(np.prod(shape))})[stream]
     return as_normal(words).reshape(len(words), *shape)
-
-
-def draw_choice(keys: Keys, stream: NoiseStream, weights: Tensor) -> Tensor:
-    """Draw indices, int64 [n] in [0, K), in proportion to `weights` [K]."""
-    return as_choice(draw_words(keys, {stream: 1})[stream][:, 0], weights)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.limiter import Correction
 from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, EntryLimits
-from embodied_rl.deployment.execution.safety_filter import SafetyFilter, hold_command, measure_longest_ramp
+from embodied_rl.deployment.execution.safety_filter import SafetyFilter, measure_longest_ramp
 from embodied_rl.interfaces.errors import UserError
 
 PERIOD = 0.01
@@ -265,10 +265,6 @@ def test_two_filters_command_equal_bits():
     inputs = rng.uniform(-3, 3, (500, 2))
     one, two = start(JOINT, DRIVE), start(JOINT, DRIVE)
     assert all((one.step(w, w / 9).command == two.step(w.copy(), w / 9).command).all() for w in inputs)
-
-
-def test_holding_keeps_positions_and_no_speed():
-    assert hold_command(CommandLimits((JOINT, DRIVE)), np.array([0.3, 0.2])).tolist() == [0.3, 0.0]
 
 
 @pytest.mark.parametrize(

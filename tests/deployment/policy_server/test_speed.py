@@ -1,8 +1,13 @@
 """The measurement of a served policy runs and adds up."""
 
+import asyncio
+import re
+import socket
+
 import pytest
 
-from embodied_rl.deployment.policy_server.speed import CLIENTS, measure_serving
+from embodied_rl.deployment.policy_server.speed import CLIENTS, count_answers, measure_serving
+from embodied_rl.runtime.processes.handle import RunFailed
 
 
 @pytest.mark.process
@@ -12,3 +17,11 @@ def test_a_served_policy_is_measured() -> None:
     assert found.alone_ms >= found.infer_ms > 0 and found.overhead_ms > 0
     assert found.first_s > 0 and found.first_cpu_s > 0.1, "Python started, and loaded a policy"
     assert "answers a second for one client" in found.describe()
+
+
+def test_a_server_that_ends_does_not_hold_up_the_measurement() -> None:
+    with socket.socket() as taken:  # bound and not listening: each connection is refused
+        taken.bind(("127.0.0.1", 0))
+        url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
+        with pytest.raises(RunFailed, match=re.escape(url)):
+            asyncio.run(asyncio.wait_for(count_answers(url, clients=2, seconds=1.0), 60))

@@ -9,7 +9,6 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import (
     NoiseStream,
     as_choice,
-    draw_choice,
     draw_normal,
     draw_uniform,
     draw_words,
@@ -77,7 +76,8 @@ def test_normals_are_standard_and_independent(make_keys):
 
 def test_choice_follows_its_weights(make_keys):
     """Frequencies within 4.5 standard errors; a weight of 0 is never drawn."""
-    drawn = draw_choice(make_keys(40_000, seed=1), NoiseStream.STEP, torch.tensor([0.0, 1.0, 3.0, 0.0]))
+    words = draw_words(make_keys(40_000, seed=1), {NoiseStream.STEP: 1})[NoiseStream.STEP][:, 0]
+    drawn = as_choice(words, torch.tensor([0.0, 1.0, 3.0, 0.0]))
     assert drawn.dtype == torch.int64
     assert set(drawn.tolist()) == {1, 2}
     assert abs(float((drawn == 2).float().mean()) - 0.75) < 4.5 * np.sqrt(0.75 * 0.25 / 40_000)
