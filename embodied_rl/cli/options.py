@@ -69,12 +69,19 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
         raise UserError("--resolve says how --cfg prints references: add --cfg job, or leave it out.")
     overrides = [text for text in rest if "=" in text or text.startswith("~")]
     words = [text for text in rest if text not in overrides]
+    overrides = [_expand_home(text) for text in overrides]
     folder, show = read_config_folder(typed.config_dir), typed.cfg == "job"  # which is printed resolved
     more = [] if typed.cfg is None or show else [f"--cfg={typed.cfg}", *(["--resolve"] if typed.resolve else [])]
     hydra = [*(typed.hydra or []), *more]
     return Options(
         (*overrides, *_words(command, words, overrides)), typed.dry_run, show, typed.multirun, folder, tuple(hydra)
     )
+
+
+def _expand_home(override: str) -> str:
+    """Return `key=~/path` with the home folder's path: a shell leaves it as it is, and a folder called ~ was made."""
+    key, equals, value = override.partition("=")
+    return f"{key}={Path(value).expanduser()}" if equals and value.startswith("~/") else override
 
 
 def read_config_folder(text: str | None) -> Path | None:

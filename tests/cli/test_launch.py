@@ -26,6 +26,13 @@ def received(monkeypatch: pytest.MonkeyPatch) -> list:
     return calls
 
 
+def test_a_path_may_begin_at_home(run, received, tmp_path, monkeypatch) -> None:
+    """A shell leaves `key=~/path` as it was typed."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert run("train", "experiment=toy_run", "run.root=~/runs")[0] == 0
+    assert received[0].run.root == f"{tmp_path}/runs"
+
+
 def test_the_body_gets_a_frozen_configuration(run, received) -> None:
     assert run("train", "experiment=toy_run", "seed=7", "algo.lr=1e-4")[0] == 0
     (config,) = received
