@@ -11,6 +11,7 @@ import httpx2
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, ScorerError
+from embodied_rl.runs.untrusted_files import make_printable
 
 CONNECT_TIMEOUT = 4.0
 """Seconds in which a server must accept a connection, of which a second one is tried."""
@@ -165,8 +166,8 @@ def _read_key(variable: str) -> str | None:
 
 
 def shorten(text: bytes) -> str:
-    """Return the beginning of a server's answer, in one line."""
-    said = " ".join(text.decode("utf-8", "replace").split())
+    """Return the beginning of a server's answer, in one line, without what a terminal would act on."""
+    said = make_printable(" ".join(text.decode("utf-8", "replace").split()))
     return said if len(said) <= 200 else f"{said[:200]} …"
 
 
