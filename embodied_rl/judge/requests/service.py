@@ -92,7 +92,10 @@ class ScoreService:
         return tickets
 
     def wait(self, tickets: Sequence[Ticket], seconds: float) -> None:
-        """Wait until all tickets are answered, at most for so many seconds, or until the service's thread has ended."""
+        """Wait until all tickets are answered, or the service's thread has ended; at most for so many seconds.
+
+        These may be infinite.
+        """
         until = time.monotonic() + seconds
         with self._changed:
             for ticket in tickets:
@@ -100,7 +103,7 @@ class ScoreService:
                     left = until - time.monotonic()
                     if left <= 0 or self._loop.is_closed():
                         return
-                    self._changed.wait(left)
+                    self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def abandon(self, tickets: Sequence[Ticket]) -> None:
         """Settle tickets that nobody waits for any more: those without an answer get the reason "late"."""

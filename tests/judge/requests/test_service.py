@@ -56,6 +56,17 @@ def test_submit_waits_for_nobody() -> None:
         assert all(ticket.score is not None and ticket.score.valid for ticket in tickets)
 
 
+@pytest.mark.parametrize("seconds", [float("inf"), 1e20])
+def test_one_may_wait_for_ever(seconds: float) -> None:
+    """Locks refuse such times."""
+    gate = threading.Event()
+    with serving(ToldScorer(gate=gate)) as service:
+        tickets = service.submit([request(7)], [0])
+        threading.Timer(0.2, gate.set).start()
+        service.wait(tickets, seconds)
+        assert tickets[0].score == read_code(request(7))
+
+
 def test_equal_requests_are_asked_once_in_flight_and_later() -> None:
     gate, scorer = threading.Event(), None
     scorer = ToldScorer(gate=gate)
