@@ -190,10 +190,8 @@ def _read_seconds(header: str | None) -> float | None:
 
 
 def list_ids(answer: Mapping[str, Any]) -> list[str]:
-    """Return the names of the models in the answer to GET models."""
+    """Return the names of the models in the answer to GET models; without those that cannot be printed in a line."""
     listed = answer.get("data")
-    return [
-        str(entry["id"])
-        for entry in (listed if isinstance(listed, list) else [])
-        if isinstance(entry, Mapping) and "id" in entry
-    ]
+    entries = [entry for entry in (listed if isinstance(listed, list) else []) if isinstance(entry, Mapping)]
+    names = [str(entry["id"]) for entry in entries if "id" in entry]
+    return [name for name in names if name.isprintable()]
