@@ -16,6 +16,7 @@ from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
 
 if TYPE_CHECKING:
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+    from embodied_rl.datasets.lerobot.info import Feature
 
 FRAMES = 16
 """Frames of an episode that are judged, spread evenly, with the first and the last."""
@@ -47,10 +48,10 @@ def check_dataset(folder: str) -> SimulatorSpec:
         if not dataset.episodes or not any(text.strip() for text in dataset.tasks):
             raise UserError(f"dataset={folder} has no episodes, or no task in words.")
         sizes = {name: features[key].held for name, key in dataset.cameras.items()}
-        states, actions = (int(np.prod(features[key].shape)) if key in features else 0 for key in (_STATE, _ACTION))
+        actions = int(np.prod(features[_ACTION].shape)) if _ACTION in features else 0
         return SimulatorSpec(
             cameras=tuple(Camera(name, size[0], size[1]) for name, size in sizes.items()),
-            state_names=tuple(f"state {number}" for number in range(states)),
+            state_names=_read_names(features[_STATE]) if _STATE in features else (),
             action_names=tuple(f"action {number}" for number in range(actions)),
             action_low=(-1.0,) * actions,
             action_high=(1.0,) * actions,
@@ -59,6 +60,15 @@ def check_dataset(folder: str) -> SimulatorSpec:
             tasks=tuple(Task(text, text) for text in dict.fromkeys(dataset.tasks)),
             words=tuple(sorted({word for text in dataset.tasks for word in text.lower().split()})),
         )
+
+
+def _read_names(feature: "Feature") -> tuple[str, ...]:
+    """Return the names of a feature's entries; numbers where the dataset has no list of as many."""
+    count, told = int(np.prod(feature.shape)), feature.names
+    names = {name for name in told if isinstance(name, str)} if isinstance(told, list) else set[str]()
+    if isinstance(told, list) and len(told) == len(names) == count:
+        return tuple(told)
+    return tuple(f"state {number}" for number in range(count))
 
 
 def read_dataset(folder: str, episodes: int, seed: int) -> list[JudgedEpisode]:

@@ -95,7 +95,10 @@ class Score:
         return Score(math.nan, None, 0.0, reason, detail)
 
     def checked(self, kind: ScoreKind) -> "Score":
-        """Return this score; or, if its value lies outside of the range of `kind`, an invalid one that says so."""
+        """Return this score; or, if a number lies outside of its range for `kind`, an invalid one that says so.
+
+        Numbers may be those of NumPy, of any width; they are Python's afterwards, as a log needs them.
+        """
         low, high = RANGES[kind]
         if not self.valid:
             return self
@@ -103,7 +106,10 @@ class Score:
             return self._leave_range(f"{self.value} is not within {low:g} … {high:g}")
         if self.done is not None and not 0 <= self.done <= 1:
             return self._leave_range(f"done is {self.done}, which is no probability")
-        return self
+        if not 0 <= self.confidence <= 1:
+            return self._leave_range(f"its confidence is {self.confidence}, which is not within 0 … 1")
+        done = None if self.done is None else float(self.done)
+        return replace(self, value=float(self.value), done=done, confidence=float(self.confidence))
 
     def _leave_range(self, detail: str) -> "Score":
         return replace(Score.invalid("range", detail), tokens=self.tokens)
@@ -140,6 +146,9 @@ class ScorerTraits:
         frames: frames that a request shows, at most.
         span: which ones.
         counts_tokens: whether answers say `Score.tokens`, as those of a server that is paid by tokens should.
+
+    Raises:
+        ValueError: a call could have no request, or a request no frame.
     """
 
     kinds: tuple[ScoreKind, ...]
@@ -152,6 +161,10 @@ class ScorerTraits:
     frames: int = 1
     span: Span = "latest"
     counts_tokens: bool = False
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or self.frames < 1:
+            raise ValueError(f"a scorer's traits: batch={self.batch} and frames={self.frames} must be at least 1")
 
 
 class Scorer(Protocol):

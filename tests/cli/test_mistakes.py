@@ -53,6 +53,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
             "cannot be divided evenly over plan.ranks × plan.slices = 2",
         ),
         ([*TOY, "plan.start_timeout=0"], "plan.start_timeout must be at least 1.0, not 0"),
+        ([*TOY, "reward=oracle", "reward.weight=inf"], "reward.weight must be at most 1000000.0, not inf"),
         ([*TOY, "plan.call_timeout=inf"], "plan.call_timeout must be at most 86400 seconds, a day, not inf"),
         ([*TOY, "plan=split", "plan.workers=3"], "cannot be divided evenly over plan.ranks × plan.workers"),
         ([*TOY, "policy.checkpoint=nowhere.safetensors"], "policy.checkpoint: nowhere.safetensors is not there"),

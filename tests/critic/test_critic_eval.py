@@ -132,6 +132,14 @@ def test_frames_of_a_dataset(tmp_path: Path) -> None:
     assert [e.goals[0].instruction for e in read_dataset(folder, 3, 1)] == [e.goals[0].instruction for e in shown]
 
 
+@pytest.mark.parametrize("names", [["x", "y", "gripper"], None, {"motors": ["x", "y", "z"]}, ["x", "y"], ["x", "x", 3]])
+def test_a_dataset_names_its_state_so_that_a_critic_of_the_same_robot_fits(tmp_path: Path, names: Any) -> None:
+    features = {**making_datasets.PNG, "observation.state": Feature("float32", (3,), names)}
+    folder = str(making_datasets.made(tmp_path / "shown", 2, features))
+    known = ("x", "y", "gripper") if names == ["x", "y", "gripper"] else ("state 0", "state 1", "state 2")
+    assert check_dataset(folder).state_names == known
+
+
 def test_a_dataset_that_says_what_failed(tmp_path: Path) -> None:
     from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 

@@ -227,7 +227,7 @@ class RewardNode:
     """Fade the scorer out when its own opinion rises while true success falls; mode=terminal: warn."""
     probes: ProbesNode = field(default_factory=ProbesNode)
     """Questions that test the scorer."""
-    weight: float = at_least(0.0, 0.5)
+    weight: float = at_least(0.0, 0.5, at_most=1e6)
     """The potential is so many times the score; shaping by a potential does not change which policy is optimal. With
     mode=rises, what a rise by 1 pays."""
     every: int = at_least(1, 1)

@@ -21,6 +21,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.prompts.prompt import list_prompts, load_prompt
+from embodied_rl.judge.scorers.remedies import explain_failure
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 
 ALONE = 5
@@ -93,7 +94,7 @@ async def probe_server(
         tell("latency", f"{np.median(alone):.3f} s alone, {max(alone):.3f} s at most")
         loads = await _raise_load(scorer, pictures, limits, tell)
     except ScorerError as error:
-        raise UserError(explain_failure(config, error)) from None
+        raise UserError(explain_failure(config.url, config.key_variable, error)) from None
     finally:
         await watch.aclose()
     useful = choose_load(loads)
@@ -116,22 +117,6 @@ def choose_load(loads: Sequence[LoadResult]) -> LoadResult:
         raise UserError(f"the server fails even with one request at a time: {loads[0].failure}.")
     best = max(load.rate for load in whole)
     return next(load for load in whole if load.rate * RISE >= best)
-
-
-def explain_failure(config: VlmConfig, error: ScorerError) -> str:
-    """Return one line: what went wrong, and the remedy."""
-    remedies = {
-        "failed": "Does the server run, and does reward.url end with /v1?",
-        "timeout": "Is the server still loading its model? Otherwise give a longer reward.timeout.",
-        "busy": "Others use the server as well: try later, or with a lower reward.in_flight.",
-        "refused": "Does the model take pictures? It must be one for images and text.",
-    }
-    said = str(error).rstrip(".")
-    told = any(word in said for word in ("reward.model", "environment variable", "It has:", "no model"))
-    remedy = remedies.get(error.reason, "") if not told else ""
-    if "environment variable" in said:
-        remedy = f"Set {config.key_variable} to a key that the server knows, or name another reward.key_variable."
-    return f"reward.url={config.url}: {said}. {remedy}".rstrip()
 
 
 # -- what it can do ---------------------------------------------------------------------------------------------------
@@ -160,25 +145,16 @@ async def _check(config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: P
         await asyncio.wait_for(scorer.check(), limits.timeout)
     except TimeoutError:
         raise ScorerError("timeout", f"no answer within {limits.timeout:g} s") from None
-    except UserError as error:
+    except UserError:
         if (models := watch.models) and config.model in (None, *models):
             tell("models", ", ".join(models))
-        said = str(error).removeprefix(f"reward.url={config.url}: ")
-        raise UserError(explain_failure(config, ScorerError(_guess_reason(said), said))) from None
+        raise
     tell("models", ", ".join(watch.models) or "not listed")
     tell("pictures", "accepted")
     tokens = watch.tokens
     told = "none: scores are read from text, which is coarser" if tokens is None else f"{len(tokens)} a token"
     tell("log-probs", told)
     return watch.models[0] if len(watch.models) == 1 else None
-
-
-def _guess_reason(said: str) -> Any:
-    if "cannot be reached" in said or "no JSON" in said or "answers 5" in said or "answers 404" in said:
-        return "failed"
-    if "answers 429" in said:
-        return "busy"
-    return "timeout" if "in time" in said else "unreadable" if "cannot read" in said else "refused"
 
 
 async def _compare_prompts(

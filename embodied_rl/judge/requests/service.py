@@ -92,7 +92,10 @@ class ScoreService:
         return tickets
 
     def wait(self, tickets: Sequence[Ticket], seconds: float) -> None:
-        """Wait until all tickets are answered, at most for so many seconds, or until the service's thread has ended."""
+        """Wait until all tickets are answered, or the service's thread has ended; at most for so many seconds.
+
+        These may be infinite.
+        """
         until = time.monotonic() + seconds
         with self._changed:
             for ticket in tickets:

@@ -124,7 +124,10 @@ async def check_scorer(scorer: Scorer, timeout: float) -> None:
     try:
         await asyncio.wait_for(scorer.check(), timeout)
     except TimeoutError:
-        raise UserError(f"the scorer did not answer within reward.timeout={timeout:g} s.") from None
+        raise UserError(
+            f"the scorer did not answer within reward.timeout={timeout:g} s. Is its server still loading its model? "
+            "Otherwise give a longer reward.timeout."
+        ) from None
     finally:
         await scorer.close()
 

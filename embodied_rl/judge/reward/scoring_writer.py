@@ -1,6 +1,7 @@
 """A writer of a collector that asks a scorer about each observation, and settles what it said at the rollout's end."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -74,6 +75,7 @@ class ScoringWriter(Writer):
         self._at_once = options.reward.mode == "sync" or options.reward.at_once
         self._service: ScoreService | None = None
         self._figures: dict[str, float] = {}
+        self._useless = ""
         self._told_cost = CostMeter().state()
 
     def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
@@ -152,6 +154,7 @@ class ScoringWriter(Writer):
         ended = self._end_tickets(tickets)
         settled = self._settle(rollout)
         self._note(ended, probed)
+        self._useless = describe_useless(ended)
         self._strips.keep(ended, rollout)
         self._figures = count_tickets(ended, answered, waited, self._service.status) | dict(settled)
         self._figures |= dict(self._probes.count(probed)) | self._count_tokens()
@@ -220,8 +223,8 @@ class ScoringWriter(Writer):
         return self._figures
 
     def trouble(self) -> str:
-        """Return why the scorer is down; empty while it is not."""
-        return "" if self._service is None else self._service.cause
+        """Return why the scorer is down, or else why no score of the last rollout is valid; empty where neither is."""
+        return ("" if self._service is None else self._service.cause) or self._useless
 
     def state(self) -> dict[str, Array]:
         """Return what the mode remembers at the boundary, the first frames of running episodes, and what was spent."""
@@ -253,6 +256,13 @@ class ScoringWriter(Writer):
             self._service.close()
             self._log.close()
             self._strips.close()
+
+
+def describe_useless(tickets: Sequence[Ticket]) -> str:
+    """Return why most scores of a rollout are missing, if all are, and came in time; else an empty text."""
+    reasons = Counter(ticket.score.reason for ticket in tickets if ticket.score is not None)
+    (reason, _), *_ = reasons.most_common(1) or [("late", 0)]
+    return "" if reasons["ok"] or reason == "late" else f"no score was valid; most are '{reason}' in the log of scores"
 
 
 def choose_question(reward: RewardNode, traits: ScorerTraits) -> Question:

@@ -12,6 +12,8 @@ from embodied_rl.judge.scorers.http_json import shorten
 
 NUMBERED = "token_id:"
 """Tokens begin so where vLLM was started with --return-tokens-as-token-ids."""
+MOST_TOKENS = 2**53
+"""No server counts so many; sums and prices are floats, which hold whole numbers up to here."""
 
 
 def read_answer(
@@ -64,7 +66,7 @@ def _read_text(text: str, reading: Reading, order: Sequence[int]) -> Score | Non
 
 def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
     """Return an invalid score that says what came instead of an answer."""
-    said = repr(shorten(text.encode())) if isinstance(text, str) else "nothing"
+    said = repr(shorten(text.encode("utf-8", "replace"))) if isinstance(text, str) else "nothing"
     message = choice["message"]
     thought = message.get("reasoning_content") or message.get("reasoning")
     if not text and thought:
@@ -78,7 +80,7 @@ def read_usage(answer: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the tokens that a server read and wrote, as it counted them; None where it does not say."""
     usage = answer.get("usage")
     told = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
-    counts = [each for each in told if isinstance(each, int) and not isinstance(each, bool) and each >= 0]
+    counts = [each for each in told if type(each) is int and 0 <= each <= MOST_TOKENS]
     return (counts[0], counts[1]) if len(counts) == 2 else None
 
 

@@ -11,6 +11,7 @@ import httpx2
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, ScorerError
+from embodied_rl.runs.untrusted_files import make_printable
 
 CONNECT_TIMEOUT = 4.0
 """Seconds in which a server must accept a connection, of which a second one is tried."""
@@ -37,11 +38,14 @@ class JsonServer:
         url: what all paths begin with.
         key_variable: environment variable that holds the server's key, if it wants one; None sends no key.
         transport: instead of the network, for tests.
+
+    Raises:
+        UserError: the key cannot be sent.
     """
 
     def __init__(self, url: str, key_variable: str | None, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self._key_variable = key_variable
-        key = os.environ.get(key_variable) if key_variable else None
+        key = _read_key(key_variable) if key_variable else None
         self._make_client = partial(
             httpx2.AsyncClient,
             base_url=url.rstrip("/") + "/",
@@ -124,20 +128,46 @@ class JsonServer:
 
 
 def check_url(url: str | None, example: str) -> None:
-    """Check that an address was given.
+    """Check that an address was given, which is written into logs and therefore holds no secret.
 
     Raises:
-        UserError: it is missing, or no address.
+        UserError: it is missing, no address, or more than one; what may be secret is not repeated.
     """
     if url is None:
         raise UserError(f"reward.url is missing: the server's address, such as reward.url={example}.")
     if not url.startswith(("http://", "https://")):
         raise UserError(f"reward.url={url}: an address begins with http:// or https://.")
+    if set("@?#") & set(url):
+        raise UserError(
+            f"reward.url must be an address alone, such as {example}: leave out what has '@', '?' or '#', for logs "
+            "hold the address. A key comes from the environment variable that reward.key_variable names."
+        )
+    try:
+        read = httpx2.URL(url)
+    except httpx2.InvalidURL as error:
+        raise UserError(f"reward.url={url}: {error}. An address looks like {example}.") from None
+    if not read.host or not 0 < (read.port or 80) < 65536:
+        raise UserError(f"reward.url={url}: the host or its port is wrong. An address looks like {example}.")
+
+
+def _read_key(variable: str) -> str | None:
+    """Return the key that an environment variable holds; None for an empty one, or none.
+
+    Raises:
+        UserError: no header of HTTP may hold it. Libraries would say so, and repeat it.
+    """
+    key = os.environ.get(variable) or None
+    if key is not None and not all("!" <= letter <= "~" for letter in key):
+        raise UserError(
+            f"reward.key_variable={variable}: the environment variable holds a key with a space, a line break or a "
+            "letter beyond ASCII, which cannot be sent. Set it to the key alone."
+        )
+    return key
 
 
 def shorten(text: bytes) -> str:
-    """Return the beginning of a server's answer, in one line."""
-    said = " ".join(text.decode("utf-8", "replace").split())
+    """Return the beginning of a server's answer, in one line, without what a terminal would act on."""
+    said = make_printable(" ".join(text.decode("utf-8", "replace").split()))
     return said if len(said) <= 200 else f"{said[:200]} …"
 
 
@@ -160,10 +190,8 @@ def _read_seconds(header: str | None) -> float | None:
 
 
 def list_ids(answer: Mapping[str, Any]) -> list[str]:
-    """Return the names of the models in the answer to GET models."""
+    """Return the names of the models in the answer to GET models; without those that cannot be printed in a line."""
     listed = answer.get("data")
-    return [
-        str(entry["id"])
-        for entry in (listed if isinstance(listed, list) else [])
-        if isinstance(entry, Mapping) and "id" in entry
-    ]
+    entries = [entry for entry in (listed if isinstance(listed, list) else []) if isinstance(entry, Mapping)]
+    names = [str(entry["id"]) for entry in entries if "id" in entry]
+    return [name for name in names if name.isprintable()]

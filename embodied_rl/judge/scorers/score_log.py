@@ -44,7 +44,7 @@ class ScoreLog:
     def __init__(self, file: Path, identity: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         self._lines: SimpleQueue[list[dict[str, Any]] | None] = SimpleQueue()
-        self._failure: OSError | None = None
+        self._failure: Exception | None = None
         self._thread = Thread(target=self._run, args=(file,), name="score log", daemon=True)
         self._thread.start()
         self.write([{"scorer": identity}])
@@ -54,9 +54,12 @@ class ScoreLog:
 
         Raises:
             UserError: earlier lines could not be written.
+            TypeError, ValueError: they hold what JSON does not: a scorer's mistake.
         """
-        if self._failure is not None:
+        if isinstance(self._failure, OSError):
             raise UserError(f"the log of scores cannot be written: {self._failure}")
+        if self._failure is not None:
+            raise self._failure
         self._lines.put(list(lines))
 
     def close(self) -> None:
@@ -70,7 +73,7 @@ class ScoreLog:
                 while (lines := self._lines.get()) is not None:
                     out.writelines(json.dumps(line, allow_nan=False) + "\n" for line in lines)
                     out.flush()
-        except OSError as error:
+        except (OSError, TypeError, ValueError) as error:
             self._failure = error
 
 

@@ -21,11 +21,14 @@ from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_u
 from embodied_rl.judge.scorers.chat_message import order_frames
 from embodied_rl.judge.scorers.http_json import AnsweredError, JsonServer, check_url, list_ids
 from embodied_rl.judge.scorers.pictures import Fit, PictureEncoder
+from embodied_rl.judge.scorers.remedies import explain_failure, is_about_probabilities
 
 WITHOUT_LIST = (404, 405, 500, 501)
 """Statuses with which servers answer that have no list of models; 500: `transformers serve` without a cache."""
 PICTURE_SIZE = 224
 """Pixels of the longer side of pictures, where neither prompt nor setting says otherwise."""
+LARGEST_PICTURE = 4096
+"""Pixels of it, at most."""
 
 
 @dataclass(frozen=True)
@@ -58,8 +61,10 @@ class VlmConfig:
 
     def __post_init__(self) -> None:
         check_url(self.url, "http://127.0.0.1:8000/v1")
-        if (self.picture_size is not None and self.picture_size < 1) or not 0 <= self.least_mass <= 1:
-            raise UserError("reward.picture_size must be at least 1, and reward.least_mass within 0 … 1.")
+        if self.picture_size is not None and not 1 <= self.picture_size <= LARGEST_PICTURE:
+            raise UserError(f"reward.picture_size={self.picture_size} must be within 1 … {LARGEST_PICTURE}.")
+        if not 0 <= self.least_mass <= 1:
+            raise UserError(f"reward.least_mass={self.least_mass} must be within 0 … 1.")
 
 
 class VlmScorer(Scorer):
@@ -105,20 +110,25 @@ class VlmScorer(Scorer):
         """Ask the server for its models, and once about a grey picture; note whether it counts tokens.
 
         Raises:
-            UserError: the server cannot be reached, lacks the model, or cannot answer about pictures.
+            UserError: the server cannot be reached, lacks the model, or cannot answer about pictures within the range.
         """
         try:
             await self.choose_model()
             asked = [make_grey_request(prompt, self._spec) for prompt in self._prompts]
             scores = [await self._ask(place, request) for place, request in enumerate(asked)]
         except ScorerError as error:
-            raise UserError(f"reward.url={self._config.url}: {error}") from None
+            raise UserError(explain_failure(self._config.url, self._config.key_variable, error)) from None
         self.traits = replace(self.traits, counts_tokens=all(score.tokens is not None for score in scores))
         for prompt, score in zip(self._prompts, scores, strict=True):
             if score.reason == "unreadable":
                 raise UserError(
                     f"reward.url={self._config.url}: {self._model} answered {score.detail}, which the prompt "
                     f"{prompt.name} cannot read. Try reward.prompt=progress_percent, or a prompt of your own."
+                )
+            if score.reason == "range":
+                raise UserError(
+                    f"reward.url={self._config.url}: what {self._model} answers to the prompt {prompt.name} leaves its "
+                    f"range: {score.detail}. Choose another reward.prompt; one of your own may need another scale."
                 )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
@@ -148,7 +158,7 @@ class VlmScorer(Scorer):
         try:
             answer = await self._post(prompt, messages, wants)
         except ScorerError as error:
-            if not wants or not _is_about_probabilities(error) or prompt.reading.needs_probabilities:
+            if not wants or not is_about_probabilities(error) or prompt.reading.needs_probabilities:
                 raise
             wants = self._tells_probabilities = False
             answer = await self._post(prompt, messages, wants)
@@ -214,7 +224,3 @@ class VlmScorer(Scorer):
 def _refuse(what: str, known: Sequence[str], said: str = "") -> ScorerError:
     listed = f" It has: {', '.join(known)}." if known else ""
     return ScorerError("refused", f"{what}{listed}{said}", permanent=True)
-
-
-def _is_about_probabilities(error: ScorerError) -> bool:
-    return error.reason == "refused" and "logprobs" in str(error)

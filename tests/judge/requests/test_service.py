@@ -1,7 +1,6 @@
 """The service never holds up who asks, never makes a score up, and says why one is missing."""
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable
@@ -58,13 +57,15 @@ def test_submit_waits_for_nobody() -> None:
         assert all(ticket.score is not None and ticket.score.valid for ticket in tickets)
 
 
-def test_a_wait_without_end_ends_with_the_answer() -> None:
+@pytest.mark.parametrize("seconds", [float("inf"), 1e20])
+def test_one_may_wait_for_ever(seconds: float) -> None:
+    """Locks refuse such times."""
     gate = threading.Event()
     with serving(ToldScorer(gate=gate)) as service:
         tickets = service.submit([request(7)], [0])
         threading.Timer(0.2, gate.set).start()
-        service.wait(tickets, math.inf)
-        assert tickets[0].score == Score(7 / 255)
+        service.wait(tickets, seconds)
+        assert tickets[0].score == read_code(request(7))
 
 
 def test_equal_requests_are_asked_once_in_flight_and_later() -> None:

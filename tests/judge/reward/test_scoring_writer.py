@@ -217,6 +217,19 @@ def test_scores_of_little_confidence_count_as_missing(writing: Callable[..., Sco
     assert not any(each["shaping"].any() for each in collect(collector, actor))
 
 
+def test_scores_that_say_nothing_are_told_with_their_reason(writing: Callable[..., ScoringWriter]) -> None:
+    """They came in time, so that nobody should look for what made them late."""
+    value = [7.0]
+    writer = writing(ToldScorer(lambda asked: Score(value[0]).checked(asked.kind), cacheable=False))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    assert writer.trouble() == ""
+    assert not any(each["shaping"].any() for each in collect(collector, actor, 1))
+    assert "no score was valid; most are 'range'" in writer.trouble() and writer.figures()["down"] == 0
+    value[0] = 0.7
+    collect(collector, actor, 1)
+    assert writer.trouble() == ""
+
+
 def test_a_budget_is_shared_by_the_collectors_and_survives_a_resume(writing: Callable[..., ScoringWriter]) -> None:
     assert [share_budget(11, 3, number) for number in range(3)] == [4, 4, 3]
     scorer = ToldScorer(cacheable=False)

@@ -1,5 +1,6 @@
 """The client reads what each server writes, and says what is wrong where it cannot."""
 
+import json
 import math
 from typing import Any
 
@@ -101,3 +102,9 @@ def test_likelihood_is_not_asked_for_in_text() -> None:
 
     with pytest.raises(ScorerError, match="logprobs"):
         ask(refuse, prompt="topreward")
+
+
+def test_half_a_letter_is_no_answer() -> None:
+    """JSON may hold half of a surrogate pair, which UTF-8 does not."""
+    score = ask(saying(content=json.dumps(make_transformers("\ud800")).encode()))
+    assert score.reason == "unreadable" and "'?'" in score.detail

@@ -7,7 +7,7 @@ import httpx2
 import pytest
 
 from embodied_rl.interfaces.scorer import ScorerError
-from embodied_rl.judge.scorers.http_json import JsonServer
+from embodied_rl.judge.scorers.http_json import JsonServer, shorten
 
 
 class Counting:
@@ -131,3 +131,7 @@ def test_an_error_without_words_is_named_by_its_kind() -> None:
     server = JsonServer("http://127.0.0.1:8000/v1", None, httpx2.MockTransport(answer))
     with pytest.raises(ScorerError, match="cannot be reached: ReadError"):
         asyncio.run(server.send("GET", "models"))
+
+
+def test_what_a_server_says_is_one_line_that_a_terminal_does_not_act_on() -> None:
+    assert shorten(b"\x1b[2Jno \r\n such\x07 \xe2\x80\xa8 model\xff") == "?[2Jno such? model\ufffd"

@@ -86,3 +86,12 @@ def test_a_log_that_cannot_be_written_says_so(tmp_path: Path) -> None:
         log = ScoreLog(tmp_path / "scores" / "0.jsonl", "told")
         log.close()
         log.write([LINE])
+
+
+@pytest.mark.parametrize("value", [math.nan, b"half"])
+def test_a_line_that_json_does_not_hold_is_a_mistake_that_shows(tmp_path: Path, value: object) -> None:
+    log = ScoreLog(tmp_path / "0.jsonl", "told")
+    log.write([LINE | {"detail": value}])
+    log.close()
+    with pytest.raises((TypeError, ValueError), match="JSON"):
+        log.write([LINE])

@@ -21,7 +21,7 @@ def test_servers_that_count(make: Any) -> None:
     "usage",
     [None, {}, [], {"prompt_tokens": 7}, {"prompt_tokens": 7, "completion_tokens": None}, {"total_tokens": 9},
      {"prompt_tokens": -1, "completion_tokens": 1}, {"prompt_tokens": True, "completion_tokens": 1},
-     {"prompt_tokens": "7", "completion_tokens": 1}],
+     {"prompt_tokens": "7", "completion_tokens": 1}, {"prompt_tokens": 10**400, "completion_tokens": 1}],
 )  # fmt: skip
 def test_what_is_no_count_is_unknown(usage: Any) -> None:
     assert read_usage({"usage": usage}) is None
