@@ -12,6 +12,7 @@ import embodied_rl
 from embodied_rl.assembly import build
 from embodied_rl.assembly.acting import load_deployed
 from embodied_rl.assembly.loaded import LoadedPolicy, hash_normalisation
+from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -156,6 +157,15 @@ def test_a_gpu_beyond_those_that_are_there_is_refused(monkeypatch: pytest.Monkey
 def test_a_seed_that_is_none_is_refused_before_anybody_acts(seed: Any) -> None:
     with pytest.raises(UserError, match="must be a whole number from 0"):
         embodied_rl.load_policy(ASSET, seed=seed)
+
+
+@pytest.mark.parametrize("steps", [0, -1, None, "x", [4], float("inf"), True, 2**70])
+def test_a_number_of_denoise_steps_that_cannot_be_is_refused(tmp_path: Path, steps: Any) -> None:
+    said, file = read_metadata(build.resolve_policy_file(ASSET)), tmp_path / "policy.safetensors"
+    network, embodiment = build.load_backbone(build.resolve_policy_file(ASSET))
+    save_backbone(file, network, embodiment, said.policy, said.config, extra={**said.extra, "denoise_steps": steps})
+    with pytest.raises(UserError, match=r"policy\.safetensors: denoise_steps=.* is no number of steps"):
+        embodied_rl.load_policy(file)
 
 
 def test_a_pickle_is_refused(tmp_path: Path) -> None:
