@@ -58,6 +58,8 @@ def find_policy_file(text: str) -> Path:
     """
     if is_address(text):
         raise UserError(f"policy={text}: `eval` alone asks a server. Give a run, a file or asset:<name>.")
+    if text in WORDS and not Path(text).exists():
+        raise UserError(f"policy={text}: here only a policy's file can act. Give a run, a file or asset:<name>.")
     near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
     if near and not Path(text).exists():
         raise UserError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
