@@ -1,5 +1,6 @@
 """embodied-rl: online reinforcement learning for vision-language-action policies."""
 
+from os import PathLike
 from typing import TYPE_CHECKING
 
 from embodied_rl.interfaces.version import __version__
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["__version__", "load_policy"]
 
 
-def load_policy(policy: str, *, seed: "int | None" = None, device: str = "cpu") -> "LoadedPolicy":
+def load_policy(policy: "str | PathLike[str]", *, seed: "int | None" = None, device: str = "cpu") -> "LoadedPolicy":
     """Load a policy to act with: read `.spec`, call `.act(observation)`.
 
     Args:
@@ -20,7 +21,8 @@ def load_policy(policy: str, *, seed: "int | None" = None, device: str = "cpu") 
         device: where the network computes: "cpu", "cuda" or "cuda:<number>".
 
     Raises:
-        UserError: there is no such policy, or its file is damaged or of a policy that is not installed.
+        UserError: there is no such policy, its file is damaged or of a policy that is not installed, or the seed or the
+            device is none.
     """
     from embodied_rl.assembly import loaded  # imports torch, which workers of simulators may lack
 

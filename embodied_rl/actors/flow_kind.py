@@ -15,6 +15,8 @@ from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 
 DENOISE_STEPS = 4
 """Where a policy file does not say."""
+MOST_DENOISE_STEPS = 1000
+"""That a policy file may say: many more than any policy takes, few enough to be computed."""
 
 
 class FlowKind:
@@ -41,8 +43,14 @@ class FlowKind:
         return place_actor(actor, node)
 
     def deploy(self, network: FlowBackbone, embodiment: Embodiment, said: Mapping[str, Any]) -> FlowActor:
-        """Make an actor with the plain flow and as many denoise steps as in training; see `ActorKind.deploy`."""
-        steps = int(said.get("denoise_steps", DENOISE_STEPS))
+        """Make an actor with the plain flow and as many denoise steps as in training; see `ActorKind.deploy`.
+
+        Raises:
+            UserError: the file says another number than can be.
+        """
+        steps = said.get("denoise_steps", DENOISE_STEPS)
+        if type(steps) is not int or not 1 <= steps <= MOST_DENOISE_STEPS:
+            raise UserError(f"denoise_steps={ascii(steps)[:40]} is no number of steps from 1 to {MOST_DENOISE_STEPS}.")
         return FlowActor(network, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
 
 

@@ -13,6 +13,7 @@ from embodied_rl.config.schema import CollectConfig, PlayConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator
+from embodied_rl.runs.untrusted_files import name_file
 from embodied_rl.runtime.processes.handle import GaveUp
 from embodied_rl.runtime.processes.local import InlineHandle
 
@@ -28,7 +29,9 @@ def load_deployed(text: str) -> Actor:
         CheckpointError: the checkpoint is missing, damaged, pickled, or made by a policy that is not installed.
     """
     path = build.resolve_policy_file(text)
-    return deploy_actor(*build.load_backbone(path), read_metadata(path).extra)
+    network, embodiment = build.load_backbone(path)
+    with name_file(path):
+        return deploy_actor(network, embodiment, read_metadata(path).extra)
 
 
 def check_acting(config: CollectConfig | PlayConfig) -> None:
@@ -55,6 +58,8 @@ def find_policy_file(text: str) -> Path:
     """
     if is_address(text):
         raise UserError(f"policy={text}: `eval` alone asks a server. Give a run, a file or asset:<name>.")
+    if text in WORDS and not Path(text).exists():
+        raise UserError(f"policy={text}: here only a policy's file can act. Give a run, a file or asset:<name>.")
     near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
     if near and not Path(text).exists():
         raise UserError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")

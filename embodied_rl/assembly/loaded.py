@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -18,7 +19,7 @@ from embodied_rl.assembly.acting import WORDS, load_deployed
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.given_observation import as_array, read_observation
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 
 HASHED = (
@@ -80,11 +81,7 @@ class LoadedPolicy:
             UserError: the observation or the prefix does not fit; the message says what does.
         """
         seen, single = read_observation(observation, self.spec)
-        given = None if prefix is None else np.asarray(prefix, np.float32)
-        if single:
-            given = None if given is None else given[None]
-            committed = None if committed is None else np.array([committed])
-        counts = None if committed is None else np.asarray(committed, np.int64)
+        given, counts = _read_plan(prefix, committed, single)
         actions = self.actor.infer(seen, self._draw_keys(len(seen)), given, counts, whole=whole, strategy=strategy)
         return actions[0] if single else actions
 
@@ -99,14 +96,39 @@ class LoadedPolicy:
         return NoiseKeys(self._seed, np.arange(rows, dtype=np.int64), np.full(rows, self._calls - 1, np.int64))
 
 
-def load_policy(policy: str, *, seed: int | None = None, device: str = "cpu") -> LoadedPolicy:
+def _read_plan(prefix: Any, committed: Any, single: bool) -> tuple[NDArray[np.float32] | None, NDArray[Any] | None]:
+    """Return a prefix [n, p, A] and how many of its actions are committed [n]; the actor checks both against itself."""
+    if prefix is None:
+        if committed is not None:
+            raise UserError("committed says how many actions of a prefix are: give the prefix, too.")
+        return None, None
+    given, counts = as_array(prefix, "prefix"), None if committed is None else as_array(committed, "committed")
+    if given.dtype.kind not in "fiu":
+        raise UserError(f"prefix is {given.dtype}: it holds actions, numbers in the robot's units.")
+    if counts is not None and counts.dtype.kind not in "iu":
+        raise UserError(f"committed is {ascii(committed)[:40]}: it is a whole number, or one for each row.")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which is refused
+        given = given.astype(np.float32)
+    return (given[None], None if counts is None else counts[None]) if single else (given, counts)
+
+
+def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, device: str = "cpu") -> LoadedPolicy:
     """Load a policy to act with; see `embodied_rl.load_policy`."""
+    policy = os.fspath(policy)
     if policy in WORDS or "://" in policy:
         remedy = "embodied_rl.deployment.policy_server.client.PolicyClient asks a server" if "://" in policy else ""
         raise UserError(f"{policy!r} is no file of a policy. Give a run, a file or asset:<name>. {remedy}".rstrip())
-    if device != "cpu" and not (device.startswith("cuda") and torch.cuda.is_available()):
-        raise UserError(f"device={device} is not there; device='cpu' is.")
+    if device not in (there := _list_devices()):
+        raise UserError(f"device={device} is not there; {', '.join(f'device={name!r}' for name in there)} is.")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64):
+        raise UserError(f"seed={ascii(seed)[:40]} must be a whole number from 0 to 2**64 - 1, or None.")
     return LoadedPolicy(load_deployed(policy).to(device), read_metadata(build.resolve_policy_file(policy)), seed)
+
+
+def _list_devices() -> list[str]:
+    if not torch.cuda.is_available():
+        return ["cpu"]
+    return ["cpu", "cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
 
 
 def describe_actor(actor: Actor, control_hz: float | None) -> PolicyDescription:

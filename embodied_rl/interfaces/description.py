@@ -77,7 +77,7 @@ class PolicyDescription:
                 given[name] = int(given[name])
             given["control_hz"] = None if given["control_hz"] is None else float(given["control_hz"])
             return PolicyDescription(**given)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
             raise UserError(f"What is said of the policy is incomplete: {type(error).__name__}: {error}.") from None
 
     def check_body(self, body: Body, words: Sequence[str] = ()) -> None:

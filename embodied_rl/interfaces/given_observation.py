@@ -14,6 +14,8 @@ from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, UNITS, Pol
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 
+_LAYOUT = ("C", "W")
+"""Of arrays that are handed on: torch takes none that runs backwards, as mirrored pictures do, or is read-only."""
 _HELP = "It says what to do, such as 'pick up the red cube'."
 
 
@@ -37,8 +39,9 @@ def read_observation(given: Mapping[str, Any], wanted: PolicyDescription) -> tup
         raise UserError(f"The observation has {unknown[0]!r}, which the policy does not take: {_list(wanted.keys)}.")
     if missing := [key for key in wanted.keys if key not in plain]:
         raise UserError(f"The observation lacks {missing[0]!r}: the policy takes {_list(wanted.keys)}.")
-    if plain.get(UNITS, wanted.state_units) != wanted.state_units:
-        raise UserError(f"The state is in {plain[UNITS]!r}: convert it, the policy takes {wanted.state_units}.")
+    units = plain.get(UNITS, wanted.state_units)
+    if not isinstance(units, str) or units != wanted.state_units:
+        raise UserError(f"The state is in {ascii(units)[:40]}: convert it, the policy takes {wanted.state_units}.")
     state, single = _read_state(plain[STATE], wanted.state_names)
     prompts = _read_prompts(plain[PROMPT], len(state), single, wanted)
     images = {
@@ -55,27 +58,38 @@ def _flatten(given: Mapping[str, Any]) -> dict[str, Any]:
     inner: Any = plain.pop(IMAGES.rstrip("/"), {})
     if not isinstance(inner, Mapping):
         raise UserError("images is a mapping of cameras, uint8 [height, width, 3] each.")
-    cameras = cast(Mapping[str, Any], inner)
-    return plain | {f"{IMAGES}{name}": image for name, image in cameras.items()}
+    cameras = {f"{IMAGES}{name}": image for name, image in cast(Mapping[str, Any], inner).items()}
+    if twice := [name for name in cameras if name in plain]:
+        raise UserError(f"The observation has {twice[0]!r} twice, once within images: leave one out.")
+    return plain | cameras
 
 
 def _read_state(given: Any, names: tuple[str, ...]) -> tuple[NDArray[np.float32], bool]:
     """Return the state [n, S], and whether it had no axis of rows."""
     if isinstance(given, Mapping):
-        entries = cast(Mapping[str, Any], given)
-        if sorted(map(str, entries)) != sorted(names):
-            raise UserError(f"state has the entries {_list(map(str, entries))}; the policy takes {_list(names)}.")
-        given = np.stack([np.asarray(entries[name]) for name in names], axis=-1)
-    state: NDArray[Any] = np.asarray(given)
+        given = _join_state(cast(Mapping[str, Any], given), names)
+    state = as_array(given, STATE)
     if state.dtype.kind not in "fiu" or state.ndim not in (1, 2) or state.shape[-1] != len(names) or not state.size:
         found = f"{state.dtype} {list(state.shape)}"
         raise UserError(f"state is {found}; the policy takes {len(names)} numbers: {_list(names)}; or rows of them.")
-    if not np.isfinite(state).all():
-        bad = names[int(np.argwhere(~np.isfinite(state))[0][-1])]
-        raise UserError(f"state has NaN or infinity in {bad!r}: wait for a measurement.")
     single = state.ndim == 1
-    rows: NDArray[np.float32] = np.ascontiguousarray(state, np.float32)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity
+        rows: NDArray[np.float32] = np.require(state, np.float32, _LAYOUT)
+    if not np.isfinite(rows).all():
+        bad = names[int(np.argwhere(~np.isfinite(rows))[0][-1])]
+        raise UserError(f"state has NaN or infinity in {bad!r}: wait for a measurement.")
     return (rows[None] if single else rows), single
+
+
+def _join_state(entries: Mapping[str, Any], names: tuple[str, ...]) -> NDArray[Any]:
+    if set(entries) != set(names):
+        raise UserError(f"state has the entries {_list(map(str, entries))}; the policy takes {_list(names)}.")
+    parts = {name: as_array(entries[name], f"state {name!r}") for name in names}
+    for name, part in parts.items():
+        if part.dtype.kind not in "fiu" or part.shape != parts[names[0]].shape:
+            found = f"{part.dtype} {list(part.shape)}"
+            raise UserError(f"state {name!r} is {found}; each entry is a number, or as many as there are rows.")
+    return np.stack(list(parts.values()), axis=-1)
 
 
 def _read_prompts(given: Any, rows: int, single: bool, wanted: PolicyDescription) -> tuple[str, ...]:
@@ -102,13 +116,26 @@ def _list_texts(given: Any) -> list[str] | None:
 
 
 def _read_image(given: Any, name: str, size: tuple[int, int], rows: int, single: bool) -> NDArray[np.uint8]:
-    image: NDArray[Any] = np.asarray(given)
+    image = as_array(given, f"{IMAGES}{name}")
     shape = (*size, 3) if single else (rows, *size, 3)
     if image.dtype != np.uint8:
         raise UserError(f"{IMAGES}{name} is {image.dtype}: the policy takes uint8, 0 … 255. Convert it.")
     if image.shape != shape:
         raise UserError(f"{IMAGES}{name} is {list(image.shape)}; the policy takes {list(shape)}, RGB. Resize it.")
-    return image[None] if single else image
+    laid = np.require(image, np.uint8, _LAYOUT)
+    return laid[None] if single else laid
+
+
+def as_array(given: Any, name: str) -> NDArray[Any]:
+    """Return what somebody hands over as an array.
+
+    Raises:
+        UserError: it is none, such as lists of several lengths, or a tensor on a GPU.
+    """
+    try:
+        return np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{name} is no array: {' '.join(str(error).split())[:200]}") from None
 
 
 def _list(names: Iterable[str]) -> str:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import embodied_rl
+from embodied_rl.assembly import build
 from embodied_rl.assembly.acting import load_deployed
 from embodied_rl.assembly.loaded import LoadedPolicy, hash_normalisation
+from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -84,6 +86,32 @@ def test_what_is_committed_comes_back(policy: LoadedPolicy) -> None:
         policy.act(observe(), prefix=np.zeros((2, 3)))
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"prefix": np.zeros((2, 4)), "committed": 1.7}, "committed is 1.7: it is a whole number"),
+        ({"prefix": np.zeros((2, 4)), "committed": True}, "committed is True"),
+        ({"prefix": np.zeros((2, 4)), "committed": "2"}, "committed is '2'"),
+        ({"prefix": np.zeros((2, 4)), "committed": 2**70}, "committed is 1180"),
+        ({"committed": 2}, "give the prefix, too"),
+        ({"prefix": "plan"}, "prefix is <U4"),
+        ({"prefix": np.zeros((2, 4), complex)}, "prefix is complex128"),
+        ({"prefix": [[0.0], [0.0, 0.0]]}, "prefix is no array"),
+        ({"prefix": np.full((2, 4), 1e300)}, "prefix holds numbers that are none"),
+    ],
+)
+def test_a_prefix_that_is_none_is_refused_in_words(policy: LoadedPolicy, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        policy.act(observe(), strategy="replacement", **given)
+
+
+def test_pictures_as_cameras_give_them_have_the_same_answers(policy: LoadedPolicy) -> None:
+    plain = observe()
+    swapped = np.ascontiguousarray(plain["images/front"][:, ::-1, ::-1])  # mirrored, and BGR
+    swapped.flags.writeable = False
+    assert (policy.act(plain | {"images/front": swapped[:, ::-1, ::-1]}) == policy.act(plain)).all()
+
+
 def test_what_does_not_fit_is_refused_before_the_network_runs(
     policy: LoadedPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -92,6 +120,11 @@ def test_what_does_not_fit_is_refused_before_the_network_runs(
         policy.act(observe() | {"images/front": np.zeros((32, 32, 3), np.uint8)})
     with pytest.raises(UserError, match="does not know the word 'dance'"):
         policy.act(observe() | {"prompt": "dance"})
+
+
+def test_a_path_names_a_policy_as_its_text_does(policy: LoadedPolicy) -> None:
+    file = build.resolve_policy_file(ASSET)
+    assert (embodied_rl.load_policy(Path(file)).act(observe()) == policy.act(observe())).all()
 
 
 @pytest.mark.parametrize(
@@ -111,6 +144,28 @@ def test_what_is_no_policy_is_refused(text: str, said: str) -> None:
 def test_a_device_that_is_not_there_is_refused() -> None:
     with pytest.raises(UserError, match="device=tpu is not there"):
         embodied_rl.load_policy(ASSET, device="tpu")
+
+
+def test_a_gpu_beyond_those_that_are_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(UserError, match="device=cuda:1 is not there; device='cpu', device='cuda', device='cuda:0' is"):
+        embodied_rl.load_policy(ASSET, device="cuda:1")
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "3", True])
+def test_a_seed_that_is_none_is_refused_before_anybody_acts(seed: Any) -> None:
+    with pytest.raises(UserError, match="must be a whole number from 0"):
+        embodied_rl.load_policy(ASSET, seed=seed)
+
+
+@pytest.mark.parametrize("steps", [0, -1, None, "x", [4], float("inf"), True, 2**70])
+def test_a_number_of_denoise_steps_that_cannot_be_is_refused(tmp_path: Path, steps: Any) -> None:
+    said, file = read_metadata(build.resolve_policy_file(ASSET)), tmp_path / "policy.safetensors"
+    network, embodiment = build.load_backbone(build.resolve_policy_file(ASSET))
+    save_backbone(file, network, embodiment, said.policy, said.config, extra={**said.extra, "denoise_steps": steps})
+    with pytest.raises(UserError, match=r"policy\.safetensors: denoise_steps=.* is no number of steps"):
+        embodied_rl.load_policy(file)
 
 
 def test_a_pickle_is_refused(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
@@ -79,6 +80,42 @@ def test_what_does_not_fit_is_refused(changed: dict[str, Any], said: str) -> Non
 def test_rows_that_differ_in_number_are_refused(changed: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         read_observation(make_observation(rows=2) | changed, SPEC)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"state": [[1, 2], [3]]}, "state is no array"),
+        ({"state": {"x": [1.0], "y": [1.0, 2.0], "grip": [1.0]}}, r"state 'y' is float64 \[2\]"),
+        ({"state": {"x": [1, [2, 3]], "y": 0, "grip": 0}}, "state 'x' is no array"),
+        ({"state": {"x": "1", "y": "2", "grip": "3"}}, "state 'x' is <U1"),
+        ({"state": torch.zeros(3, requires_grad=True)}, "state is no array: .*detach"),
+        ({"state": [0.0, 1e300, 0.0]}, "NaN or infinity in 'y'"),
+        ({"state_units": np.array(["SI", "SI"])}, "state is in array"),
+        ({"state_units": np.zeros(0)}, "state is in array"),
+        ({"images/front": [[1, 2], [3]]}, "images/front is no array"),
+        ({"images": {"front": np.zeros((4, 5, 3), np.uint8)}}, "'images/front' twice"),
+    ],
+)
+def test_what_is_no_array_or_no_float32_is_refused_in_words(changed: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said) as caught:
+        read_observation({**make_observation(), **changed}, SPEC)
+    assert "\n" not in str(caught.value)
+
+
+def test_arrays_may_lie_in_any_way_in_memory() -> None:
+    given = make_observation()
+    plain, _ = read_observation(given, SPEC)
+    kept = bytes(given["images/front"].tobytes() + given["state"].tobytes())
+    views: dict[str, Any] = {name: value for name, value in given.items() if name != "prompt"}
+    for lay in (np.asfortranarray, lambda array: np.flip(np.flip(array).copy()), lambda array: array):
+        laid = {name: lay(value) for name, value in views.items()}
+        for value in laid.values():
+            value.flags.writeable = False
+        found, _ = read_observation({**given, **laid}, SPEC)
+        for array, wanted in [(found.state, plain.state), *((found.images[c], plain.images[c]) for c in SPEC.cameras)]:
+            assert (array == wanted).all() and array.flags.c_contiguous and array.flags.writeable
+    assert given["images/front"].tobytes() + given["state"].tobytes() == kept
 
 
 def test_a_description_survives_a_message() -> None:

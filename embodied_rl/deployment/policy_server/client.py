@@ -16,7 +16,7 @@ from embodied_rl.deployment.policy_server.exchange import (
     LARGEST,
     ExpectedAnswer,
     NoPolicyAnswer,
-    PolicyRefusal,
+    PolicyRefusal,  # noqa: F401 - who asks a client catches it
     RefusedConnection,
     SentKeys,
     read_actions,
@@ -34,6 +34,8 @@ from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation
 
+LONGEST = 86400.0
+"""Most seconds of a deadline."""
 PAUSES = (0.0, 0.05, 0.1, 0.2, 0.5)
 """Seconds before the next try to reach a server that is away; the last one repeats."""
 
@@ -69,14 +71,16 @@ class PolicyClient:
             key: how a server of others calls the actions.
 
         Raises:
-            UserError: the address is none, the extra is missing, or the server speaks another protocol.
+            UserError: the address is none, the deadline or the token cannot be, the extra is missing, or the server
+                speaks another protocol.
             NoPolicyAnswer: nobody answers there.
         """
         check_installed("a policy client")
         if not url.startswith(("ws://", "wss://")):
             raise UserError(f"{url!r} is no address of a policy server: it begins with ws:// or wss://.")
-        if deadline <= 0:
-            raise UserError(f"deadline={deadline} must be positive: seconds for each question.")
+        _check_deadline(deadline)
+        if token is not None and not (token.isascii() and token.isprintable()):
+            raise UserError("The token has a character that no token has, such as the end of a line: strip it.")
         from embodied_rl.deployment.policy_server.link import Link
 
         self.url, self.deadline, self._key = url, deadline, key
@@ -99,7 +103,7 @@ class PolicyClient:
     @property
     def is_ours(self) -> bool:
         """Return whether the server is embodied-rl's: it takes rows, keys of noise and prefixes."""
-        return self.metadata.get("protocol") == PROTOCOL
+        return _says_ours(self.metadata)
 
     def act(
         self,
@@ -196,7 +200,7 @@ class PolicyClient:
         self, observation: Mapping[str, Any], beside: Mapping[str, Any], rows: int | None, deadline: float | None
     ) -> NDArray[np.float32]:
         """Ask until there is an answer or the deadline is over."""
-        began = time.monotonic()
+        began, seconds = time.monotonic(), self.deadline if deadline is None else _check_deadline(deadline)
         self._sequence += 1
         echoed = {"seq": self._sequence, "epoch": self.epoch} if self.is_ours else {}
         size = None if self.spec is None else len(self.spec.action_names)
@@ -210,11 +214,9 @@ class PolicyClient:
         from embodied_rl.deployment.policy_server.wire import pack  # needs the extra
 
         packed = pack(message)
-        if len(packed) > (most := int(self.metadata.get("message_bytes", LARGEST))):
+        if len(packed) > (most := self.metadata["message_bytes"] if self.is_ours else LARGEST):
             raise UserError(f"The observation has {len(packed)} bytes; {self.url} takes {most}. Send fewer rows.")
-        answer = self._attempt(
-            lambda until: read_map(self._link.exchange(packed, until), self.url), began + (deadline or self.deadline)
-        )
+        answer = self._attempt(lambda until: read_map(self._link.exchange(packed, until), self.url), began + seconds)
         try:
             actions = read_actions(answer, asked)
         except NoPolicyAnswer:
@@ -254,28 +256,30 @@ class PolicyClient:
                 if time.monotonic() + pause >= until:
                     raise NoPolicyAnswer(cause) from None
                 time.sleep(pause)
-            except (PolicyRefusal, NoPolicyAnswer):
-                self._link.drop()  # what refuses closes its end, too
+            except (UserError, NoPolicyAnswer):
+                self._link.drop()  # what refuses closes its end, too; who greets wrongly is asked nothing
                 raise
 
     def _greet(self, until: float) -> None:
         """Read the metadata of a new connection.
 
         Raises:
-            UserError: the server speaks another version of our protocol.
+            UserError: the server speaks another version of our protocol, or says what cannot be.
         """
         said = read_map(self._link.exchange(None, until), self.url)
         spec = None
-        if said.get("protocol") == PROTOCOL:
-            if (spoken := said.get("protocol_version")) != PROTOCOL_VERSION:
-                self._link.drop()
+        if _says_ours(said):
+            spoken = said.get("protocol_version")
+            if type(spoken) is not int or spoken != PROTOCOL_VERSION:
                 raise UserError(
-                    f"{self.url} speaks version {spoken} of the protocol, this client {PROTOCOL_VERSION}: install the "
-                    "same embodied-rl on both sides."
+                    f"{self.url} speaks version {ascii(spoken)[:20]} of the protocol, this client {PROTOCOL_VERSION}: "
+                    "install the same embodied-rl on both sides."
                 )
             spec = PolicyDescription.from_dict(said)
+            for name in ("rows", "message_bytes"):
+                if type(most := said.get(name)) is not int or most < 1:
+                    raise UserError(f"{self.url} says {name}={ascii(most)[:40]}, which is no limit of a message.")
         if self.spec not in (None, spec):
-            self._link.drop()
             raise UserError(f"{self.url} serves another policy than before: connect anew.")
         self.metadata, self.spec = said, spec
 
@@ -291,8 +295,19 @@ class PolicyClient:
         if not self.is_ours:
             return 1
         each = sum(image[0].nbytes for image in observation.images.values()) + observation.state[0].nbytes + 4096
-        most = min(int(self.metadata["rows"]), int(0.9 * self.metadata["message_bytes"]) // each)
+        most = min(self.metadata["rows"], int(0.9 * self.metadata["message_bytes"]) // each)
         return max(1, most - most % 4 if most >= 4 else most)
+
+
+def _check_deadline(seconds: float) -> float:
+    if not 0 < seconds <= LONGEST:
+        raise UserError(f"deadline={seconds} must be positive, and at most {LONGEST:g}: seconds for each question.")
+    return seconds
+
+
+def _says_ours(metadata: Mapping[str, Any]) -> bool:
+    protocol = metadata.get("protocol")
+    return isinstance(protocol, str) and protocol == PROTOCOL
 
 
 _START = "Is it there? embodied-rl serve policy=<run|file> starts one."

@@ -85,8 +85,8 @@ def read_actions(answer: Mapping[str, Any], asked: ExpectedAnswer) -> NDArray[np
         NoPolicyAnswer: they are of another question, or cannot be executed.
     """
     for name, value in asked.echoed.items():
-        if answer.get(name) != value:
-            raise NoPolicyAnswer(f"{asked.url} answered another question ({name} {answer.get(name)}, not {value}).")
+        if type(said := answer.get(name)) is not int or said != value:
+            raise NoPolicyAnswer(f"{asked.url} answered another question ({name} {ascii(said)[:40]}, not {value}).")
     actions = answer.get(asked.key)
     if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f":
         known = ", ".join(map(str, answer))
@@ -95,9 +95,11 @@ def read_actions(answer: Mapping[str, Any], asked: ExpectedAnswer) -> NDArray[np
     size = actions.shape[-1:] if asked.actions is None else (asked.actions,)
     if actions.ndim != 2 + len(leading) or (actions.shape[:-2], actions.shape[-1:]) != (leading, size):
         raise NoPolicyAnswer(f"{asked.url} sent actions of the shape {list(actions.shape)}.")
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity
+        actions = np.array(actions, np.float32)
     if not actions.size or not np.isfinite(actions).all():
         raise NoPolicyAnswer(f"{asked.url} sent actions that are NaN, infinite or none.")
-    return np.array(actions, np.float32)
+    return actions
 
 
 def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class WeightFollower:
         period: float = PERIOD,
     ) -> None:
         self._served, self._present, self._find, self._load, self._told = served, present, find, load, told
-        self._period, self._stop, self._refused = period, Event(), None
+        self._period, self._stop, self._refused, self._said = period, Event(), None, ""
         self._thread = Thread(target=self._run, name="follower", daemon=True)
 
     def __enter__(self) -> "WeightFollower":
@@ -60,11 +60,17 @@ class WeightFollower:
                 return False
             weights = self._load(newest)
             self._served.replace(weights)
-        except (UserError, OSError, RuntimeError) as error:  # such as a checkpoint that was removed meanwhile
+        except Exception as error:  # noqa: BLE001 - whatever a file holds, the next one is looked for, and this is told
             if newest.exists():
                 self._refused = newest
-            self._told(f"Weights stay at version {self._served.weights.version}: {error}")
+            kind = "" if isinstance(error, UserError | OSError) else f"{type(error).__name__}: "
+            self._tell_once(f"Weights stay at version {self._served.weights.version}: {kind}{error}")
             return False
-        self._present = newest
+        self._present, self._said = newest, ""
         self._told(f"Weights are now version {weights.version}, of {newest}")
         return True
+
+    def _tell_once(self, line: str) -> None:
+        if line != self._said:
+            self._told(line)
+        self._said = line

@@ -20,7 +20,6 @@ from embodied_rl.deployment.policy_server.served import Answer, Unanswered
 from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, pack, unpack
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import read_observation
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.serving.pictures import decode_file
 from embodied_rl.serving.refusal import Refusal
@@ -69,7 +68,8 @@ class HarnessSession:
 
     async def _answer(self, kind: str, payload: dict[str, Any], seq: int) -> None:
         if kind == "hello":
-            if (spoken := payload.get("protocol_version", VERSION)) != VERSION:
+            spoken = payload.get("protocol_version", VERSION)
+            if type(spoken) is not int or spoken != VERSION:
                 raise UserError(f"the harness speaks version {ascii(spoken)[:20]} of its protocol, we {VERSION}")
             await self._send("hello", self._describe(), seq)
         elif kind == "episode_start":
@@ -81,11 +81,11 @@ class HarnessSession:
 
     async def _find_action(self, payload: dict[str, Any]) -> NDArray[np.float32]:
         """Return the next action, float32 [A], of the last chunk or of a new one. Each observation is checked."""
-        theirs = _decode_images(payload)
-        if self._left:
-            read_observation(self._names.to_ours(theirs), self._spec)
-        else:
-            self._left.extend((await self._ask(read_request(theirs, self._spec, self._names))).actions)
+        request = read_request(_decode_images(payload), self._spec, self._names)
+        if not request.single:
+            raise UserError("an observation of the harness is of one robot, without an axis of rows")
+        if not self._left:
+            self._left.extend((await self._ask(request)).actions)
         return self._left.popleft()
 
     def _describe(self) -> dict[str, Any]:

@@ -105,10 +105,19 @@ class Link:
                 with contextlib.suppress(TimeoutError, OSError, WebSocketException):
                     self._run(connection.close(), time.monotonic() + CLOSING)
             self.drop()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join(CLOSING)
+            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            self._thread.join(2 * CLOSING)
             if not self._thread.is_alive():
                 self._loop.close()
+
+    async def _end(self) -> None:
+        """End what dropped connections left behind, and the loop: it complains about tasks that never end."""
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        if left:
+            await asyncio.wait(left, timeout=CLOSING)
+        self._loop.stop()
 
     def _run(self, work: Coroutine[Any, Any, Any], until: float) -> Any:
         left = until - time.monotonic()

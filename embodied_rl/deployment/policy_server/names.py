@@ -8,6 +8,7 @@ import numpy as np
 
 from embodied_rl.interfaces.description import STATE
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import as_array
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,10 @@ class WireNames:
             if all(part in plain for part in parts):
                 ours[name] = _join([plain[part] for part in parts])
         taken = {part for text in self.given.values() for part in text.split("+")}
-        return {name: value for name, value in plain.items() if name not in taken} | ours
+        rest = {name: value for name, value in plain.items() if name not in taken}
+        if twice := [name for name in ours if name in rest]:
+            raise UserError(f"The observation has {twice[0]!r} beside {self.given[twice[0]]!r}: leave one out.")
+        return rest | ours
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
         """Return an observation's entries by their names."""
@@ -57,11 +61,25 @@ def _spread(group: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in group.items():
         if isinstance(value, Mapping) and before + name != STATE:  # a state may be a map of its names
-            found |= _spread(value, f"{before}{name}/")
+            inner = _spread(value, f"{before}{name}/")
         else:
-            found[f"{before}{name}"] = value
+            inner = {f"{before}{name}": value}
+        if twice := [each for each in inner if each in found]:
+            raise UserError(f"The observation has {twice[0]!r} twice, once within a group: leave one out.")
+        found |= inner
     return found
 
 
 def _join(parts: Sequence[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else np.concatenate([np.atleast_1d(part) for part in parts], axis=-1)
+    """Return one part as it is, several as one array.
+
+    Raises:
+        UserError: they are no arrays, or do not fit together.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    arrays = [np.atleast_1d(as_array(part, STATE)) for part in parts]
+    if len({(array.shape[:-1], array.dtype.kind in "fiu") for array in arrays}) > 1:
+        found = " and ".join(f"{array.dtype} {list(array.shape)}" for array in arrays)
+        raise UserError(f"state: its parts are {found}; they are numbers, or rows of them.")
+    return np.concatenate(arrays, axis=-1)

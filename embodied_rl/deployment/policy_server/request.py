@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.given_observation import as_array, read_observation
 from embodied_rl.interfaces.sim import Observation
 
 PROTOCOL, PROTOCOL_VERSION = "embodied-rl", 1
@@ -65,9 +65,10 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> P
     """
     if not isinstance(message, dict):
         raise UserError(f"A request is a map of names, not {type(message).__name__}.")
-    if (spoken := message.get("protocol_version", PROTOCOL_VERSION)) != PROTOCOL_VERSION:
+    spoken = message.get("protocol_version", PROTOCOL_VERSION)
+    if type(spoken) is not int or spoken != PROTOCOL_VERSION:
         raise UserError(
-            f"The client speaks version {spoken!r} of the protocol, the server {PROTOCOL_VERSION}: "
+            f"The client speaks version {ascii(spoken)[:20]} of the protocol, the server {PROTOCOL_VERSION}: "
             "install the same embodied-rl on both sides."
         )
     beside = {name: message[name] for name in BESIDE if name in message}
@@ -101,24 +102,26 @@ def _read_prefix(
         if beside.get("committed") is not None:
             raise UserError("committed says how many actions of a prefix are: send the prefix, too.")
         return None, None
-    prefix, entries = np.asarray(given), len(wanted.action_names)
+    prefix, entries = as_array(given, "prefix"), len(wanted.action_names)
     prefix = prefix[None] if single else prefix
     fits = prefix.ndim == 3 and prefix.dtype.kind == "f" and prefix.shape[0] == rows and prefix.shape[2] == entries
     if not fits or prefix.shape[1] > wanted.horizon:
         raise UserError(
-            f"prefix is {list(np.shape(given))} of {np.asarray(given).dtype}; float32 "
+            f"prefix is {list(prefix.shape[single:])} of {prefix.dtype}; float32 "
             f"{'' if single else f'[{rows}] × '}[at most {wanted.horizon}, {entries}] fits."
         )
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity
+        prefix = prefix.astype(np.float32)
     if not np.isfinite(prefix).all():
         raise UserError("prefix has NaN or infinity.")
     length = prefix.shape[1]
     committed = _read_counts(beside.get("committed", length), "committed", rows, length)
-    return prefix.astype(np.float32), committed
+    return prefix, committed
 
 
 def _read_strategy(beside: Mapping[str, Any], committed: NDArray[np.int64] | None, wanted: PolicyDescription) -> str:
     strategy = beside.get("strategy", STRATEGIES[0])
-    if strategy not in STRATEGIES:
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
         raise UserError(f"strategy is one of {', '.join(STRATEGIES)}, not {ascii(strategy)[:40]}.")
     longest, trained_to = 0 if committed is None else int(committed.max()), wanted.prefix_trained_to
     if strategy == "prefix" and longest > trained_to:
@@ -138,7 +141,7 @@ def _read_flag(given: Any, name: str) -> bool:
 def _read_counts(given: Any, name: str, rows: int, most: int) -> NDArray[np.int64]:
     if not isinstance(given, np.ndarray | list):
         return np.full(rows, _read_count(given, name, most), np.int64)
-    counts = np.asarray(given)
+    counts = as_array(given, name)
     if counts.shape != (rows,) or counts.dtype.kind not in "iu" or counts.min() < 0 or counts.max() > most:
         raise UserError(f"{name} is a whole number from 0 to {most}, or one for each of {rows} rows.")
     return counts.astype(np.int64)

@@ -123,6 +123,9 @@ class PolicyServer:
                 await self._converse(connection)
         except ConnectionClosed:
             pass
+        except Exception:
+            log.exception("A connection ended by a fault of the server")
+            raise
         finally:
             self._connections -= 1
 

@@ -5,7 +5,7 @@ harness vla-eval with keys of text; both are read. Source of the form: openpi_cl
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ class WireLimits:
     Attributes:
         message: bytes.
         array: bytes of one array.
-        keys: entries of all maps and lists together.
+        keys: entries of all maps and lists together; an empty one counts as one.
         text: characters of a text.
         depth: maps and lists within each other.
     """
@@ -83,14 +83,16 @@ def unpack(message: bytes | str, limits: WireLimits = LIMITS) -> Any:
         raise WireError("a message is msgpack, in a binary frame; this was text.")
     if len(message) > limits.message:
         raise WireError(f"a message has at most {limits.message} bytes; this has {len(message)}.")
+    reader = _Reader(limits)
     try:
         value = msgpack.unpackb(message, raw=False, strict_map_key=True, ext_hook=_refuse_extension,
+                                list_hook=reader.count_list, object_pairs_hook=reader.make_map,
                                 max_array_len=limits.keys, max_map_len=limits.keys)  # fmt: skip
     except WireError:
         raise
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException, OverflowError) as error:
         raise WireError(f"the message is no msgpack: {type(error).__name__}: {str(error)[:200]}") from None
-    return _Reader(limits).read(value, 0)
+    return reader.read(value, 0)
 
 
 def _refuse_extension(code: int, data: bytes) -> Any:
@@ -98,10 +100,21 @@ def _refuse_extension(code: int, data: bytes) -> Any:
 
 
 class _Reader:
-    """Checks and converts one message."""
+    """Checks and converts one message. Entries are counted while they are unpacked: a few bytes can say many maps."""
 
     def __init__(self, limits: WireLimits) -> None:
         self._limits, self._entries = limits, 0
+
+    def count_list(self, items: list[Any]) -> list[Any]:
+        self._count(len(items))
+        return items
+
+    def make_map(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
+        self._count(len(pairs))
+        named = {_name(key): item for key, item in pairs}
+        if len(named) != len(pairs):
+            raise WireError("two keys of a map are the same text.")
+        return named
 
     def read(self, value: Any, depth: int) -> Any:
         if depth > self._limits.depth:
@@ -109,7 +122,6 @@ class _Reader:
         if isinstance(value, dict):
             return self._read_map(value, depth)
         if isinstance(value, list):
-            self._count(len(value))
             return [self.read(item, depth + 1) for item in value]
         if isinstance(value, str) and len(value) > self._limits.text:
             raise WireError(f"a text has at most {self._limits.text} characters; one has {len(value)}.")
@@ -117,11 +129,7 @@ class _Reader:
             return value
         raise WireError(f"the message holds a {type(value).__name__}, which is not read.")
 
-    def _read_map(self, value: Mapping[Any, Any], depth: int) -> Any:
-        self._count(len(value))
-        named = {_name(key): item for key, item in value.items()}
-        if len(named) != len(value):
-            raise WireError("two keys of a map are the same text.")
+    def _read_map(self, named: Mapping[str, Any], depth: int) -> Any:
         if ARRAY in named:
             return self._read_array(named)
         if SCALAR in named:
@@ -146,7 +154,7 @@ class _Reader:
         return said["data"]
 
     def _count(self, entries: int) -> None:
-        self._entries += entries
+        self._entries += max(entries, 1)
         if self._entries > self._limits.keys:
             raise WireError(f"a message has at most {self._limits.keys} entries.")
 

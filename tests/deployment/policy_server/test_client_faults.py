@@ -1,5 +1,6 @@
 """A client gets an answer to its question, or an error, within its deadline: never an old action."""
 
+import gc
 import os
 import signal
 import socket
@@ -113,6 +114,8 @@ WRONG: dict[str, Any] = {
     "actions in text": lambda asked: reply(asked, actions="go"),
     "whole numbers": lambda asked: reply(asked, actions=np.zeros((3, 2), np.int64)),
     "NaN": lambda asked: reply(asked, actions=np.full((3, 2), np.nan, np.float32)),
+    "infinity in float32": lambda asked: reply(asked, actions=np.full((3, 2), 1e300)),
+    "a number that is an array": lambda asked: reply(asked, seq=np.full(2, asked["seq"])),
     "infinity": lambda asked: reply(asked, actions=np.full((3, 2), np.inf, np.float32)),
     "no action": lambda asked: reply(asked, actions=np.zeros((0, 2), np.float32)),
     "other joints": lambda asked: reply(asked, actions=np.zeros((3, 3), np.float32)),
@@ -220,6 +223,16 @@ def test_a_client_that_was_closed_says_so() -> None:
         client.close()
         with pytest.raises(NoPolicyAnswer):
             client.act(OURS, deadline=0.5)
+
+
+def test_a_client_that_ends_after_a_fault_leaves_no_task_behind(caplog: pytest.LogCaptureFixture) -> None:
+    with faulty_server(lambda number, asked: b"\xc1") as url:
+        for _ in range(20):
+            with PolicyClient(url) as client, pytest.raises(NoPolicyAnswer):
+                client.act(OURS)
+            del client
+    gc.collect()
+    assert "Task was destroyed" not in caplog.text
 
 
 def test_faults_by_chance() -> None:

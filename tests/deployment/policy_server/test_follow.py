@@ -65,6 +65,24 @@ def test_a_checkpoint_that_was_removed_is_looked_for_again(run: Run) -> None:
     assert run.follower.look() and run.version == 5
 
 
+def test_a_file_that_fails_in_a_way_that_nobody_foresaw_ends_no_following(run: Run) -> None:
+    run.newest = run.folder / "damaged"
+    run.newest.write_text("")
+    assert not run.follower.look() and run.told[-1].startswith("Weights stay at version 1: ValueError: invalid literal")
+    run.newest = run.write(3)
+    assert run.follower.look() and run.version == 3
+
+
+def test_a_run_that_is_gone_is_told_of_once(run: Run) -> None:
+    there, run.newest = run.newest, run.folder / f"{5:08d}"
+    assert [run.follower.look() for _ in range(3)] == [False] * 3
+    assert len(run.told) == 1 and "There is no policy file" in run.told[0]
+    run.newest = run.write(6)
+    assert run.follower.look() and len(run.told) == 2
+    run.newest = there.with_name(f"{7:08d}")
+    assert not run.follower.look() and len(run.told) == 3
+
+
 def test_it_looks_by_itself_and_ends(run: Run) -> None:
     import time
 

@@ -130,6 +130,13 @@ def test_messages_of_the_harness_itself_are_answered(kind: str) -> None:
     assert (seen[0].images["front"][0] == SMALL).all() and seen[0].state[0].tolist() == [0.5, -1.25]
 
 
+def as_rows(seed: int) -> dict[str, Any]:
+    """A payload of two robots."""
+    given = make_observation(seed, rows=2)
+    images = {name: given[f"images/{name}"] for name in SPEC.cameras}
+    return {"images": images, "states": given["state"], "task_description": given["prompt"]}
+
+
 @pytest.mark.parametrize(
     ("kind", "payload", "said"),
     [
@@ -143,6 +150,8 @@ def test_messages_of_the_harness_itself_are_answered(kind: str) -> None:
             as_payload(0) | {"images": {"front": {"__image__": True, "format": "png", "data": b"\x89PNG"}}},
             "a picture",
         ),
+        ("hello", {"protocol_version": np.ones(2)}, "version array"),
+        ("observation", as_rows(0), "without an axis of rows"),
         ("action", {}, "sends no 'action'"),
         ("dance", {}, "type is one of"),
     ],

@@ -137,6 +137,13 @@ def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str, caps
     assert said in error and "Traceback" not in error
 
 
+@pytest.mark.parametrize("word", ["expert", "random"])
+def test_a_word_is_no_policy_that_can_be_served(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", f"policy={word}"]) == 2
+    said = capsys.readouterr().err
+    assert f"policy={word}: here only a policy's file can act" in said and "Did you mean" not in said
+
+
 def test_names_that_the_policy_lacks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", ASSET, "port=0", "keys={images/wrist: observation/wrist_image}"]) == 2
     assert "the policy has no 'images/wrist'" in capsys.readouterr().err

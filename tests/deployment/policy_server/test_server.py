@@ -92,6 +92,15 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         (pack(make_observation() | {"strategy": "naive"}), "strategy is one of prefix, replacement, guided"),
         (pack(make_observation() | {"whole": 1}), "whole is true or false"),
         (pack(make_observation() | {"protocol_version": 2}), "speaks version 2 of the protocol, the server 1"),
+        (pack(make_observation() | {"protocol_version": np.ones(2)}), "speaks version array([1., 1.]) of the protocol"),
+        (pack(make_observation() | {"protocol_version": True}), "speaks version True of the protocol"),
+        (pack(make_observation() | {"prefix": [[0.0], [0.0, 0.0]]}), "prefix is no array"),
+        (pack(make_observation() | {"prefix": np.full((1, 2), 1e300)}), "prefix has NaN or infinity"),
+        (pack(make_observation() | {"strategy": np.zeros(2)}), "strategy is one of prefix, replacement, guided"),
+        (pack(make_observation() | {"seed": 1, "episode": [[1], [1, 2]]}), "episode is no array"),
+        (pack(make_observation() | {"state": [[1], [1, 2]]}), "state is no array"),
+        (pack(make_observation() | {"state": [1e300, 0.0, 0.0]}), "NaN or infinity in 'x'"),
+        (pack(make_observation() | {"images": {"front": 1}}), "'images/front' twice"),
         (pack(make_observation(rows=257)), "at most 256 rows"),
     ],
 )
@@ -249,6 +258,26 @@ def test_others_names_are_taken_where_they_are_said() -> None:
         assert "session_idd" in ask(open_raw(running.url), rename(given) | {"session_idd": "x"})
         missing = {name: value for name, value in rename(given).items() if name != "observation/gripper"}
         assert "lacks 'state'" in ask(open_raw(running.url), missing), "a part alone is no state"
+        both = {**rename(given), "state": given["state"]}
+        assert "'state' beside 'observation/joint+" in ask(open_raw(running.url), both)
+
+
+@pytest.mark.parametrize(
+    ("part", "said"),
+    [("open", "<U4 [1]"), (np.zeros((2, 1), np.float32), "float32 [2, 1]"), ([[1], [1, 2]], "state is no array")],
+)
+def test_parts_of_a_state_that_do_not_fit_together_are_refused_in_words(part: Any, said: str) -> None:
+    with running_policy(names=NAMES) as running:
+        assert said in ask(open_raw(running.url), rename(make_observation()) | {"observation/gripper": part})
+
+
+def test_a_fault_of_the_server_is_on_its_screen(
+    running: RunningPolicy, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("embodied_rl.deployment.policy_server.server.read_request", None)
+    with open_raw(running.url) as connection, pytest.raises(ConnectionClosed, match="1011"):
+        ask(connection, make_observation())
+    assert "ended by a fault of the server" in caplog.text and "TypeError" in caplog.text
 
 
 def test_names_of_nothing_are_refused() -> None:

@@ -1,6 +1,7 @@
 """Messages hold plain values and arrays of numbers, in openpi's form; nothing else is read."""
 
 import pickle
+import tracemalloc
 from typing import Any
 
 import msgpack
@@ -125,6 +126,22 @@ def test_a_pickle_is_no_message() -> None:
 def test_a_bomb_of_lists_is_refused() -> None:
     with pytest.raises(WireError):
         unpack(b"\x91" * 100_000)
+
+
+def test_many_empty_maps_are_refused_before_they_take_memory() -> None:
+    message = b"\xdc\x04\x00" + (b"\xdc\x04\x00" + b"\x80" * 1024) * 1024
+    tracemalloc.start()
+    try:
+        with pytest.raises(WireError, match="at most 1024 entries"):
+            unpack(message)
+        assert tracemalloc.get_traced_memory()[1] < len(message)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_key_that_is_said_twice_is_refused() -> None:
+    with pytest.raises(WireError, match="same text"):
+        unpack(b"\x82" + b"\xa5state\x01" + b"\xa5state\x02")
 
 
 def test_a_text_frame_and_a_large_message_are_refused() -> None:
