@@ -1,6 +1,7 @@
 """Readers of a stranger's files one by one: whatever an entry is, and wherever a link leads."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from embodied_rl.config.freeze import load_config
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.judge.scorers.score_log import read_scores
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline_file import read_timelines
 from embodied_rl.runs.lock import hold_run
@@ -170,6 +172,44 @@ def test_a_replay_storage_of_pickled_objects(plant: Plant) -> None:
     with pytest.raises(UserError, match=r"reward.npy is missing or damaged"):
         ReplayStorage.open(folder)
     assert not plant.mark.exists()
+
+
+PIPES: dict[str, Reader] = {
+    **{name: READERS[name] for name in ("report.json", "timeline", "costs.json", "format.json", "meta/info.json")},
+    "stats.json": (strangers.dataset, "meta/stats.json", LeRobotDataset),
+    "parquet": (strangers.dataset, "data/chunk-000/file-000.parquet", lambda folder: LeRobotDataset(folder)[0]),
+    "video": (
+        strangers.dataset, "videos/observation.images.front/chunk-000/file-000.mp4",
+        lambda folder: LeRobotDataset(folder)[0],
+    ),
+    "scores": (
+        lambda p: strangers.written(p.sent / "scores/1.jsonl", '{"scorer": "x"}\n').parent, "2.jsonl",
+        lambda folder: list(read_scores(folder)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", PIPES)
+def test_a_file_that_does_not_end(plant: Plant, name: str, kind: str) -> None:
+    """A pipe would be waited for, a device would fill the memory."""
+    make, file, read = PIPES[name]
+    folder = make(plant)
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file) if kind == "pipe" else (folder / file).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"is not opened"):
+        read(folder)
+
+
+def test_a_link_that_leads_back_to_itself(plant: Plant) -> None:
+    run = strangers.run(plant.sent)
+    for name in ("overrides.txt", "metrics.jsonl"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(name)
+    for read in (read_entry, lambda run: MetricsWriter(run / "metrics.jsonl")):
+        with pytest.raises(UserError, match=str(plant.sent)):
+            read(run)
 
 
 def test_metrics_and_lock_are_not_written_through_links(plant: Plant) -> None:
