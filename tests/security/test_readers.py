@@ -17,12 +17,14 @@ pytest.importorskip("av")
 
 from embodied_rl.actors.learning import shards
 from embodied_rl.actors.learning.checkpoint import load_checkpoint
+from embodied_rl.assembly.build import load_backbone
+from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.commands.compare import read_entry, to_markdown, write_comparison
 from embodied_rl.config.freeze import load_config
-from embodied_rl.config.schema import TrainConfig
+from embodied_rl.config.schema import PolicyNode, SimNode, TrainConfig
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.score_log import read_scores
@@ -31,6 +33,7 @@ from embodied_rl.rollout.timeline_file import read_timelines
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runs.metrics_file import MetricsWriter, read_metrics
 from embodied_rl.runs.untrusted_files import check_inside, check_name, parse_json, shorten
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.stored import expand_stored_plan
 from tests.support import building_checkpoints as building
@@ -129,6 +132,29 @@ def test_any_entry_of_a_header_may_be_anything(plant: Plant) -> None:
             refused += 1
             assert str(plant.sent) in str(error), f"no file is named: {error}"
     assert refused > 100
+
+
+SIZES = [
+    ("config", "width", 10**30), ("config", "keypoints", 2**63), ("config", "horizon", 2**62),
+    ("config", "stem_channels", 2**60), ("embodiment", "token_length", -(10**30)),
+    ("embodiment", "token_length", 2**62), ("embodiment", "image_size", [-(10**30), 64]),
+    ("embodiment", "image_size", [2**62, 64]),
+]  # fmt: skip
+
+
+def _outline(file: Path) -> object:
+    spec = SimulatorKind.find(SimNode("tabletop")).spec
+    return outline_backbone(PolicyNode("pocket", checkpoint=str(file)), spec)
+
+
+@pytest.mark.parametrize(("group", "name", "value"), SIZES)
+@pytest.mark.parametrize("load", [load_backbone, _outline])
+def test_sizes_that_no_network_has(
+    plant: Plant, load: Callable[[Path], object], group: str, name: str, value: object
+) -> None:
+    file = strangers.policy(plant.sent, lambda header: header[group].update({name: value}))
+    with pytest.raises(UserError, match=str(file)):
+        load(file)
 
 
 def test_a_state_names_a_file_outside(plant: Plant) -> None:
