@@ -203,10 +203,9 @@ def test_a_replay_storage_of_pickled_objects(plant: Plant) -> None:
 PIPES: dict[str, Reader] = {
     **{name: READERS[name] for name in ("report.json", "timeline", "costs.json", "format.json", "meta/info.json")},
     "stats.json": (strangers.dataset, "meta/stats.json", LeRobotDataset),
-    "parquet": (strangers.dataset, "data/chunk-000/file-000.parquet", lambda folder: LeRobotDataset(folder)[0]),
+    "parquet": (strangers.dataset, "data/chunk-000/file-000.parquet", LeRobotDataset),
     "video": (
-        strangers.dataset, "videos/observation.images.front/chunk-000/file-000.mp4",
-        lambda folder: LeRobotDataset(folder)[0],
+        strangers.dataset, "videos/observation.images.front/chunk-000/file-000.mp4", LeRobotDataset
     ),
     "scores": (
         lambda p: strangers.written(p.sent / "scores/1.jsonl", '{"scorer": "x"}\n').parent, "2.jsonl",

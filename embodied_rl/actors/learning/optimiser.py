@@ -202,8 +202,8 @@ def _check_moments(parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None
     sound = step is not None and step.numel() == 1 and step.isfinite().all() and step.min() >= 0
     for name in _MOMENTS:
         moment = state.get(name)
-        sound = sound and moment is not None and moment.shape == parameter.shape and moment.is_floating_point()
-        sound = sound and bool(moment.isfinite().all())
+        fits = moment is not None and moment.shape == parameter.shape and moment.is_floating_point()
+        sound = sound and fits and moment.isfinite().all()
     if not sound:
         said = "is not of its shape, not whole, or not finite"
         raise UserError(f"the optimiser's state of a parameter {tuple(parameter.shape)} {said}")
