@@ -198,12 +198,12 @@ def _check_moments(parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None
     """Check that a parameter has no state yet, or a step and both moments of its shape; else raise `UserError`."""
     if not state:
         return
-    step = state.get("step")
-    sound = step is not None and step.numel() == 1 and step.isfinite().all() and step.min() >= 0
-    for name in _MOMENTS:
-        moment = state.get(name)
-        fits = moment is not None and moment.shape == parameter.shape and moment.is_floating_point()
-        sound = sound and fits and moment.isfinite().all()
+    step, moments = state.get("step"), [state[name] for name in _MOMENTS if name in state]
+    sound = step is not None and step.numel() == 1 and bool(step.isfinite().all()) and float(step) >= 0
+    sound = sound and len(moments) == len(_MOMENTS)
+    for moment in moments:
+        sound = sound and moment.shape == parameter.shape and moment.is_floating_point()
+        sound = sound and bool(moment.isfinite().all())
     if not sound:
         said = "is not of its shape, not whole, or not finite"
         raise UserError(f"the optimiser's state of a parameter {tuple(parameter.shape)} {said}")
