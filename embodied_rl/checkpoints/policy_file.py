@@ -25,7 +25,7 @@ from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, 
 from embodied_rl.actors.learning.weights import adopt_whole, gather_whole
 from embodied_rl.checkpoints.prefix_length import parse_prefix_length
 from embodied_rl.checkpoints.tensor_files import check_shapes
-from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty
+from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty, explain_sizes
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import LoraNode
@@ -144,10 +144,11 @@ def load_network(
         CheckpointError: the file is missing, damaged or a pickle, or its tensors belong to another network.
     """
     metadata, tensors = _read(path)
-    backbone = build_empty(lambda: make(metadata), can_be_empty(metadata))
-    if metadata.adapters is not None:
-        with name_file(path):
-            add_adapters(backbone, metadata.adapters)
+    with explain_sizes(path):
+        backbone = build_empty(lambda: make(metadata), can_be_empty(metadata))
+        if metadata.adapters is not None:
+            with name_file(path):
+                add_adapters(backbone, metadata.adapters)
     own = {name.removeprefix(BACKBONE): value for name, value in tensors.items() if name.startswith(BACKBONE)}
     _load(path, backbone, own, BACKBONE)
     backbone.restore_buffers()
@@ -168,7 +169,7 @@ def outline_network(
     metadata, shapes = read_metadata(path), _read_shapes(path)
 
     def build() -> FlowBackbone:
-        with torch.device("meta"), name_file(path):
+        with explain_sizes(path), torch.device("meta"), name_file(path):
             return make(metadata)
 
     backbone = build()

@@ -5,9 +5,11 @@ A network's class defines the name translation (`ForeignCheckpoint.CHECKPOINT_NA
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +21,8 @@ from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.runs.untrusted_files import check_name
+from embodied_rl.interfaces.sim import Unavailable
+from embodied_rl.runs.untrusted_files import check_name, shorten
 
 PREFIX = "model."
 BEFORE_PROCESSORS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")
@@ -117,6 +120,21 @@ def build_empty(build: Callable[[], FlowBackbone], allowed: bool = True) -> Flow
     with torch.device("meta"):
         network = build()
     return network if network.CAN_BE_EMPTY else build()
+
+
+@contextmanager
+def explain_sizes(path: Path) -> Iterator[None]:
+    """Name a policy file whose header tells sizes that no network has, or none that fits into memory.
+
+    Raises:
+        CheckpointError: PyTorch cannot build the network in the `with` block.
+    """
+    try:
+        yield
+    except (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, UserError | Unavailable):
+            raise
+        raise CheckpointError(f"{path} tells sizes that no network can be built with: {shorten(error)}.") from error
 
 
 def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:

@@ -173,7 +173,7 @@ _ALL = (
             "policy.executed",
             "out",
         ),
-        check="embodied_rl.commands.import_checkpoint:check_import",
+        check="embodied_rl.commands.import_checkpoint:check_start",
     ),
     Command(
         "export",
@@ -182,7 +182,7 @@ _ALL = (
         "embodied_rl.commands.export:run",
         ("runs/train/<time>_s0 format=lerobot out=my_policy",),
         words=Words("checkpoint", "policy"),
-        check="embodied_rl.commands.export:check_export",
+        check="embodied_rl.commands.export:check_start",
     ),
     Command(
         "inspect",

@@ -49,7 +49,7 @@ def run(config: ExportConfig) -> None:
     file, out = check_export(config)
     metadata = read_metadata(file)
     network, robot = build.load_backbone(file, merged=config.format != "peft")
-    steps = int(metadata.extra.get("denoise_steps", DENOISE_STEPS))
+    steps = find_denoise_steps(file, metadata)
     if config.dtype == "float32" and network.source is not None:
         widen_source(network.source)
     if config.format == "peft":
@@ -84,6 +84,28 @@ def list_untold(robot: Embodiment, form: str, trained_to: int = 0) -> Iterator[s
         yield f"prefix_trained_to={trained_to} (the weights' header keeps it, but only embodied-rl import reads that)"
 
 
+def find_denoise_steps(file: Path, metadata: PolicyMetadata) -> int:
+    """Return K of a policy file.
+
+    Raises:
+        UserError: the file says something that is no number of steps.
+    """
+    steps = metadata.extra.get("denoise_steps", DENOISE_STEPS)
+    if type(steps) is not int or steps < 1:
+        raise UserError(f"{file} says denoise_steps={ascii(steps)[:40]}, which is no number of steps.")
+    return steps
+
+
+def check_start(config: ExportConfig) -> list[tuple[str, str]]:
+    """Check that an export is possible; return what it reads and writes, as rows of text.
+
+    Raises:
+        UserError: see `run`.
+    """
+    file, out = check_export(config)
+    return [("checkpoint", str(file)), ("out", str(out))]
+
+
 def check_export(config: ExportConfig) -> tuple[Path, Path]:
     """Check that an export is possible; return the policy file and the output folder.
 
@@ -100,6 +122,7 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there already and not empty; give another folder.")
     metadata = read_metadata(file)
+    find_denoise_steps(file, metadata)
     with name_file(file):
         cls = plugins.find_plugin("policies", metadata.policy)
     if not issubclass(cls, ForeignCheckpoint):

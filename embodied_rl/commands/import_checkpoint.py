@@ -37,6 +37,16 @@ def run(config: ImportConfig) -> None:
     print(f"Evaluate it: embodied-rl eval policy={out}")
 
 
+def check_start(config: ImportConfig) -> list[tuple[str, str]]:
+    """Check the configured paths; return what is read and written, as rows of text.
+
+    Raises:
+        UserError: see `check_import`.
+    """
+    path, out = check_import(config)
+    return [("checkpoint", str(path)), ("out", str(out))]
+
+
 def check_import(config: ImportConfig) -> tuple[Path, Path]:
     """Check the configured paths; return the checkpoint folder and the policy file to write.
 

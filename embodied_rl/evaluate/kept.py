@@ -18,6 +18,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import explain_errors
+from embodied_rl.runs.untrusted_files import check_inside, shorten
 
 FILE = "episodes.jsonl"
 
@@ -33,13 +34,15 @@ class ResultFile(Results):
         torn: whether the file ended in an incomplete line.
 
     Raises:
-        UserError: another process writes to the file, or a line is damaged or of another evaluation.
+        UserError: another process writes to the file, it is a link out of its folder, or a line is damaged or of
+            another evaluation.
         StorageError: the file cannot be written.
     """
 
     def __init__(self, path: Path, episodes: Sequence[Episode]) -> None:
         super().__init__()
         self._path = path
+        check_inside(path.parent, path)  # in a folder that somebody sent, it could be a link to any file
         with explain_errors(path, "out"):
             self._file = path.open("a+b")
         try:
@@ -98,8 +101,9 @@ def _read_line(line: bytes, where: str) -> EpisodeResult:
         if not isinstance(row, dict):
             raise UserError("it holds no keys.")
         return freeze_config(EpisodeResult, row)
-    except ValueError as error:
-        raise UserError(f"{where} is damaged: {error} Remove that line, and its episode runs again.") from None
+    except (ValueError, RecursionError) as error:
+        remedy = "Remove that line, and its episode runs again."
+        raise UserError(f"{where} is damaged: {shorten(error)}. {remedy}") from None
 
 
 def _check_episode(

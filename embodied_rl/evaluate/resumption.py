@@ -16,6 +16,7 @@ from embodied_rl.evaluate import kept
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_text
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
+from embodied_rl.runs.untrusted_files import read_json
 
 FILE = "evaluation.json"
 LAST = "report.html"
@@ -61,11 +62,13 @@ def read_evaluation(folder: Path) -> tuple[EvalConfig, dict[str, Any]]:
         near = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"))]
         raise UserError(f"resume={folder}: {FILE} is not there, so this is no evaluation's folder or one of before."
                         f"{suggest_name(folder.name, near) if near else ''}")  # fmt: skip
+    said = read_json(file)
     try:
-        said = json.loads(file.read_text(encoding="utf-8"))
         config, metadata = said["config"], said["metadata"]
         if not isinstance(config, dict) or not isinstance(metadata, dict):
             raise TypeError("config and metadata are groups of keys")
+        if not isinstance(metadata.get("resumed_on", []), list):
+            raise TypeError("resumed_on is no list")
         return freeze_config(EvalConfig, config), metadata
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(f"{file} is damaged: {error}") from None

@@ -146,15 +146,17 @@ class Report:
 
         Raises:
             KeyError, TypeError, AttributeError: an entry is missing, or of another type.
-            UserError: a number or a text is of another type.
+            UserError: a number or a text is of another type, or a rate is not that of the episodes.
         """
-        return Report(
+        report = Report(
             overall=_summary(content),
             families={str(name): _summary(entry) for name, entry in content["families"].items()},
             tasks={str(name): _summary(entry) for name, entry in content["tasks"].items()},
             metadata=dict(content["metadata"]),
             episodes=tuple(_episode(entry) for entry in content["episodes"]),
         )
+        _check_sums(report)
+        return report
 
     def write(self, folder: Path, key: str = "run.root") -> Path:
         """Write `report.json` and return its path.
@@ -236,6 +238,29 @@ def _summary(content: Mapping[str, Any]) -> Summary:
         smoothness=float(content["smoothness"]),
         steps_to_success=None if (quick := content.get("steps_to_success")) is None else float(quick),
     )
+
+
+def _check_sums(report: Report) -> None:
+    """Check that rates are those of the listed episodes: tables show the rates, paired tests rest on the episodes.
+
+    Raises:
+        UserError: a rate is of others; a report of which another program sorted the tasks' names is one, too.
+    """
+    _check_sum("success", report.success, [result.success for result in report.episodes])
+    if sum(family.success.episodes for family in report.families.values()) != len(report.episodes):
+        raise UserError(f"its families have other episodes than the {len(report.episodes)} that it lists")
+    numbers = sorted({result.task for result in report.episodes})
+    if len(numbers) == len(report.tasks):  # else their names are not known, which pairing says
+        for number, (name, task) in zip(numbers, report.tasks.items(), strict=True):
+            _check_sum(name, task.success, [result.success for result in report.episodes if result.task == number])
+
+
+def _check_sum(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:
+    if rate.episodes != len(outcomes) or abs(rate.rate * len(outcomes) - sum(outcomes)) > 1e-6 * len(outcomes):
+        raise UserError(
+            f"{where}: it says {rate.rate:.6g} of {rate.episodes} episodes, but lists {len(outcomes)} with "
+            f"{sum(outcomes)} successes"
+        )
 
 
 def _rate(content: Mapping[str, Any], where: str) -> Rate:

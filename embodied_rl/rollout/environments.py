@@ -138,6 +138,8 @@ class Environments:
             saved = state[f"environments/{name}"]
             if saved.shape != array.shape:
                 raise UserError(f"the saved collector has {len(saved)} environments, this one {len(array)}")
+            if saved.dtype != array.dtype or (saved.dtype == np.int64 and (saved < 0).any()):
+                raise UserError(f"the saved {name} is {saved.dtype}, not {array.dtype}, or below 0")
             array[:] = saved
         self._sampler.load(state)
         for column in range(len(self._numbers)):

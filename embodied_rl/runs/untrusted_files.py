@@ -38,11 +38,30 @@ def read_json(path: Path, error: type[UserError] = UserError) -> Any:
     Raises:
         UserError: of the class `error`: the file cannot be read, or see `parse_json`.
     """
+    return parse_json(read_whole(path, error), path, error)
+
+
+def read_whole(path: Path, error: type[UserError] = UserError) -> bytes:
+    """Read a file.
+
+    Raises:
+        UserError: of the class `error`: the file cannot be read, or see `check_ends`.
+    """
     try:
-        text = path.read_bytes()
+        check_ends(path, error)
+        return path.read_bytes()
     except OSError as problem:
         raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
-    return parse_json(text, path, error)
+
+
+def check_ends(path: Path, error: type[UserError] = UserError) -> None:
+    """Check that what lies at a path, if anything does, has an end.
+
+    Raises:
+        UserError: of the class `error`: it is a pipe, which would be waited for, or a device, which may never end.
+    """
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise error(f"{path} is a pipe, a socket or a device, and is not opened: put a file in its place.")
 
 
 @contextmanager
@@ -85,9 +104,13 @@ def check_inside(folder: Path, file: Path, error: type[UserError] = UserError) -
     """Check that a file does not lead out of a folder by a link. The cache of Hugging Face's hub links into its blobs.
 
     Raises:
-        UserError: of the class `error`: the file is a link, or lies behind one, that ends outside of the folder.
+        UserError: of the class `error`: the file is a link, or lies behind one, that ends outside of the folder, or
+            nowhere.
     """
-    top, real = folder.resolve(), file.resolve()
+    try:
+        top, real = folder.resolve(), file.resolve()
+    except RuntimeError:
+        raise error(f"{file} is a link that leads back to itself: put a copy in its place.") from None
     homes = [top, top.parents[1] / "blobs"] if top.parent.name == "snapshots" else [top]
     if not any(real.is_relative_to(home) for home in homes):
         raise error(f"{file} is a link to {real}, outside of {folder}, and is not opened: put a copy in its place.")

@@ -32,6 +32,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.training import metrics as figures
 from embodied_rl.training.parts import Parts, count_evaluation_envs
+from embodied_rl.training.restoring import explain_other_state, read_progress
 from embodied_rl.training.sources import Experience, OwnExperience
 
 log = logging.getLogger(__name__)
@@ -209,27 +210,36 @@ class Trainer:
             checkpoint.mark_best(self.folder.checkpoints, self.totals.best_iteration)
 
     def restore(self) -> None:
-        """Restore the newest complete checkpoint, to continue bit for bit."""
+        """Restore the newest complete checkpoint, to continue bit for bit.
+
+        Raises:
+            UserError: the run had another number of ranks, or the checkpoint is damaged, or of another run.
+        """
         assert self.parts.resumed is not None, "only a run that continues has something to restore"
         (self.iteration, tensors, metadata), self.parts.resumed = self.parts.resumed, None
-        if metadata["ranks"] != self.ranks.size:
+        place = self.folder.checkpoints / f"{self.iteration:08d}"
+        progress = read_progress(place, self.iteration, metadata)
+        if progress.ranks != self.ranks.size:
             raise UserError(
-                f"{self.folder.path} was run on {metadata['ranks']} ranks and continues exactly only on as many: "
-                f"set plan.ranks={metadata['ranks']}."
+                f"{self.folder.path} was run on {progress.ranks} ranks and continues exactly only on as many: "
+                f"set plan.ranks={progress.ranks}."
             )
-        load_actor(self.folder.checkpoints / f"{self.iteration:08d}" / build.POLICY, self.actor)
-        mine = _part(tensors, f"rank/{self.ranks.rank}/")
+        load_actor(place / build.POLICY, self.actor)
+        with explain_other_state(place):
+            self._load_state(place, _part(tensors, f"rank/{self.ranks.rank}/"), progress.version)
+        self.totals = progress.totals
+        if self.ranks.rank == 0:
+            checkpoint.repair_last(self.folder.checkpoints, self.iteration)
+            self._point_at_best()  # the run may have been killed after writing a checkpoint and before marking it
+
+    def _load_state(self, place: Path, mine: Mapping[str, Tensor], version: int) -> None:
         self.algorithm.load(_part(mine, "algorithm/"))
         self._guard.load(_part(mine, "guard/"))
         if self.parts.distiller is not None:
             self.parts.distiller.load(_part(mine, "distiller/"))
-        shards.read_shards(self.folder.checkpoints / f"{self.iteration:08d}", self.parts.sharding)
-        self.actor.version = metadata["version"]
+        shards.read_shards(place, self.parts.sharding)
+        self.actor.version = version
         self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
-        self.totals = figures.RunTotals(**metadata["totals"])
-        if self.ranks.rank == 0:
-            checkpoint.repair_last(self.folder.checkpoints, self.iteration)
-            self._point_at_best()  # the run may have been killed after writing a checkpoint and before marking it
 
     def load_best(self) -> None:
         """Load the weights of the best checkpoint; keep the present weights if none was evaluated."""

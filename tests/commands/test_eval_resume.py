@@ -17,6 +17,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.handle import RunFailed
 from tests.support.running import DEADLINE, Process, started
 
+DEEP = '{"a":' * 100_000
 PARTS = (BenchmarkPart({"name": "clock"}, seeds=3), BenchmarkPart({"name": "clock"}, seeds=2, split="vision"))
 CASES = {
     "a checkpoint": {},
@@ -203,6 +204,40 @@ def test_a_torn_line_runs_again_and_damaged_ones_are_named(cut: Path, capsys) ->
     assert "The last line of episodes.jsonl was incomplete" in capsys.readouterr().out
     assert file.read_bytes().startswith(whole)
     assert {json.loads(line)["index"] for line in file.read_bytes().splitlines()} == set(range(20))
+
+
+@pytest.mark.parametrize("content", ['{"secret": "hunter2"}', "{}\n", None])
+def test_results_are_not_written_through_a_link(cut: Path, tmp_path: Path, content: str | None) -> None:
+    """A line without an end is removed, and results are appended: neither in a file of the user's own."""
+    outside = tmp_path / "outside.json"
+    if content is not None:
+        outside.write_text(content)
+    (cut / "episodes.jsonl").unlink()
+    (cut / "episodes.jsonl").symlink_to(outside)
+    with pytest.raises(ValueError, match=r"episodes\.jsonl is a link to"):
+        command.run(EvalConfig(resume=str(cut)))
+    assert (outside.read_text() if outside.exists() else None) == content
+
+
+@pytest.mark.parametrize("content", [DEEP, f'{{"config": {DEEP}, "metadata": {{}}}}'])
+def test_an_evaluation_that_nests_too_deep(cut: Path, content: str) -> None:
+    (cut / resumption.FILE).write_text(content)
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged: .*recursion"):
+        command.run(EvalConfig(resume=str(cut)))
+
+
+def test_a_result_that_nests_too_deep(cut: Path) -> None:
+    (cut / "episodes.jsonl").write_text(DEEP + "\n")
+    with pytest.raises(ValueError, match=r"episodes\.jsonl, line 1, is damaged: .*recursion"):
+        command.run(EvalConfig(resume=str(cut)))
+
+
+def test_hardware_of_before_that_is_no_list(cut: Path) -> None:
+    said = json.loads((cut / resumption.FILE).read_text())
+    said["metadata"] |= {"hardware": "another", "resumed_on": 3}
+    (cut / resumption.FILE).write_text(json.dumps(said))
+    with pytest.raises(ValueError, match=r"evaluation\.json is damaged: .*resumed_on"):
+        command.run(EvalConfig(resume=str(cut)))
 
 
 def test_an_unfinished_one_is_not_overwritten(cut: Path, kind, tmp_path: Path) -> None:

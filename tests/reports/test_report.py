@@ -55,6 +55,34 @@ def test_a_file_that_is_no_report_is_named(tmp_path, text):
         Report.read(tmp_path / "report.json")
 
 
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda said: said["success"].update(rate=0.9), "success: it says 0.9 of 5 episodes, but lists 5 with 3"),
+        (lambda said: said["success"].update(episodes=500), "success: it says 0.6 of 500 episodes, but lists 5"),
+        (lambda said: said["episodes"].pop(), "success: it says 0.6 of 5 episodes, but lists 4"),
+        (lambda said: said["families"].pop("push"), "its families have other episodes than the 5"),
+        (lambda said: said["tasks"]["push red"]["success"].update(rate=1.0), "push red: it says 1 of 1 episodes"),
+    ],
+)
+def test_rates_that_are_not_those_of_the_episodes(report, tmp_path, change, says):
+    """Tables show the rates, paired tests rest on the episodes: both say the same."""
+    file = report.write(tmp_path)
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=rf"report\.json is not a report.*{says}"):
+        Report.read(file)
+
+
+def test_a_report_whose_tasks_were_sorted_by_name(report, tmp_path):
+    """Names of tasks go with their numbers by their order, which other programs do not keep."""
+    file = report.write(tmp_path)
+    file.write_text(json.dumps(json.loads(file.read_text()), sort_keys=True))
+    with pytest.raises(ValueError, match=r"pick blue: it says"):
+        Report.read(file)
+
+
 def test_the_hash_of_episodes_tells_lists_apart_whatever_their_order(results, spec):
     def hashed(listed):
         return Report.from_results(listed, spec, {}).metadata["episodes_sha256"]

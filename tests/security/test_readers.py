@@ -1,6 +1,7 @@
 """Readers of a stranger's files one by one: whatever an entry is, and wherever a link leads."""
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,19 +17,23 @@ pytest.importorskip("av")
 
 from embodied_rl.actors.learning import shards
 from embodied_rl.actors.learning.checkpoint import load_checkpoint
+from embodied_rl.assembly.build import load_backbone
+from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.commands.compare import read_entry, to_markdown, write_comparison
 from embodied_rl.config.freeze import load_config
-from embodied_rl.config.schema import TrainConfig
+from embodied_rl.config.schema import PolicyNode, SimNode, TrainConfig
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.judge.scorers.score_log import read_scores
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline_file import read_timelines
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runs.metrics_file import MetricsWriter, read_metrics
 from embodied_rl.runs.untrusted_files import check_inside, check_name, parse_json, shorten
+from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.stored import expand_stored_plan
 from tests.support import building_checkpoints as building
@@ -129,6 +134,29 @@ def test_any_entry_of_a_header_may_be_anything(plant: Plant) -> None:
     assert refused > 100
 
 
+SIZES = [
+    ("config", "width", 10**30), ("config", "keypoints", 2**63), ("config", "horizon", 2**62),
+    ("config", "stem_channels", 2**60), ("embodiment", "token_length", -(10**30)),
+    ("embodiment", "token_length", 2**62), ("embodiment", "image_size", [-(10**30), 64]),
+    ("embodiment", "image_size", [2**62, 64]),
+]  # fmt: skip
+
+
+def _outline(file: Path) -> object:
+    spec = SimulatorKind.find(SimNode("tabletop")).spec
+    return outline_backbone(PolicyNode("pocket", checkpoint=str(file)), spec)
+
+
+@pytest.mark.parametrize(("group", "name", "value"), SIZES)
+@pytest.mark.parametrize("load", [load_backbone, _outline])
+def test_sizes_that_no_network_has(
+    plant: Plant, load: Callable[[Path], object], group: str, name: str, value: object
+) -> None:
+    file = strangers.policy(plant.sent, lambda header: header[group].update({name: value}))
+    with pytest.raises(UserError, match=str(file)):
+        load(file)
+
+
 def test_a_state_names_a_file_outside(plant: Plant) -> None:
     run = strangers.run(plant.sent)
     state = run / "checkpoints/00000001/state.json"
@@ -170,6 +198,43 @@ def test_a_replay_storage_of_pickled_objects(plant: Plant) -> None:
     with pytest.raises(UserError, match=r"reward.npy is missing or damaged"):
         ReplayStorage.open(folder)
     assert not plant.mark.exists()
+
+
+PIPES: dict[str, Reader] = {
+    **{name: READERS[name] for name in ("report.json", "timeline", "costs.json", "format.json", "meta/info.json")},
+    "stats.json": (strangers.dataset, "meta/stats.json", LeRobotDataset),
+    "parquet": (strangers.dataset, "data/chunk-000/file-000.parquet", LeRobotDataset),
+    "video": (
+        strangers.dataset, "videos/observation.images.front/chunk-000/file-000.mp4", LeRobotDataset
+    ),
+    "scores": (
+        lambda p: strangers.written(p.sent / "scores/1.jsonl", '{"scorer": "x"}\n').parent, "2.jsonl",
+        lambda folder: list(read_scores(folder)),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+@pytest.mark.parametrize("name", PIPES)
+def test_a_file_that_does_not_end(plant: Plant, name: str, kind: str) -> None:
+    """A pipe would be waited for, a device would fill the memory."""
+    make, file, read = PIPES[name]
+    folder = make(plant)
+    (folder / file).unlink(missing_ok=True)
+    os.mkfifo(folder / file) if kind == "pipe" else (folder / file).symlink_to("/dev/zero")
+    with pytest.raises(UserError, match=r"is not opened"):
+        read(folder)
+
+
+def test_a_link_that_leads_back_to_itself(plant: Plant) -> None:
+    run = strangers.run(plant.sent)
+    for name in ("overrides.txt", "metrics.jsonl"):
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(name)
+    for read in (read_entry, lambda run: MetricsWriter(run / "metrics.jsonl")):
+        with pytest.raises(UserError, match=str(plant.sent)):
+            read(run)
 
 
 def test_metrics_and_lock_are_not_written_through_links(plant: Plant) -> None:

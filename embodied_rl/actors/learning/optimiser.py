@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.actors.learning.sharded import Sharding
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.ranks.collective import Ranks
 
 
@@ -165,6 +166,9 @@ class Optimiser:
             index, name = key.split("/")
             parameter = self.parameters[int(index)]
             self._state_of(parameter)[name] = self._placed(name, value, parameter)
+        if self._sharding is None:  # shards are read, and checked, on their own
+            for parameter in self.parameters:
+                _check_moments(parameter, self._state_of(parameter))
 
     def _placed(self, name: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
         if name == "step":
@@ -188,3 +192,18 @@ class Optimiser:
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _check_moments(parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
+    """Check that a parameter has no state yet, or a step and both moments of its shape; else raise `UserError`."""
+    if not state:
+        return
+    step, moments = state.get("step"), [state[name] for name in _MOMENTS if name in state]
+    sound = step is not None and step.numel() == 1 and bool(step.isfinite().all()) and float(step) >= 0
+    sound = sound and len(moments) == len(_MOMENTS)
+    for moment in moments:
+        sound = sound and moment.shape == parameter.shape and moment.is_floating_point()
+        sound = sound and bool(moment.isfinite().all())
+    if not sound:
+        said = "is not of its shape, not whole, or not finite"
+        raise UserError(f"the optimiser's state of a parameter {tuple(parameter.shape)} {said}")

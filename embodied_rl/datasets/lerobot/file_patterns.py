@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Formatter
 
 from embodied_rl.datasets.lerobot.errors import DatasetError
-from embodied_rl.runs.untrusted_files import check_inside, check_name
+from embodied_rl.runs.untrusted_files import check_ends, check_inside, check_name
 
 _FORM = re.compile(r"(0?[1-9]?d?)?\Z")
 """How a number may be written: 3d, 03d or plain."""
@@ -56,7 +56,8 @@ def find_file(folder: Path, name: str) -> Path:
     """Return the path of a dataset's file, absolute, so that no reader takes it for the address of something else.
 
     Raises:
-        DatasetError: the file is a link that leads out of the folder.
+        DatasetError: the file is a link that leads out of the folder, or has no end.
     """
     check_inside(folder, folder / name, DatasetError)
+    check_ends(folder / name, DatasetError)
     return (folder / name).absolute()

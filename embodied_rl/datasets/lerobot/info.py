@@ -12,7 +12,7 @@ import numpy as np
 from embodied_rl.datasets.lerobot.errors import DatasetError
 from embodied_rl.datasets.lerobot.file_patterns import check_feature_name, check_pattern
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runs.untrusted_files import parse_json, shorten
+from embodied_rl.runs.untrusted_files import check_ends, parse_json, shorten
 
 VERSION = "v3.0"
 INFO, STATISTICS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"
@@ -207,6 +207,7 @@ def read_info(folder: Path) -> Info:
         DatasetError: the folder holds no dataset, or a dataset of another version.
     """
     path = folder / INFO
+    check_ends(path, DatasetError)
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:

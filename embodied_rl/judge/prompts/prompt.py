@@ -6,9 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from embodied_rl.config.freeze import freeze_config, suggest_name
+from embodied_rl.config.freeze import freeze_config, read_config, suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreKind, Span
 from embodied_rl.judge.prompts.prompt_checks import check_prompt
@@ -132,12 +130,10 @@ def load_prompt(name: str, key: str = "prompt") -> Prompt:
     """
     path = find_prompt(name, key)
     try:
-        keys = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise UserError(f"reward.{key}: {path} is no YAML: {' '.join(str(error).split())}") from None
-    if not isinstance(keys, Mapping):
-        raise UserError(f"reward.{key}: {path} holds no keys.")
-    return _make_prompt(freeze_config(PromptFile, dict(keys), str(path)), path)
+        keys = read_config(path)
+    except UserError as error:
+        raise UserError(f"reward.{key}: {error}") from None
+    return _make_prompt(freeze_config(PromptFile, keys, str(path)), path)
 
 
 def _make_prompt(file: PromptFile, path: Path) -> Prompt:

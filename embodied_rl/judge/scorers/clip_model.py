@@ -3,7 +3,6 @@
 Nothing is downloaded, and no code of the folder runs.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from torch import Tensor
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.scorers.clip_pictures import prepare_pictures, read_settings
+from embodied_rl.runs.untrusted_files import read_json
 
 MODELS = ("clip", "siglip")
 KEPT_TEXTS = 1024
@@ -94,10 +94,10 @@ def find_kind(folder: Path) -> str:
         UserError: the folder holds none, or one of another type.
     """
     try:
-        kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
-    except (OSError, ValueError, AttributeError) as error:
+        kind = read_json(folder / "config.json").get("model_type")
+    except (UserError, AttributeError) as error:
         raise UserError(f"reward.path={folder} holds no checkpoint: {error}") from None
-    if kind not in MODELS:
+    if not isinstance(kind, str) or kind not in MODELS:
         raise UserError(f"reward.path={folder} holds a model of type '{kind}', not one of {', '.join(MODELS)}.")
     return str(kind)
 

@@ -1,6 +1,6 @@
 """Pictures as CLIP and SigLIP want them, after a checkpoint's `preprocessor_config.json`, without torchvision."""
 
-import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,15 @@ from torch import Tensor
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.runs.untrusted_files import read_json
 
 FILE = "preprocessor_config.json"
 _READ = ("size", "crop_size", "resample", "image_mean", "image_std", "rescale_factor")
 _SWITCHES = ("do_resize", "do_center_crop", "do_rescale", "do_normalize", "do_convert_rgb")
 _NAMES = ("image_processor_type", "feature_extractor_type", "processor_class", "data_format", "_processor_class")
 """Settings that change no picture."""
+LARGEST_SIDE = 4096
+"""Pixels that a folder may ask for."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,9 @@ def read_settings(folder: Path) -> PictureSettings:
         UserError: there are none, or one is unknown; the message names file and key.
     """
     try:
-        keys = json.loads((folder / FILE).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"reward.path: {folder / FILE} cannot be read: {error}") from None
+        keys = read_json(folder / FILE)
+    except UserError as error:
+        raise UserError(f"reward.path: {error}") from None
     known = (*_READ, *_SWITCHES, *_NAMES)
     if not isinstance(keys, dict):
         raise UserError(f"reward.path: {folder / FILE} holds no keys.")
@@ -61,14 +64,18 @@ def read_settings(folder: Path) -> PictureSettings:
         if key not in known and value is not None:
             raise UserError(f"reward.path: {folder / FILE}: unknown setting '{key}'.{suggest_name(key, known)}")
     try:
-        return _make_settings(keys)
-    except (KeyError, TypeError, ValueError) as error:
+        settings = _make_settings(keys)
+        _check_settings(settings)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"reward.path: {folder / FILE} lacks a setting, or it is no number: {error}") from None
+    return settings
 
 
 def _make_settings(keys: Mapping[str, Any]) -> PictureSettings:
     def on(name: str, default: bool) -> bool:
         value = keys.get(name)
+        if value not in (None, True, False):
+            raise ValueError(f"{name} is neither true nor false")
         return default if value is None else bool(value)
 
     size = keys.get("size") if on("do_resize", default=True) else None
@@ -83,6 +90,16 @@ def _make_settings(keys: Mapping[str, Any]) -> PictureSettings:
         mean=_read_colours(keys["image_mean"]) if normalize else (0.0, 0.0, 0.0),
         std=_read_colours(keys["image_std"]) if normalize else (1.0, 1.0, 1.0),
     )
+
+
+def _check_settings(settings: PictureSettings) -> None:
+    """Raise ValueError where a picture would have no pixels or too many of them, or its colours would not be finite."""
+    sides = [settings.shortest, *(settings.size or ()), *(settings.crop or ())]
+    if any(side is not None and not 1 <= side <= LARGEST_SIDE for side in sides):
+        raise ValueError(f"a picture has 1 to {LARGEST_SIDE} pixels a side")
+    if not all(map(math.isfinite, (settings.rescale, *settings.mean, *settings.std))) or min(settings.std) <= 0:
+        raise ValueError("a number is not finite, or one of image_std is not above 0")
+    Image.Resampling(settings.resample)
 
 
 def _read_size(size: Any) -> tuple[int, int]:

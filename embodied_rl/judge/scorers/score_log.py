@@ -10,6 +10,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreKind
+from embodied_rl.runs.untrusted_files import read_whole
 
 FOLDER = "scores"
 """Folder of the logs in a run folder: <number of the collector>.jsonl."""
@@ -92,7 +93,7 @@ def read_scores(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_file(file: Path) -> Iterator[dict[str, Any]]:
-    lines = file.read_bytes().split(b"\n")
+    lines = read_whole(file).split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last line break was not written to its end
         try:
             found = json.loads(line)

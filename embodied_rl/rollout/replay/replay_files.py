@@ -20,7 +20,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.replay.format import REMEDY, ReplayError, ReplayFormat
 from embodied_rl.runs.atomic_write import explain_errors, sync_folder, write_text
-from embodied_rl.runs.untrusted_files import DAMAGED_ARRAY, shorten
+from embodied_rl.runs.untrusted_files import DAMAGED_ARRAY, check_ends, shorten
 
 FORMAT, TEXTS = "format.json", "texts.jsonl"
 
@@ -99,6 +99,7 @@ def _locked(path: Path) -> IO[bytes]:
 
 def read_format(folder: Path) -> ReplayFormat:
     """Read the format of a folder; raise `ReplayError` where it holds no replay storage that this version can read."""
+    check_ends(folder / FORMAT, ReplayError)
     try:
         text = (folder / FORMAT).read_text("utf-8")
     except (OSError, ValueError) as error:

@@ -206,3 +206,6 @@ class PPO:
         replay = split_state(state, "replay")
         count = len(replay) // len(_REPLAYED)
         self._replay = [tuple(replay[f"{index}/{name}"] for name in _REPLAYED) for index in range(count)]
+        for kept in self._replay:
+            if len({len(each) for each in kept}) > 1 or kept[1].ndim != 1 or kept[2].ndim != 1:
+                raise UserError("what the critic learns from again has rows of different numbers")

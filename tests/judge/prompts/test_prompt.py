@@ -14,6 +14,11 @@ from embodied_rl.judge.prompts.prompt_parts import PromptPictures, PromptText
 SOUND = {"version": 2, "kind": "absolute", "user": [{"text": "{instruction}"}, "frame"], "labels": {"Yes": 1, "No": 0}}
 PAIR = {"kind": "pair", "frames": 2, "user": ["before", "frame"]}
 LIST = {"labels": None, "entries": {"number": "n", "value": "v"}}
+PLANTED = {
+    "a: [": "is damaged", "- 1": "holds no keys", "!!python/object:os.system x": "is damaged",
+    "kind: !!int ''": "is damaged", "kind: !!bool x": "is damaged", "kind: !!timestamp x": "is damaged",
+    "kind: " + "[" * 50_000: "is damaged", "kind: pair\nkind: absolute": "is damaged: .*duplicate key",
+}  # fmt: skip
 TRAJECTORY = LIST | {"kind": "trajectory", "frames": 4, "user": ["shuffled"]}
 
 
@@ -155,7 +160,7 @@ def test_what_is_right_is_not(tmp_path: Path, changes: dict[str, Any]) -> None:
 
 
 def test_a_file_that_is_no_prompt(tmp_path: Path) -> None:
-    for text, says in (("a: [", "no YAML"), ("- 1", "holds no keys"), ("!!python/object:os.system x", "no YAML")):
+    for text, says in PLANTED.items():
         (tmp_path / "bad.yaml").write_text(text)
         with pytest.raises(UserError, match=says):
             load_prompt(str(tmp_path / "bad.yaml"))

@@ -17,7 +17,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Array, Camera
 from embodied_rl.judge.scorers.clip import ClipConfig, ClipScorer
-from embodied_rl.judge.scorers.clip_pictures import prepare_pictures, read_settings
+from embodied_rl.judge.scorers.clip_model import find_kind
+from embodied_rl.judge.scorers.clip_pictures import FILE, prepare_pictures, read_settings
 from tests.support.collecting import SPEC
 from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
@@ -163,6 +164,32 @@ def test_what_is_no_checkpoint(tmp_path: Path, checkpoint: Path) -> None:
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(keys))
     torch.save({}, tmp_path / "pytorch_model.bin")
     refuse(tmp_path, "cannot be loaded")
+
+
+@pytest.mark.parametrize("content", ['{"model_type": []}', '{"model_type": {}}', "[]", '{"a":' * 100_000])
+def test_a_folder_whose_kind_is_no_name(tmp_path: Path, content: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    with pytest.raises(UserError, match=r"reward\.path="):
+        find_kind(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"size": {"shortest_edge": 0}}, {"size": {"shortest_edge": 10**9}}, {"size": {"height": -1, "width": 16}},
+        {"crop_size": {"height": 16, "width": 10**9}}, {"crop_size": float("inf")}, {"resample": 99},
+        {"image_std": [0.5, 0.0, 0.5]}, {"image_mean": [0.5, float("nan"), 0.5]}, {"rescale_factor": float("inf")},
+        {"do_resize": "false"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_settings_that_make_no_picture(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    sound = {**CLIP_PICTURES, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (tmp_path / FILE).write_text(json.dumps(sound))
+    read_settings(tmp_path)
+    (tmp_path / FILE).write_text(json.dumps(sound | wrong))
+    with pytest.raises(UserError, match=rf"{FILE} lacks a setting, or it is no number"):
+        read_settings(tmp_path)
 
 
 @pytest.mark.parametrize(
