@@ -7,6 +7,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from embodied_rl.actors.learning.checkpoint import STATE, CheckpointError
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import TransportError, UserError
@@ -15,8 +17,8 @@ from embodied_rl.runs.untrusted_files import shorten
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.training.metrics import RunTotals
 
-NOT_OF_A_STATE = (RunFailed, Unavailable, TransportError)
-"""Errors of a process, a simulator or a robot, whatever the checkpoint holds."""
+NOT_OF_A_STATE = (RunFailed, Unavailable, TransportError, torch.OutOfMemoryError)
+"""Errors of a process, a simulator, a robot or a device, whatever the checkpoint holds."""
 
 
 @dataclass(frozen=True)

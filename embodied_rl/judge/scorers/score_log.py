@@ -10,7 +10,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreKind
-from embodied_rl.runs.untrusted_files import read_whole
+from embodied_rl.runs.untrusted_files import check_inside, read_whole
 
 FOLDER = "scores"
 """Folder of the logs in a run folder: <number of the collector>.jsonl."""
@@ -40,10 +40,14 @@ class ScoreLog:
     Args:
         file: of the log; its folder is created.
         identity: of the scorer, written into the first line of each process that writes.
+
+    Raises:
+        UserError: the file is a link out of its folder.
     """
 
     def __init__(self, file: Path, identity: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
+        check_inside(file.parent, file)  # of a run that somebody sent, it could be a link to any file
         self._lines: SimpleQueue[list[dict[str, Any]] | None] = SimpleQueue()
         self._failure: Exception | None = None
         self._thread = Thread(target=self._run, args=(file,), name="score log", daemon=True)

@@ -39,6 +39,16 @@ def test_what_was_written_is_read_to_the_bit(tmp_path: Path) -> None:
     assert answer(folder, 3, 1).value == 0.1 + 0.2
 
 
+def test_a_link_out_of_the_folder_is_not_written_to(tmp_path: Path) -> None:
+    own = tmp_path / "own.jsonl"
+    own.write_text("mine\n", encoding="utf-8")
+    (tmp_path / "scores").mkdir()
+    (tmp_path / "scores" / "0.jsonl").symlink_to(own)
+    with pytest.raises(UserError, match=r"outside of .* is not opened"):
+        write(tmp_path, LINE)
+    assert own.read_text(encoding="utf-8") == "mine\n"
+
+
 def test_what_was_not_used_then_is_not_used_again(tmp_path: Path) -> None:
     late = describe_score(3, 2, "absolute", "go", Score(0.5), 9.0, used=False)
     failed = describe_score(3, 3, "absolute", "go", Score.invalid("timeout", "no answer"), 9.0, used=False)
