@@ -270,8 +270,8 @@ def test_who_loses_a_process_for_good_is_told_how_to_go_on(kind, tmp_path: Path,
 
 ARGUMENTS = {
     "asset": ("asset:tabletop_base.safetensors", "sim.num_envs=6", "episodes=30"),
-    "expert": ("expert", "benchmark=tabletop", "episodes=21"),
-    "random": ("random", "sim=tabletop", "episodes=30", "episodes_for=publish"),
+    "expert": ("expert", "benchmark=tabletop", "episodes=63"),
+    "random": ("random", "sim=tabletop", "episodes=120", "episodes_for=publish"),
 }
 QUIET = ("video.episodes=0", "video.best=0", "video.worst=0")
 

@@ -195,12 +195,15 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def _check_moments(parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
-    """Check that a parameter has no state yet, or a step and both moments of its shape; else raise `UserError`."""
+    """Check that a parameter has no state yet, or a step and both moments of its shape; else raise `UserError`.
+
+    Both moments may be missing: shards bring them afterwards.
+    """
     if not state:
         return
     step, moments = state.get("step"), [state[name] for name in _MOMENTS if name in state]
     sound = step is not None and step.numel() == 1 and bool(step.isfinite().all()) and float(step) >= 0
-    sound = sound and len(moments) == len(_MOMENTS)
+    sound = sound and len(moments) in (0, len(_MOMENTS))
     for moment in moments:
         sound = sound and moment.shape == parameter.shape and moment.is_floating_point()
         sound = sound and bool(moment.isfinite().all())

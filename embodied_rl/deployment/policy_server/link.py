@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Coroutine, Mapping
-from threading import TIMEOUT_MAX, Thread
+from threading import Thread
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -126,7 +126,7 @@ class Link:
             raise TimeoutError
         future = asyncio.run_coroutine_threadsafe(asyncio.wait_for(work, left), self._loop)
         try:
-            return future.result(min(left + CLOSING, TIMEOUT_MAX))  # more is no time that threads can wait
+            return future.result(left + CLOSING)
         except TimeoutError:
             future.cancel()
             raise

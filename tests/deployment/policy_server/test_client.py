@@ -1,6 +1,5 @@
 """A client's answers are those of the policy itself, of a server of ours or of others."""
 
-import math
 import subprocess
 import sys
 from typing import Any
@@ -26,13 +25,6 @@ def test_answers_are_those_of_the_policy_itself() -> None:
         assert (client.infer(as_batch(given), keys) == policy.infer(as_batch(given), keys)).all()
         assert (client.infer(as_batch(given)) == client.act(given)).all()
         assert client.version == 7 and client.spec == SPEC and client.timing["total_ms"] > 0
-
-
-@pytest.mark.parametrize("deadline", [1e18, math.inf])
-def test_a_deadline_beyond_all_time_is_one(deadline: float) -> None:
-    given = make_observation(rows=2)
-    with running_policy() as running, PolicyClient(running.url, deadline=deadline) as client:
-        assert (client.act(given) == ToldPolicy().infer(as_batch(given))).all()
 
 
 def test_a_prefix_travels() -> None:
