@@ -48,9 +48,7 @@ class FlowKind:
         Raises:
             UserError: the file says another number than can be.
         """
-        steps = said.get("denoise_steps", DENOISE_STEPS)
-        if type(steps) is not int or not 1 <= steps <= MOST_DENOISE_STEPS:
-            raise UserError(f"denoise_steps={ascii(steps)[:40]} is no number of steps from 1 to {MOST_DENOISE_STEPS}.")
+        steps = read_denoise_steps(said, DENOISE_STEPS)
         return FlowActor(network, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
 
 
@@ -69,3 +67,19 @@ def make_sampler(node: SamplerNode, network: FlowBackbone) -> Sampler:
         return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
     except ValueError as error:
         raise UserError(f"algo.sampler: {error}.") from error
+
+
+def read_denoise_steps(said: Mapping[str, Any], default: int) -> int:
+    """Return K, as a policy file says it.
+
+    Args:
+        said: the file's further entries.
+        default: where it does not say.
+
+    Raises:
+        UserError: it says what is no number of steps.
+    """
+    steps = said.get("denoise_steps", default)
+    if type(steps) is not int or not 1 <= steps <= MOST_DENOISE_STEPS:
+        raise UserError(f"denoise_steps={ascii(steps)[:40]} is no number of steps from 1 to {MOST_DENOISE_STEPS}.")
+    return steps

@@ -10,6 +10,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.flow_kind import read_denoise_steps
 from embodied_rl.actors.learning.checkpoint import explain_failed_writes
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import (
@@ -49,7 +50,7 @@ def run(config: ExportConfig) -> None:
     file, out = check_export(config)
     metadata = read_metadata(file)
     network, robot = build.load_backbone(file, merged=config.format != "peft")
-    steps = find_denoise_steps(file, metadata)
+    steps = read_denoise_steps(metadata.extra, DENOISE_STEPS)
     if config.dtype == "float32" and network.source is not None:
         widen_source(network.source)
     if config.format == "peft":
@@ -84,18 +85,6 @@ def list_untold(robot: Embodiment, form: str, trained_to: int = 0) -> Iterator[s
         yield f"prefix_trained_to={trained_to} (the weights' header keeps it, but only embodied-rl import reads that)"
 
 
-def find_denoise_steps(file: Path, metadata: PolicyMetadata) -> int:
-    """Return K of a policy file.
-
-    Raises:
-        UserError: the file says something that is no number of steps.
-    """
-    steps = metadata.extra.get("denoise_steps", DENOISE_STEPS)
-    if type(steps) is not int or steps < 1:
-        raise UserError(f"{file} says denoise_steps={ascii(steps)[:40]}, which is no number of steps.")
-    return steps
-
-
 def check_start(config: ExportConfig) -> list[tuple[str, str]]:
     """Check that an export is possible; return what it reads and writes, as rows of text.
 
@@ -122,8 +111,8 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"out={out} is there already and not empty; give another folder.")
     metadata = read_metadata(file)
-    find_denoise_steps(file, metadata)
     with name_file(file):
+        read_denoise_steps(metadata.extra, DENOISE_STEPS)
         cls = plugins.find_plugin("policies", metadata.policy)
     if not issubclass(cls, ForeignCheckpoint):
         raise UserError(

@@ -38,5 +38,5 @@ def test_denoise_steps_that_are_none(
 ) -> None:
     file = strangers.policy_of_pi0(tmp_path, lambda header: header["extra"].update(denoise_steps=steps), {})
     assert main(["export", str(file), f"out={tmp_path / 'made'}", *dry]) == 2
-    assert f"{file} says denoise_steps=" in capsys.readouterr().err
+    assert f"{file}: denoise_steps=" in capsys.readouterr().err
     assert not (tmp_path / "made").exists()
