@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.cli.main import main
+from tests.support.ended import stop_process
 from tests.support.running import (
     REACHING,
     SMALL,
@@ -60,7 +61,7 @@ def test_a_rollout_worker_that_hangs_is_replaced_and_costs_time_alone(plugin_pat
     with started(tmp_path / "disturbed", *settings, PYTHONPATH=plugin_path) as process:
         assert process.wait_until(lambda: len(in_chunk(tmp_path / "disturbed", 8)) == 2), process.output()
         victim = in_chunk(tmp_path / "disturbed", 8)[0]
-        os.kill(victim, signal.SIGSTOP)
+        stop_process(victim)
         (tmp_path / "disturbed" / "go").touch()
         code, output = process.finish()
         assert code == 0, output

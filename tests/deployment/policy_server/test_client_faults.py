@@ -19,6 +19,7 @@ from embodied_rl.deployment.policy_server.link import LinkLost
 from embodied_rl.deployment.policy_server.wire import pack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.processes.handle import RunFailed
+from tests.support.ended import stop_process
 from tests.support.faulty_policy_server import METADATA, faulty_server, reply
 from tests.support.policy_serving import DEADLINE, ToldPolicy, as_batch, make_observation, running_policy
 
@@ -319,7 +320,7 @@ def test_a_server_that_is_killed_or_stopped_is_an_error_in_time_and_found_again(
     try:
         with PolicyClient(url, deadline=DEADLINE) as client:
             expected = client.act(OURS)
-            os.kill(process.pid, signal.SIGSTOP)
+            stop_process(process.pid)
             fail_within(client, 0.5, "did not answer in time")
             fail_within(client, 0.5)
             os.kill(process.pid, signal.SIGCONT)

@@ -17,7 +17,7 @@ from embodied_rl.runtime.processes.handle import GaveUp, Handle, WorkerDied, Wor
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from tests.support.ended import gone, wait_for
+from tests.support.ended import gone, stop_process, wait_for
 
 pytestmark = pytest.mark.process
 
@@ -160,7 +160,7 @@ def test_a_stopped_worker_that_does_not_read_is_killed_at_the_deadline() -> None
     """A message larger than the pipe must not block for ever."""
     with worker(rows=3, call_timeout=2.0) as handle:
         handle.submit("reset", EPISODES[:3]).result()
-        os.kill(handle.pid, signal.SIGSTOP)
+        stop_process(handle.pid)
         started = time.monotonic()
         with pytest.raises(WorkerDied, match="stopped talking"):
             handle.submit("restore", {"position": np.zeros(10**6)}).result()
