@@ -1,6 +1,7 @@
 """Films of a policy's episodes that are kept, plain, until the same episodes are filmed with a later policy."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Container, Sequence
 from pathlib import Path
 
 import imageio_ffmpeg
@@ -12,8 +13,10 @@ from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import TEMPORARY, explain_errors
 
-KEPT = 4
-"""Episodes that are filmed before and after training: the first of the evaluation, whatever came of them."""
+KEPT = 12
+"""Episodes that are filmed before training: the first of the evaluation."""
+SHOWN = 4
+"""Of these, episodes that are filmed after training, too."""
 
 
 def keep_film(folder: Path, recording: Recording, fps: float) -> Path:
@@ -35,6 +38,31 @@ def read_films(folder: Path, results: Sequence[EpisodeResult]) -> dict[int, Reco
     """
     files = {result.index: folder / f"episode_{result.index}.mp4" for result in results}
     return {r.index: _read_recording(files[r.index], r) for r in results if files[r.index].is_file()}
+
+
+def choose_pairs(before: Sequence[EpisodeResult], after: Sequence[EpisodeResult], filmed: Container[int]) -> list[int]:
+    """Choose `SHOWN` filmed episodes whose outcomes stand for all: gained, lost, solved twice or never in their shares.
+
+    The quotas are rounded by largest remainder; within an outcome the first filmed episodes are taken. Where too few
+    episodes of an outcome were filmed, the first others fill up.
+
+    Returns:
+        The indices of the chosen episodes, in the order of the evaluation.
+    """
+    earlier = {result.index: result.success for result in before}
+    outcomes = {each.index: (earlier[each.index], each.success) for each in after if each.index in earlier}
+    shares = {outcome: SHOWN * count / len(outcomes) for outcome, count in Counter(outcomes.values()).items()}
+    quotas = {outcome: int(share) for outcome, share in shares.items()}
+    for outcome in sorted(shares, key=lambda each: quotas[each] - shares[each])[: SHOWN - sum(quotas.values())]:
+        quotas[outcome] += 1
+    candidates = [index for index in outcomes if index in filmed]
+    chosen = [
+        index
+        for outcome, quota in quotas.items()
+        for index in [each for each in candidates if outcomes[each] == outcome][:quota]
+    ]
+    others = [index for index in candidates if index not in chosen]
+    return sorted([*chosen, *others[: SHOWN - len(chosen)]])
 
 
 def _read_recording(path: Path, result: EpisodeResult) -> Recording:

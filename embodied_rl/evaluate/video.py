@@ -72,7 +72,8 @@ def film_episodes(
     """Repeat episodes of an evaluation and film them.
 
     The films are `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`, and `pair_<index>.mp4` for each episode
-    in `before`, with what happened then at its left.
+    in `before`, with what happened then at its left. Beside each stands its last frame as JPEG, for a player to show
+    before it plays, and for paper.
 
     Args:
         actor: the policy that was evaluated.
@@ -105,7 +106,9 @@ def film_episodes(
     for name, part in films.items():
         if part:
             paths.append(folder / f"{name}.mp4")
-            write_mp4(paths[-1], tile_recordings(part, spec.control_hz), spec.control_hz)
+            frames = tile_recordings(part, spec.control_hz)
+            write_mp4(paths[-1], frames, spec.control_hz)
+            Image.fromarray(frames[-1]).save(paths[-1].with_suffix(".jpg"), quality=80)
     return paths
 
 
@@ -199,8 +202,9 @@ class _Camera(Observer):
 
 
 def label_pair(before: Recording, after: Recording) -> list[Recording]:
-    """Return two recordings of one episode, with "before" and "after" in place of the instruction."""
-    return [replace(before, instruction="before"), replace(after, instruction="after")]
+    """Return two recordings of one episode, whose captions say which is which, and the instruction."""
+    words = after.instruction
+    return [replace(before, instruction=f"before: {words}"), replace(after, instruction=f"after: {words}")]
 
 
 def choose_worst_and_best(
@@ -225,7 +229,7 @@ def _varied(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
 def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:
     """Return the frames of a grid in which all recordings play side by side.
 
-    A tile's border is grey while its episode runs, then green or red; its instruction is below. The last frame is held.
+    A tile's border is grey while its episode runs, then green or red; its instruction is above. The last frame is held.
 
     Args:
         recordings: at least one recording; all have the same size.
@@ -307,7 +311,7 @@ def _tile(recording: Recording, caption: Array, time: int) -> Array:
     border = np.empty((frame.shape[0] + 2 * _BORDER, frame.shape[1] + 2 * _BORDER, 3), np.uint8)
     border[:] = colour
     border[_BORDER:-_BORDER, _BORDER:-_BORDER] = frame
-    return np.concatenate([border, caption], axis=0)
+    return np.concatenate([caption, border], axis=0)
 
 
 def _caption(text: str, width: int) -> Array:

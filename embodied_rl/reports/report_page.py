@@ -1,6 +1,7 @@
 """`report.html`: what was evaluated, what training gained, why episodes failed, films, and where it comes from."""
 
 import base64
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -36,6 +37,14 @@ _CURVES = (
 """Learning curves after that of success: title, metric."""
 
 _CAPTIONS = {"grid": "The first episodes of the evaluation", "best": "The quickest successes", "worst": "Failures"}
+_OUTCOMES = {
+    (False, True): "were gained",
+    (True, False): "lost",
+    (True, True): "solved both times",
+    (False, False): "never",
+}
+"""Success before and after → what the page calls it."""
+_CHOICE = "The films were chosen to have these outcomes in about these shares, as far as the films before training do."
 _PAIR = "pair_"
 """How the names of films begin that show an episode before and after training."""
 _LEAST_P = 1e-16
@@ -77,7 +86,7 @@ def write_page(
         make_section("By task", _table("task", report.tasks, before and before.tasks, at_end)),
         make_section("Why episodes failed", make_failure_table(report.episodes, old)),
         make_section("On the robot", robot),
-        make_section("Learning curves", draw_learning_curves(rows)),
+        make_section("Learning curves", draw_learning_curves(rows, before, report)),
         make_section("Reward", make_reward_section(rows, report.metadata.get("reward") == "terminal")),
         make_section("What the scorer said", strips),
         make_section("Videos" if earlier is None else "Videos, after training", _videos(others)),
@@ -129,8 +138,8 @@ def format_points(after: Summary, before: Summary) -> str:
     return f"{100 * (after.success.rate - before.success.rate):+.1f}"
 
 
-def draw_learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
-    """Draw success in training and in evaluations (with intervals), then the other curves that have values."""
+def draw_learning_curves(metrics: Sequence[Mapping[str, Value]], before: Report | None, after: Report) -> str:
+    """Draw success in training, in evaluations, and in the reports before and after; then the other curves."""
     iterations = [_number(row.get("iteration")) or 0.0 for row in metrics]
 
     def column(name: str) -> list[float | None]:
@@ -145,7 +154,12 @@ def draw_learning_curves(metrics: Sequence[Mapping[str, Value]]) -> str:
         dots=True,
     )
     training = Series("training, with exploration", iterations, column("rollout/success"))
-    charts = [draw_line_chart("Success", [training, evaluations], x_label="iteration", percent=True)]
+    series = [training, evaluations]
+    if before is not None and iterations:
+        ends = [before.success, after.success]
+        rates = ([end.rate for end in ends], [end.low for end in ends], [end.high for end in ends])
+        series.append(Series("this report, before and after", [0.0, iterations[-1]], *rates, dots=True))
+    charts = [draw_line_chart("Success", series, x_label="iteration", percent=True)]
     for title, name in _CURVES:
         values = column(name)
         if any(values):  # with fixed noise the entropy is always 0
@@ -212,8 +226,10 @@ def _pairs(videos: Sequence[Path], report: Report, before: Report | None) -> str
         return '<p class="note">No episode was filmed before training.</p>'
     ends = [{result.index: result for result in each.episodes} for each in (before, report)]
     figures = [_video(video, _describe_pair(int(video.stem.removeprefix(_PAIR)), report, *ends)) for video in videos]
-    note = "The first episodes of the evaluation, whatever came of them. Left: before training. Right: after."
-    return f'<div class="videos pairs">{"".join(figures)}</div><p class="note">{note}</p>'
+    outcomes = Counter((ends[0][index].success, ends[1][index].success) for index in ends[0].keys() & ends[1].keys())
+    counts = ", ".join(f"{outcomes[key]} {name}" for key, name in _OUTCOMES.items())
+    note = f"Left: before training. Right: after. Of all {outcomes.total()} episodes {counts}."
+    return f'<div class="videos pairs">{"".join(figures)}</div><p class="note">{note} {_CHOICE}</p>'
 
 
 def _describe_pair(
@@ -235,11 +251,16 @@ def _videos(videos: Sequence[Path]) -> str:
 
 
 def _video(path: Path, caption: str, *, wide: bool = False) -> str:
-    data = base64.b64encode(path.read_bytes()).decode()
-    source = f'src="data:video/mp4;base64,{data}"'
-    player = f'<video controls loop muted playsinline preload="metadata" {source}></video>'
+    source = f'src="data:video/mp4;base64,{_encode(path)}"'
+    still = path.with_suffix(".jpg")
+    poster = f' poster="data:image/jpeg;base64,{_encode(still)}"' if still.is_file() else ""
+    player = f'<video controls loop muted playsinline preload="metadata"{poster} {source}></video>'
     size = ' class="wide"' if wide else ""
     return f"<figure{size}><figcaption>{escape(caption)}</figcaption>{player}</figure>"
+
+
+def _encode(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
 
 
 def _number(value: Value) -> float | None:

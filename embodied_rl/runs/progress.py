@@ -23,11 +23,15 @@ _REFRESHES = 4  # a second
 
 @dataclass(frozen=True)
 class Column:
-    """A column of the table: its heading, its metric, and its number format."""
+    """A column of the table: its heading, its metric, and its number format.
+
+    An `optional` column appears with its first value other than 0: fixed noise has no entropy to show.
+    """
 
     heading: str
     metric: str
     form: str
+    optional: bool = False
 
     def text(self, metrics: Mapping[str, Any]) -> str:
         """Return the formatted metric, or a dash if this iteration has none."""
@@ -36,14 +40,15 @@ class Column:
 
 
 COLUMNS = (
-    Column("success", "rollout/success", ".1%"),
+    Column("success exploring", "rollout/success", ".1%"),
+    Column("deployed", "eval/success", ".1%"),
     Column("return", "rollout/return", ".3f"),
     Column("KL", "update/kl", ".4f"),
     Column("clip share", "update/clip_share", ".1%"),
-    Column("entropy", "update/entropy", ".3f"),
-    Column("eval", "eval/success", ".1%"),
+    Column("entropy", "update/entropy", ".3f", optional=True),
     Column("env-steps/s", "time/steps_per_second", ",.0f"),
 )
+"""Exploring: in training episodes, with the noise that the policy learns from; deployed: in evaluations, without it."""
 
 
 class Progress:
@@ -70,9 +75,10 @@ class Progress:
         self._iterations, self._start, self._columns, self._clock = iterations, start, columns, clock
         self._console = console or Console(highlight=False)
         self._began = clock()
+        self._shown = [column for column in columns if not column.optional]
         self._done, self._closing = start, 0.0
         self._phase, self._phase_began, self._spinner = "starting", self._began, Spinner("dots")
-        self._rows: deque[tuple[str, ...]] = deque(maxlen=_ROWS_SHOWN)
+        self._rows: deque[Mapping[str, str]] = deque(maxlen=_ROWS_SHOWN)
         self._scorer = ""
         self._live: Live | None = None
         if live and self._console.is_terminal:
@@ -114,15 +120,16 @@ class Progress:
             metrics: metrics of the iteration, as for `MetricsWriter.write`.
         """
         self._done = done
-        figures = [column.text(metrics) for column in self._columns]
-        remaining = format_duration(self.remaining(done))
+        self._shown = [each for each in self._columns if each in self._shown or metrics.get(each.metric)]
+        count, remaining = f"{done}/{self._iterations}", format_duration(self.remaining(done))
+        row = {"iteration": count, **{each.heading: each.text(metrics) for each in self._columns}, "ETA": remaining}
         self._scorer = describe_scorer(metrics)
         if self._live is None:
-            named = [f"{column.heading} {figure}" for column, figure in zip(self._columns, figures, strict=True)]
-            named += [f"scorer {self._scorer}"] if self._scorer else []
-            self.note("  ".join([f"iteration {done}/{self._iterations}", *named, f"ETA {remaining}"]))
+            scorer = {"scorer": self._scorer} if self._scorer else {}
+            wanted = ["iteration", *(each.heading for each in self._shown), *scorer, "ETA"]
+            self.note("  ".join(f"{name} {(row | scorer)[name]}" for name in wanted))
             return
-        self._rows.append((f"{done}/{self._iterations}", *figures, remaining))
+        self._rows.append(row)
         self._live.refresh()
 
     def note(self, text: str) -> None:
@@ -154,10 +161,11 @@ class Progress:
 
     def _table(self) -> Table:
         table = Table()
-        for heading in ("iteration", *(column.heading for column in self._columns), "ETA"):
+        headings = ("iteration", *(column.heading for column in self._shown), "ETA")
+        for heading in headings:
             table.add_column(heading, justify="right", no_wrap=True)
         for row in self._rows:
-            table.add_row(*row)
+            table.add_row(*(row[heading] for heading in headings))
         return table
 
 

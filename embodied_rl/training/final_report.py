@@ -7,7 +7,7 @@ from typing import Any
 
 from embodied_rl.assembly.build import POLICY
 from embodied_rl.evaluate.benchmark import describe_simulator
-from embodied_rl.evaluate.kept_films import KEPT, keep_film, read_films
+from embodied_rl.evaluate.kept_films import KEPT, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.video import AT_ONCE, film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.judge_notes import describe_cost, describe_head
@@ -86,7 +86,8 @@ def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
 def film_after(trainer: Trainer, results: Sequence[EpisodeResult], before: Report | None, log: RunLog) -> list[Path]:
     """Film episodes of the evaluation after training, beside what they were before. Return the videos' paths."""
     log.begin_phase("filming", announce=True)
-    kept = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
+    filmed = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
+    kept = {index: filmed[index] for index in choose_pairs(before.episodes if before else (), results, filmed)}
     return film_episodes(
         trainer.actor, trainer.kind.build, trainer.spec, results, trainer.folder.videos, before=kept,
         delay=trainer.delay, at_once=trainer.kind.limit_environments(AT_ONCE),

@@ -6,6 +6,7 @@ from contextlib import closing
 
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.judge.reward.run_scoring import describe_reward
+from embodied_rl.reports.page import format_percent
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.forecast import Forecast
 from embodied_rl.runs.log import RunLog, open_log
@@ -72,7 +73,8 @@ def evaluate_before(trainer: Trainer, log: RunLog) -> float:
     log.begin_phase("evaluating before training", announce=True)
     with raise_on_signals(trainer.ranks):
         results = trainer.evaluate(trainer.config.train.final_episodes, "report")
-        write_report(trainer, results, "before")
+        report = write_report(trainer, results, "before")
+        log.note(f"Before training: {format_percent(report.success)} success, deployed")
         if makes_films(trainer):
             log.begin_phase("filming before training", announce=True)
             film_before(trainer, results)
@@ -81,10 +83,16 @@ def evaluate_before(trainer: Trainer, log: RunLog) -> float:
 
 def describe_beginning(parts: Parts) -> list[str]:
     """Return the notes that the user reads at the start of a run."""
-    notes = [f"Run folder: {parts.folder.path}"]
+    config = parts.config
+    notes = [
+        f"Training {config.policy.name} by {config.algo.name} in {config.sim.name}",
+        f"Run folder: {parts.folder.path}",
+    ]
+    if parts.needs.warmup and parts.resumed is None:
+        notes.append(f"Iterations 1-{parts.needs.warmup}: the critic alone learns, the policy stays as it is")
     if parts.kept != "images":
         notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
-    return [*notes, *describe_reward(parts.config.reward)]
+    return [*notes, *describe_reward(config.reward)]
 
 
 def evaluation_is_due(trainer: Trainer) -> bool:

@@ -3,8 +3,9 @@
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from PIL import Image
 
-from embodied_rl.evaluate.kept_films import keep_film, read_films
+from embodied_rl.evaluate.kept_films import SHOWN, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import Recording, film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
@@ -52,6 +53,24 @@ def test_a_damaged_film_is_named(tmp_path):
         read_films(tmp_path, [result(0, True)])
 
 
+OUTCOMES = [(False, True)] * 50 + [(True, False)] * 24 + [(True, True)] * 26
+"""Success before and after of 100 episodes: in shares of the four shown, 2, 1 and 1."""
+
+
+@pytest.mark.parametrize("shift", range(0, 100, 7))
+def test_pairs_stand_for_the_shares_of_all_outcomes(shift):
+    turned = [OUTCOMES[(37 * place + shift) % 100] for place in range(100)]
+    before, after = ([result(index, each[side]) for index, each in enumerate(turned)] for side in (0, 1))
+    chosen = choose_pairs(before, after, filmed=range(100))
+    assert sorted(turned[index] for index in chosen) == [(False, True)] * 2 + [(True, False), (True, True)]
+    few = choose_pairs(before, after, filmed=[index for index in range(100) if turned[index] == (True, True)])
+    assert len(few) == SHOWN and few == sorted(few), "others fill up where an outcome was not filmed"
+
+
+def test_without_films_there_are_no_pairs():
+    assert choose_pairs([], [result(0, True)], {}) == choose_pairs([result(0, True)], [result(0, True)], {}) == []
+
+
 def test_before_stands_at_the_left_of_after(spec, make_actor, make_simulator, make_handles, executed, tmp_path):
     episodes = enumerate_episodes(spec, "eval", 6)
     results = evaluate_policy(make_actor(), make_handles(1, 4), spec, episodes, 0, 4, executed)
@@ -61,13 +80,15 @@ def test_before_stands_at_the_left_of_after(spec, make_actor, make_simulator, ma
         make_actor(), make_simulator, spec, results, tmp_path, episodes=1, best=0, worst=0, before=before
     )
     assert [video.stem for video in videos] == ["grid", "pair_0", "pair_1"]
+    with Image.open(videos[1].with_suffix(".jpg")) as still:
+        assert still.size == (2 * 232, 232 + 26)
     frames = imageio_ffmpeg.read_frames(str(videos[1]))
     width, height = next(frames)["size"]
     assert (width, height) == (2 * 232, 232 + 26)
     last = np.frombuffer([*frames][-1], np.uint8).reshape(height, width, 3)
-    left, right = last[4:228, 4:228], last[4:228, 236:460]
+    left, right = last[30:254, 4:228], last[30:254, 236:460]
     assert left.mean() < 4, "before: black"
     clock = 10 * next(r.steps for r in results if r.index == 0)
     assert right.mean() == pytest.approx(clock, abs=4), "after: this simulator shows ten times its clock"
-    border = last[2, 100].astype(int), last[2, 332].astype(int)
+    border = last[28, 100].astype(int), last[28, 332].astype(int)
     assert border[0][0] > border[0][1], "before: red"

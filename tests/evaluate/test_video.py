@@ -69,19 +69,19 @@ def recording(length, success, size=(20, 30)):
 def test_a_grid_plays_side_by_side_and_ends_in_green_or_red():
     frames = tile_recordings([recording(3, True), recording(5, False), recording(4, True)], fps=10)
     assert len(frames) == 5 + 15 and frames[0].shape == (2 * (20 + 8 + 26), 2 * (30 + 8), 3)
-    corners = [tuple(frames[k][0, 0].tolist()) for k in (0, 1, 2, 19)]
+    corners = [tuple(frames[k][26, 0].tolist()) for k in (0, 1, 2, 19)]
     assert corners[0] == corners[1] != corners[2] == corners[3], "the border changes when the episode ends"
-    red, green, blue = frames[-1][0, 0].tolist()
+    red, green, blue = frames[-1][26, 0].tolist()
     assert green > max(red, blue)
-    red, green, blue = frames[-1][0, 38].tolist()
+    red, green, blue = frames[-1][26, 38].tolist()
     assert red > max(green, blue)
-    assert frames[2][10, 15, 0] == 14 and frames[4][10, 15, 0] == 14, "an ended episode keeps its last frame"
+    assert frames[2][36, 15, 0] == 14 and frames[4][36, 15, 0] == 14, "an ended episode keeps its last frame"
     assert (frames[0][60:, 40:] == 255).all(), "a free place is white"
 
 
-def test_the_instruction_stands_below_the_tile():
+def test_the_instruction_stands_above_the_tile():
     plain, with_text = Recording(Episode(0, 0, 0), "", recording(1, True).frames), recording(1, True)
-    strips = [tile_recordings([r], fps=1)[0][28:] for r in (plain, with_text)]
+    strips = [tile_recordings([r], fps=1)[0][:26] for r in (plain, with_text)]
     assert (strips[0] == 255).all() and (strips[1] < 128).any()
 
 
@@ -149,8 +149,14 @@ def test_a_film_shows_sixteen_episodes_and_two_of_the_best_and_worst(
     listed = enumerate_episodes(spec, "eval", 20)
     results = evaluate_policy(make_actor(), make_handles(1, 4), spec, listed, 0, 4, executed)
     tiled = {}
-    monkeypatch.setattr(video, "tile_recordings", lambda recordings, fps: [r.episode.index for r in recordings])
-    monkeypatch.setattr(video, "write_mp4", lambda path, frames, fps: tiled.update({path.stem: frames}))
+    monkeypatch.setattr(
+        video,
+        "tile_recordings",
+        lambda shown, fps: [np.full((2, 2, 3), each.episode.index, np.uint8) for each in shown],
+    )
+    monkeypatch.setattr(
+        video, "write_mp4", lambda path, frames, fps: tiled.update({path.stem: [int(each.min()) for each in frames]})
+    )
     film_episodes(make_actor(), make_simulator, spec, results, tmp_path)
     assert tiled["grid"] == list(range(16))
     assert len(tiled["best"]) == len(tiled["worst"]) == 2

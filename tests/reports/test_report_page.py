@@ -84,6 +84,7 @@ def page(after, before, tmp_path):
     files = {name: tmp_path / f"{name}.mp4" for name in ("grid", "worst", "pair_0", "pair_1")}
     for name, file in files.items():
         file.write_bytes(name.encode())
+    files["pair_0"].with_suffix(".jpg").write_bytes(b"still")
     told = {"metrics": tmp_path / "metrics.jsonl", "videos": [*files.values()], "configuration": "seed: 3  # <b>"}
     write_page(tmp_path / "report.html", after, before=before, **told)
     return (tmp_path / "report.html").read_text()
@@ -140,6 +141,15 @@ def test_films_of_the_same_episodes_say_how_each_ended(page):
     sources = [value for name, value in Page(page).attributes if name == "src"]
     contents = [base64.b64decode(source.removeprefix("data:video/mp4;base64,")) for source in sources]
     assert contents == [b"pair_0", b"pair_1", b"grid", b"worst"]
+    assert "Of all 10 episodes 7 were gained, 1 lost, 1 solved both times, 1 never" in text
+    posters = [value for name, value in Page(page).attributes if name == "poster"]
+    assert posters == ["data:image/jpeg;base64," + base64.b64encode(b"still").decode()]
+
+
+def test_a_page_has_a_landmark_and_its_tables_can_be_scrolled_by_keyboard(page):
+    parsed = Page(page)
+    assert parsed.tags.count("main") == 1
+    assert parsed.attributes.count(("tabindex", "0")) == parsed.tags.count("table") > 0
 
 
 def test_a_run_that_was_not_filmed_before_says_so(after, before, tmp_path):
@@ -249,15 +259,15 @@ def test_curves_are_drawn_where_there_are_values(page, after, tmp_path):
     assert parsed.tags.count("svg") == 2, (
         "success and KL have values, the entropy is 0 throughout, the others have none"
     )
-    assert parsed.tags.count("circle") == 1, "one evaluation"
+    assert parsed.tags.count("circle") == 1 + 2, "one evaluation, and the reports before and after training"
     text = shown(tmp_path, after)
     assert "Learning curves" not in text and "Videos" not in text
 
 
-def test_figures_of_no_iteration_are_drawn_at_0():
+def test_figures_of_no_iteration_are_drawn_at_0(after):
     """As those of an evaluation before training may be."""
     rows = [{"rollout/success": 0.2}, {"iteration": 0, "rollout/success": 0.2}, {"iteration": 5, "rollout/success": 1}]
-    line = re.search(r'<polyline points="([^"]*)"', draw_learning_curves(rows)).group(1).split()
+    line = re.search(r'<polyline points="([^"]*)"', draw_learning_curves(rows, None, after)).group(1).split()
     assert line[0] == line[1] != line[2]
 
 

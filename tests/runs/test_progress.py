@@ -31,7 +31,7 @@ def shown(terminal, live=True):
 
 def test_plain_single_lines_where_nobody_watches():
     lines = shown(terminal=False).splitlines()
-    figures = "success 42.5%  return –  KL 0.0123  clip share –  entropy –  eval –  env-steps/s 1,270"
+    figures = "success exploring 42.5%  deployed –  return –  KL 0.0123  clip share –  env-steps/s 1,270"
     assert lines == [
         f"iteration 5/10  {figures}  ETA 1m40s",
         "[saved] checkpoint 5",
@@ -48,6 +48,16 @@ def test_a_table_on_a_terminal():
     assert (
         "┃" in text and "clip share" in text and "42.5%" in text and "6/10" in text and "[saved] checkpoint 5" in text
     )
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("entropy, appears", [(None, False), (0.0, False), (0.5, True)])
+def test_the_entropy_appears_only_where_there_is_one(terminal, entropy, appears):
+    stream = io.StringIO()
+    console = Console(file=stream, force_terminal=terminal, width=140, highlight=False)
+    with Progress(10, console=console, clock=Clock()) as progress:
+        progress.update(1, METRICS | {"update/entropy": entropy})
+    assert ("entropy" in stream.getvalue()) == appears
 
 
 def test_a_narrow_pipe_does_not_break_lines():
