@@ -14,8 +14,8 @@ from embodied_rl.assembly import attach, growing
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
-from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.config.trust import freeze_file
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
@@ -166,7 +166,7 @@ def find_sizes(node: PolicyNode) -> Any:
     growth = growing.find_growth(metadata, cls, node.options)
     check_config(path, metadata, node.name, growing.without_growth(node.options, growth))
     with name_file(path):
-        return freeze_config(cls.Config, {**metadata.config, **growth}, "policy")
+        return freeze_file(cls.Config, {**metadata.config, **growth}, path, "policy")
 
 
 def load_backbone(
@@ -194,7 +194,7 @@ def load_backbone(
     def make(metadata: PolicyMetadata) -> FlowBackbone:
         cls = find(metadata)
         with name_file(path):
-            options = freeze_config(cls.Config, metadata.config, "policy")
+            options = freeze_file(cls.Config, metadata.config, path, "policy")
         return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
 
     network, embodiment = load_network(

@@ -7,14 +7,14 @@ from typing import Any
 
 from embodied_rl.assembly.acting import find_policy_file, names_file
 from embodied_rl.checkpoints.policy_file import read_metadata
+from embodied_rl.config import assets, plugins
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
+from embodied_rl.config.trust import check_file
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.delay import Chunks
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runtime.simulators.trust import check_settings
 
 
 def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
@@ -39,7 +39,8 @@ def place_policies(config: EvalConfig) -> EvalConfig:
     """Return the configuration with the policies' files, wherever it is read."""
 
     def place(text: str) -> str:
-        return str(find_policy_file(text).resolve()) if names_file(text) else text
+        is_path = names_file(text) and not text.startswith(assets.PREFIX)
+        return str(find_policy_file(text).resolve()) if is_path else text
 
     if config.policies:
         return replace(config, policies={task: place(text) for task, text in config.policies.items()})
@@ -64,7 +65,8 @@ def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> S
     if said is None or change.name not in (None, said.get("name")):
         return None
     where = file if folder is None else folder.config
-    check_settings(said, change.options, str(where))
+    typed = [f"sim.{key}" for key in change.options]
+    check_file(SimNode, said, where, folder=where.parent, typed=typed, where="sim")
     try:
         node = freeze_config(SimNode, said, "sim")
         plugins.configure_plugin("sims", node, "sim")

@@ -171,15 +171,15 @@ def find_control_hz(metadata: PolicyMetadata) -> float | None:
         return float(said)
     from embodied_rl.config.freeze import freeze_config
     from embodied_rl.config.schema import SimNode
+    from embodied_rl.config.trust import check_file
     from embodied_rl.interfaces.sim import Unavailable
     from embodied_rl.runtime.simulators.kind import SimulatorKind
-    from embodied_rl.runtime.simulators.trust import check_settings
 
     sim = metadata.extra.get("sim")
     if not isinstance(sim, Mapping):
         return None
     try:
-        check_settings(sim, {}, "the policy's file")
+        check_file(SimNode, sim, "the policy's file", where="sim")
         kind = SimulatorKind.find(freeze_config(SimNode, dict(sim), "sim"))
         return None if kind.interpreter is not None else float(kind.spec.control_hz)
     except (UserError, Unavailable):

@@ -23,8 +23,8 @@ from embodied_rl.assembly.build import (
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
-from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode, SamplerNode
+from embodied_rl.config.trust import freeze_file
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 
@@ -78,7 +78,7 @@ def _outline(
 
     def make(metadata: PolicyMetadata) -> FlowBackbone:
         check_config(file, metadata, node.name, growing.without_growth(node.options, growth))
-        found = freeze_config(cls.Config, metadata.config, "policy")
+        found = freeze_file(cls.Config, metadata.config, file, "policy")
         return choose_backbone_maker(cls, found)(metadata.embodiment, metadata.auxiliary_names)
 
     network, embodiment = outline_network(file, make, merged=node.train != "lora" or bool(growth))

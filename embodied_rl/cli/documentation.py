@@ -17,8 +17,6 @@ from embodied_rl.config.freeze import join_key
 Located = tuple[str, ast.ClassDef]
 """The module that defines a class, and the class."""
 
-_DEFAULT_POSITION = {"trusted_setting": 0}  # index of the default among the arguments; second in `at_least`
-
 
 @dataclass(frozen=True)
 class Key:
@@ -125,8 +123,7 @@ def _default(node: ast.expr | None) -> str:
     """Return a default as it would be typed: `null`, `true`, text without quotes."""
     if isinstance(node, ast.Call):
         arguments = {keyword.arg: keyword.value for keyword in node.keywords}
-        position = _DEFAULT_POSITION.get(ast.unparse(node.func), 1)
-        positional = node.args[position] if len(node.args) > position else None
+        positional = node.args[1] if len(node.args) > 1 else None  # of `at_least`
         return _default(arguments.get("default", positional or arguments.get("default_factory")))
     if node is None:
         return "required"

@@ -27,7 +27,8 @@ from embodied_rl.assembly.evaluated import (
 )
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config.schema import EvalConfig
+from embodied_rl.config import trust
+from embodied_rl.config.schema import EvalConfig, SimNode
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
 from embodied_rl.evaluate.delayed import describe_delays, find_delay
@@ -55,8 +56,8 @@ from embodied_rl.reports.table import make_summary_table
 from embodied_rl.rollout.delay import Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.untrusted_files import name_file
 from embodied_rl.runtime.processes.handle import Handle, RunFailed
-from embodied_rl.runtime.simulators.trust import repeat_trusted_change
 from embodied_rl.training.run_checks import check_environments
 
 
@@ -145,9 +146,37 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
         raise UserError(f"policy: {folder} has policies of its own for its tasks. Leave it out.")
     if config.policy is not None or config.checkpoint is not None:
         stored = replace(stored, policy=config.policy or config.checkpoint, checkpoint=None)
+    file, home = folder / EVALUATION, find_home(folder)
+    with name_file(file):
+        stored = trust.take_typed(
+            stored,
+            config,
+            config.overrides,
+            file,
+            folder=home,
+            free=("resume", "policy", "checkpoint", "sim"),
+            unused=("resume", "out"),
+            remedy="resume continues an evaluation exactly as it was begun. Evaluate anew, without resume.",
+        )
     check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
-    change = repeat_trusted_change(stored.sim, name_simulators(stored), config.sim, folder / EVALUATION)
+    change = trust.take_typed_change(stored.sim, config.sim, name_simulators(stored), file, home)
     return replace(stored, sim=change, resume=None), before
+
+
+def find_home(folder: Path) -> Path:
+    """Return the folder that the paths of an evaluation may lead to: its run's, or its own."""
+    run = RunFolder(folder.absolute().parent.parent)
+    return run.path if run.evaluations == folder.absolute().parent and run.config.is_file() else folder
+
+
+def describe_resume(evaluation: PlannedEvaluation, out: Path) -> str:
+    """Return the command that continues an evaluation, with the settings that are never taken from its folder."""
+    config = place_policies(evaluation.config)
+    settings = trust.list_settings(EvalConfig, configuration.thaw_config(config))
+    for name in name_simulators(config):
+        settings += trust.list_settings(SimNode, {"name": name, **config.sim.options}, "sim")
+    again = trust.list_refused([each for each in settings if each.key != "out"], find_home(out))
+    return trust.format_resume("eval", out, again)
 
 
 def open_evaluation(config: EvalConfig) -> PlannedEvaluation:
@@ -194,7 +223,7 @@ def finish_evaluation(evaluation: PlannedEvaluation, out: Path) -> int:
     Raises:
         RunFailed: a required process was lost, and could not be replaced.
     """
-    command, began = f"embodied-rl eval resume={out}", time.perf_counter()
+    command, began = describe_resume(evaluation, out), time.perf_counter()
     try:
         with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
             describe_kept(kept, sum(len(part.episodes) for part in evaluation.parts))

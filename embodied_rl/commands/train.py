@@ -7,6 +7,7 @@ from pathlib import Path
 
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.config import freeze as configuration
+from embodied_rl.config import plugins, trust
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.critic.examination.examined import check_run_scorer
 from embodied_rl.interfaces.errors import UserError
@@ -14,11 +15,11 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
+from embodied_rl.runs.untrusted_files import name_file
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.ranks.launch import Stopped
 from embodied_rl.runtime.ranks.torchrun import decide_on_rank_0
-from embodied_rl.runtime.simulators import trust
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training import extension
 from embodied_rl.training.final_report import PAGE
@@ -48,11 +49,11 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
         with nullcontext() if config.resume is not None else folder.removed_if_bare():
             runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
     except Stopped:
-        print(f"Stopped; every iteration so far is saved. Continue with: embodied-rl train resume={folder.path}")
+        print(f"Stopped; every iteration so far is saved. Continue with: {extension.describe_resume(config, folder)}")
     except FloatingPointError as error:
         raise UserError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
     except RunFailed as error:
-        remedy = f"Once the cause is gone, continue with: embodied-rl train resume={folder.path}"
+        remedy = f"Once the cause is gone, continue with: {extension.describe_resume(config, folder)}"
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
 
 
@@ -173,7 +174,20 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
         UserError: the run does not exist or is finished, or its configuration is damaged or names code to run.
     """
     folder = find_run_to_resume(config)
-    old = trust.repeat_trusted(configuration.load_config(TrainConfig, folder.config), config, folder.config)
+    stored = configuration.load_config(TrainConfig, folder.config)
+    with name_file(folder.config):
+        old = trust.take_typed(
+            stored,
+            config,
+            config.run.overrides,
+            folder.config,
+            folder=folder.path,
+            free=("resume", "run.root", extension.KEY),
+            unused=extension.list_unread(folder),
+            remedy="resume continues a run exactly as it was configured. To start a new run from its weights: "
+            "policy.checkpoint=<its folder>.",
+        )
+        plugins.configure_plugin("sims", old.sim, "sim")  # before ranks start
     old = extension.extend_config(old, config)
     done = max(checkpoint.list_steps(folder.checkpoints), default=0)
     if done >= old.train.iterations and (folder.path / PAGE).is_file():

@@ -19,8 +19,10 @@ def find_asset(name: str) -> Path:
     """Return the path of the asset `name`.
 
     Raises:
-        UserError: there is no such asset.
+        UserError: there is no such asset, or the name leads out of the folder.
     """
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise UserError(f"{PREFIX}{name}: the name of an asset does not lead out of the folder of assets.")
     found = find_assets_folder() / name
     if not found.exists():
         known = sorted(

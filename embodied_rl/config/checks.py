@@ -65,15 +65,13 @@ def validate_config(config: Any) -> None:
         check_learner(plan, policy)
     if isinstance(algo := getattr(config, "algo", None), AlgoNode):
         check_sampler(algo.sampler)
-    if isinstance(config, TrainConfig) and config.resume is not None:
-        check_resume(config.run.overrides)
     check_one_command(config)
 
 
 def check_one_command(config: Any) -> None:
     """Check keys that one command has alone."""
-    if isinstance(config, EvalConfig):
-        check_evaluation(config)
+    if isinstance(config, EvalConfig) and config.resume is None:
+        check_actor(config)
     if isinstance(config, CollectConfig) and config.format != "lerobot" and config.images != "video":
         raise UserError(f"images={config.images} is for format=lerobot; npz files hold pictures as they are.")
 
@@ -153,37 +151,6 @@ def check_deadlines(plan: Plan) -> None:
     for key, seconds in (("start_timeout", plan.start_timeout), ("call_timeout", plan.call_timeout)):
         if not seconds <= LONGEST_DEADLINE:
             raise UserError(f"plan.{key} must be at most {LONGEST_DEADLINE} seconds, a day, not {seconds:g}.")
-
-
-def check_resume(overrides: Sequence[str]) -> None:
-    """Check that a resumed run changes no setting. Only `resume`, `run.root`, `train.iterations`, `cluster` and keys of
-    `sim` may be typed; `embodied_rl.runtime.simulators.trust` checks the last two, `embodied_rl.training.extension` the
-    third.
-    """
-    for override in overrides:
-        key = override.lstrip("+~").partition("=")[0]
-        if key not in ("resume", "run.root", "train.iterations", "cluster") and not key.startswith("sim."):
-            raise UserError(
-                f"{override}: resume continues a run exactly as it was configured, so {key} cannot be changed. "
-                "To start a new run from its weights: policy.checkpoint=<its folder>."
-            )
-
-
-def check_evaluation(config: EvalConfig) -> None:
-    """Check that an evaluation has a policy; or, if it is continued, that nothing is changed.
-
-    Beside `resume`, the place of the same policy and keys of `sim` may be typed; the command checks the one, and
-    `embodied_rl.runtime.simulators.trust` the other.
-    """
-    if config.resume is None:
-        return check_actor(config)
-    for override in config.overrides:
-        key = override.lstrip("+~").partition("=")[0]
-        if key not in ("resume", "policy", "checkpoint") and not key.startswith("sim."):
-            raise UserError(
-                f"{override}: resume continues an evaluation exactly as it was begun, so {key} cannot be changed. "
-                "Evaluate anew, without resume."
-            )
 
 
 def check_sampler(sampler: SamplerNode) -> None:

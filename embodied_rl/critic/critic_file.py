@@ -21,6 +21,7 @@ from embodied_rl.assembly.build import choose_backbone_maker
 from embodied_rl.checkpoints.policy_file import PICKLE_STARTS
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
+from embodied_rl.config.trust import freeze_file
 from embodied_rl.critic.network import CriticConfig, ProgressCritic
 from embodied_rl.runs.atomic_write import make_folder, replace_file
 from embodied_rl.runs.untrusted_files import name_file, parse_json
@@ -150,7 +151,7 @@ def _refuse_pickle(path: Path) -> None:
 def _build(header: CriticHeader, shapes: Mapping[str, tuple[int, ...]], path: Path) -> ProgressCritic:
     """Build the network of a header, after checking in outline that the file's weights fill it."""
     cls = plugins.find_plugin("policies", header.policy)
-    options = freeze_config(cls.Config, header.config, f"{HEADER}.config")
+    options = freeze_file(cls.Config, header.config, path, f"{HEADER}.config")
     embodiment = Embodiment.from_dict(header.embodiment)
     sizes = freeze_config(CriticConfig, header.critic, f"{HEADER}.critic")
     make = choose_backbone_maker(cls, options)

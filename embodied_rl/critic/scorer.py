@@ -14,13 +14,14 @@ from embodied_rl.critic.network import BINS, Judgement, ProgressCritic
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.trust import FilePath
 
 
 @dataclass(frozen=True)
 class EmbeddedConfig:
     """The settings of `EmbeddedScorer`."""
 
-    file: str = "asset:tabletop_critic.safetensors"
+    file: FilePath = "asset:tabletop_critic.safetensors"
     """the critic: a file that `embodied-rl critic train` wrote, or asset:<name>."""
     batch: int = at_least(1, 64)
     """pictures that are judged together, at most."""

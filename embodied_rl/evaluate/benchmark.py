@@ -8,13 +8,13 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
+from embodied_rl.config.trust import check_file
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
 from embodied_rl.reports.report import MACHINE
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.runtime.simulators.trust import check_settings
 
 DRAWN = 512
 """Episodes of an evaluation without a benchmark."""
@@ -68,7 +68,8 @@ def make_parts(
         raise UserError(f"episodes_for={config.episodes_for}: {message}")
     check_change(config.benchmark, config.sim)
     for part in config.benchmark.parts:
-        check_settings(part.sim, config.sim.options, f"benchmark={config.benchmark.name}")
+        typed = [f"sim.{key}" for key in config.sim.options]
+        check_file(SimNode, part.sim, f"benchmark={config.benchmark.name}", typed=typed, where="sim")
     whole = _describe_parts(config, own)
     parts = _give_to_policies(config, whole, owns or {}) if config.policies else whole
     found = [[e for e in part.episodes if config.task in _names(part.spec.tasks[e.task])] for part in parts]

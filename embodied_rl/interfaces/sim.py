@@ -5,7 +5,7 @@ Shapes: `n` environments of one call, `H` executed actions of a chunk, `A` actio
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -16,24 +16,6 @@ from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.spec_checks import check_spec
 
 Array = NDArray[Any]
-
-_TRUSTED = "trusted"
-
-
-def trusted_setting(default: Any = MISSING, default_factory: Any = MISSING) -> Any:
-    """Make a field of a simulator's `Config` that decides which code runs, such as a module or an interpreter.
-
-    Its value is accepted from the command line, or from the configuration on this machine. Policy files, run folders
-    and benchmarks may come from strangers: their value is refused, unless it is the default or holds only numbers.
-    """
-    return field(default=default, default_factory=default_factory, metadata={_TRUSTED: True})
-
-
-def list_trusted_defaults(config: type[Any]) -> dict[str, Any]:
-    """Return the fields that `trusted_setting` made, with their defaults (None if a field has no default)."""
-    found = {item.name: item for item in fields(config) if item.metadata.get(_TRUSTED)}
-    made = {name: item.default_factory() for name, item in found.items() if item.default_factory is not MISSING}
-    return {name: None if item.default is MISSING else item.default for name, item in found.items()} | made
 
 
 class Source(IntEnum):

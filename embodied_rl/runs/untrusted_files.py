@@ -1,7 +1,11 @@
-"""Read files that may come from a stranger: JSON that may be anything, and names that may lead out of their folder."""
+"""Read what may come from a stranger: JSON that may be anything, names that may lead out of their folder, and answers
+of servers that may repeat a secret."""
 
+import html
 import json
+import re
 import tokenize
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -13,6 +17,8 @@ DAMAGED_ARRAY = (OSError, ValueError, TypeError, SyntaxError, RuntimeError, Memo
 """What NumPy raises for an array's file whose header is anything: it tokenizes and evaluates a literal."""
 LONGEST_REASON = 200
 """Characters of an error's text that a message repeats."""
+SHORTEST_SECRET = 6
+"""Characters of a secret that is replaced: a shorter one is a word that answers may have."""
 
 
 def parse_json(text: str | bytes, where: object, error: type[UserError] = UserError) -> Any:
@@ -87,6 +93,43 @@ def shorten(problem: BaseException) -> str:
 def make_printable(text: str) -> str:
     """Return a text without what a terminal would act on; line feeds stay."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
+
+
+class SecretFilter:
+    """Replaces a secret in what a server says, by as many asterisks, so that lengths in a binary format stay right.
+
+    It is found as it is, with each letter possibly escaped as JSON, Python, URLs and HTML do, and in base64.
+    Secrets shorter than `SHORTEST_SECRET` stay.
+    """
+
+    def __init__(self, secret: str | None) -> None:
+        known = secret if secret is not None and len(secret) >= SHORTEST_SECRET else None
+        self._pattern = None if known is None else re.compile("|".join(_list_forms(known)).encode())
+
+    def clean(self, data: bytes) -> bytes:
+        """Return the data without the secret."""
+        if self._pattern is None:
+            return data
+        return self._pattern.sub(lambda found: b"*" * len(found[0]), data)
+
+    def clean_text(self, text: str) -> str:
+        """Return the text without the secret."""
+        return self.clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
+
+
+def _list_forms(secret: str) -> list[str]:
+    """Return regular expressions of the forms in which a secret may be repeated."""
+    encoded = (b64encode(text.encode()).decode().rstrip("=") for text in (secret, f"Bearer {secret}"))
+    forms = [re.escape(each) for text in encoded for each in {text, text.translate(str.maketrans("+/", "-_"))}]
+    return ["".join(map(_match_letter, secret)), *forms]
+
+
+def _match_letter(letter: str) -> str:
+    """Return a regular expression of a letter of ASCII, escaped or not."""
+    number, named = ord(letter), re.escape(html.escape(letter))
+    hexadecimal = "".join(f"[{digit}{digit.upper()}]" for digit in f"{number:02x}")
+    escaped = rf"\\{{0,2}}(?:u00|x){hexadecimal}|%{hexadecimal}|&#(?:0*{number}|[xX]0*{hexadecimal});|{named}"
+    return rf"(?:{escaped}|\\{{0,2}}{re.escape(letter)})"
 
 
 def check_name(name: str, where: object, error: type[UserError] = UserError) -> None:

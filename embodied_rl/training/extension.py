@@ -1,10 +1,12 @@
-"""Extend a run: continue it to more iterations than it was started with."""
+"""Continue a run: what is read of its configuration, what is typed again, and more iterations."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 
+from embodied_rl.actors.learning import checkpoint
 from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
+from embodied_rl.config import trust
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
@@ -14,6 +16,22 @@ from embodied_rl.training.final_report import PAGE
 KEY = "train.iterations"
 SCHEDULES = ("lr_final", "noise_final")
 """Settings of the algorithms here that spread a change over the whole run, unless they are 1."""
+UNREAD = ("run.root", "reward.examined")
+"""Settings that a run reads only before it starts."""
+ORIGIN = ("policy.checkpoint", "policy.statistics", "policy.tokenizer")
+"""Settings that a run reads until it has a checkpoint of its own."""
+
+
+def list_unread(folder: RunFolder) -> tuple[str, ...]:
+    """Return the keys of a run's configuration that are not read when the run is continued."""
+    return UNREAD + (ORIGIN if checkpoint.list_steps(folder.checkpoints) else ())
+
+
+def describe_resume(config: TrainConfig, folder: RunFolder) -> str:
+    """Return the command that continues a run, with the settings that are never taken from its folder."""
+    unread, settings = list_unread(folder), trust.list_settings(TrainConfig, configuration.thaw_config(config))
+    again = trust.list_refused([each for each in settings if each.key not in unread], folder.path)
+    return trust.format_resume("train", folder.path, again)
 
 
 def extend_config(old: TrainConfig, typed: TrainConfig) -> TrainConfig:

@@ -12,6 +12,7 @@ from embodied_rl.runs.forecast import Forecast
 from embodied_rl.runs.log import RunLog, open_log
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.training.extension import describe_resume
 from embodied_rl.training.final_report import film_before, finish_run, makes_films, write_report
 from embodied_rl.training.parts import Parts, assemble_parts
 from embodied_rl.training.trainer import Trainer
@@ -57,7 +58,7 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
             if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:
                 trainer.save()
             if stopping:
-                log.note(f"Stopped and saved. Continue with: embodied-rl train resume={parts.folder.path}")
+                log.note(f"Stopped and saved. Continue with: {describe_resume(config, parts.folder)}")
                 return
         with raise_on_signals(ranks):
             if stop_requested():

@@ -15,7 +15,8 @@ MODULE = '''
 
 from dataclasses import dataclass, field
 
-from embodied_rl.interfaces.sim import SimulatorSpec, Task, trusted_setting
+from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.interfaces.trust import Code
 
 SIMS = {"toy": "toy_package:Toy", "broken": "toy_missing:Toy", "hungry": "toy_hungry:Toy"}
 POLICIES = {"toy": "toy_package:Toy"}
@@ -31,7 +32,7 @@ class ToyConfig:
     """(height, width)."""
     colour: str = "red"
     """of the toy."""
-    shade: str | None = trusted_setting(None)
+    shade: Code | None = None
     """of the toy."""
     parts: dict[str, float] = field(default_factory=dict)
     """by name."""

@@ -68,7 +68,6 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ([*TOY, "algo=glob(zzz*)", "-m"], "-m finds nothing to run: a range is empty"),
         (["train", "--dryrun"], "Did you mean '--dry-run'?"),
         (["train", "--config-dir", "nowhere"], "--config-dir nowhere: there is no such folder"),
-        ([*TOY, "resume=last"], "experiment=toy_run: resume continues a run exactly as it was configured"),
         (["sft", "experiment=demo"], "Type: embodied-rl train experiment=demo"),
         (["critic", "serve", "x", "megapixels=inf"], "megapixels must be at most 1000, not inf"),
         (["eval", "--dry-run"], "Who acts? Give policy=<a run folder"),

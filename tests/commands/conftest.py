@@ -58,11 +58,12 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     """The command with fakes in place of the policy's file and the simulator's plug-in."""
     threads = torch.get_num_threads()
     made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [], make_actor)
-    monkeypatch.setattr(evaluated, "check_settings", lambda *said: None)
+    monkeypatch.setattr(evaluated, "check_file", lambda *said, **keys: None)
     monkeypatch.setattr(evaluated, "plugins", SimpleNamespace(configure_plugin=lambda kind, node, where: None))
-    monkeypatch.setattr(command, "repeat_trusted_change", lambda stored, names, typed, file: stored)
+    monkeypatch.setattr(command, "name_simulators", lambda config: [])
+    monkeypatch.setattr(command, "find_home", lambda folder: tmp_path)
     monkeypatch.setattr(command, "load_deployed", lambda text: make_actor())
-    monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
+    monkeypatch.setattr(benchmark, "check_file", lambda *said, **keys: None)
     monkeypatch.setattr(
         benchmark, "SimulatorKind", SimpleNamespace(find=lambda node: made if node.name == "clock" else None)
     )

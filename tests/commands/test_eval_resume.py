@@ -9,7 +9,6 @@ import pytest
 
 from embodied_rl.cli.main import main
 from embodied_rl.commands import eval as command
-from embodied_rl.config.checks import validate_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, Plan, SimChange, Video
 from embodied_rl.evaluate import metadata, resumption
 from embodied_rl.interfaces.sim import Episode
@@ -163,21 +162,40 @@ def test_the_hash_of_sources_follows_every_file(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("typed", ["seed=1", "episodes=5", "split=vision", "video.episodes=0", "plan.ranks=1"])
-def test_nothing_else_may_be_typed(typed: str) -> None:
+def test_nothing_else_may_be_typed(typed: str, cut: Path) -> None:
     key = typed.partition("=")[0]
-    with pytest.raises(ValueError, match=f"so {key} cannot be changed"):
-        validate_config(EvalConfig(resume="there", overrides=("resume=there", typed)))
-    validate_config(EvalConfig(resume="there", overrides=("resume=there", "policy=x", "sim.python=/there/python")))
+    with pytest.raises(ValueError, match=f"{key} cannot be changed"):
+        command.run(EvalConfig(resume=str(cut), overrides=("resume=there", typed)))
+
+
+def test_the_policy_is_typed_again_where_it_lies_outside(
+    cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command, "find_home", lambda folder: folder)
+    with pytest.raises(ValueError, match=r"policy \(a path") as refused:
+        command.run(EvalConfig(resume=str(cut)))
+    remedy = str(refused.value).rpartition("type it yourself: ")[2]
+    assert remedy == f"resume={cut} policy={tmp_path / 'policy.safetensors'}"
+    assert command.run(EvalConfig(resume=str(cut), policy="policy.safetensors")) == 0
+
+
+def test_an_evaluation_of_a_run_may_name_its_run(tmp_path: Path) -> None:
+    inside = tmp_path / "run" / "eval" / "eval_1"
+    assert command.find_home(inside) == inside
+    inside.mkdir(parents=True)
+    (tmp_path / "run" / "config.yaml").touch()
+    assert command.find_home(inside) == tmp_path / "run"
 
 
 def test_the_folder_of_a_stranger_names_no_code(cut: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own changes to the simulator are of a file, not typed."""
-    monkeypatch.undo()  # check_settings is the true one again
+    monkeypatch.undo()  # what is checked is the true one again
+    monkeypatch.setattr(command, "find_home", lambda folder: cut.parent)
     file = cut / resumption.FILE
     said = json.loads(file.read_text())
     said["config"]["sim"] = {"name": "tabletop", "python": "/tmp/evil"}
     file.write_text(json.dumps(said))
-    with pytest.raises(ValueError, match=r"says which code to run \(sim\.python\)"):
+    with pytest.raises(ValueError, match=r"sim\.python \(code\)"):
         command.run(EvalConfig(resume=str(cut)))
     with pytest.raises(ValueError, match=r"sim\.horizon cannot be changed"):
         command.run(EvalConfig(resume=str(cut), sim=SimChange(None, {"horizon": 3})))

@@ -7,7 +7,6 @@ from embodied_rl.config.checks import (
     check_deadlines,
     check_division,
     check_episodes,
-    check_resume,
     check_sampler,
     check_writable,
 )
@@ -53,12 +52,6 @@ def test_a_deadline_has_an_end() -> None:
 def test_samplers_that_cannot_sample(sampler: SamplerNode) -> None:
     with pytest.raises(ValueError, match=r"algo.sampler"):
         check_sampler(sampler)
-
-
-def test_a_run_that_continues_takes_nothing_else() -> None:
-    check_resume(["resume=last", "run.root=elsewhere"])
-    with pytest.raises(ValueError, match="so seed cannot be changed"):
-        check_resume(["resume=last", "seed=4"])
 
 
 def test_a_folder_is_checked_without_being_made(tmp_path) -> None:

@@ -13,6 +13,7 @@ pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
 from embodied_rl.config.freeze import read_config
+from embodied_rl.config.trust import list_settings
 from embodied_rl.deployment.bridge.episodes import EpisodeDesk
 from embodied_rl.deployment.robot_simulator.attending import read_end
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
@@ -27,7 +28,7 @@ from embodied_rl.deployment.simulated_robot.requests import read_faults
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import list_trusted_defaults
+from embodied_rl.interfaces.trust import Trust
 from tests.support.recording import TEXT
 from tests.support.robots import change_robot, make_tabletop_messages, write_robot
 from tests.support.strangers import DEEP
@@ -95,7 +96,8 @@ def test_a_file_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_nobody_else_switches_off_the_dead_man_s_switch() -> None:
-    assert {"deadman", "return_points"} <= set(list_trusted_defaults(RobotSimulatorConfig))
+    code = {each.key for each in list_settings(RobotSimulatorConfig) if each.trust is Trust.CODE}
+    assert {"deadman", "return_points"} <= code
 
 
 # messages

@@ -1,7 +1,7 @@
 """The configuration of each command."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Literal
 
 from embodied_rl.config.freeze import at_least
 from embodied_rl.config.schema.filtering import FilterNode
@@ -21,9 +21,14 @@ from embodied_rl.config.schema.nodes import (
     TrainLoop,
 )
 from embodied_rl.config.schema.serving import ServedNode
+from embodied_rl.interfaces.trust import Address, Code, FilePath, Text, Trust
 
 Joining = Literal["prefix", "naive", "blend", "stop", "replacement", "guided"]
 """How a new chunk joins the actions that are executed while it is inferred."""
+OWN_CLUSTERS = frozenset({"auto", "local"})
+"""Clusters of this machine, which are no addresses. Who connects to another one runs what it sends."""
+PolicySource = Annotated[str, Trust.PATH, frozenset({"expert", "random"})]
+"""Who acts: a policy's file or run, where `eval` also takes an address; or one of these words."""
 LAST_SEED = 2**64 - 1
 """The largest seed that the sources of random numbers take."""
 
@@ -42,7 +47,7 @@ class TrainConfig:
     """Who judges progress, beside the simulator's reward."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes every random choice of the run."""
-    resume: str | None = None
+    resume: FilePath | None = None
     """Continue a run: "last", or its folder."""
     mode: Literal["sync", "stream", "async"] = "sync"
     """sync: collect, then learn; stream: learn from a rollout while rollout workers make the rest of it; async: rollout
@@ -54,7 +59,7 @@ class TrainConfig:
     """async: by how many versions the weights that decided may be older than those that learn from it; 0 is sync."""
     runtime: Literal["local", "ray"] = "local"
     """local: processes of this machine; ray: actors on a cluster, which needs the extra embodied-rl[ray]."""
-    cluster: str = "auto"
+    cluster: Annotated[str, Trust.ADDRESS, OWN_CLUSTERS] = "auto"
     """ray: address of a cluster, such as 10.0.0.1:6379; auto: the one this machine belongs to, or else, as with local,
     one that is begun here and ends with the run."""
     run: RunConfig = field(default_factory=RunConfig)
@@ -71,11 +76,11 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class PlanConfig(TrainConfig):
-    costs: str | None = None
+    costs: FilePath | None = None
     """File of stage costs to plan with; null measures them here."""
-    resources: str | None = None
+    resources: Text | None = None
     """Cores and accelerators to plan for, such as 8xgpu:80GB or 2xcore; null takes this machine."""
-    out: str = "plan"
+    out: FilePath = "plan"
     """Folder of costs.json (what was measured) and plan.json (the table and the choice)."""
 
 
@@ -91,11 +96,11 @@ class Video:
 
 @dataclass(frozen=True)
 class EvalConfig:
-    policy: str | None = None
+    policy: PolicySource | None = None
     """Who acts: a run folder, a checkpoint file, asset:<name>, the address of a server (ws://…), expert or random."""
-    checkpoint: str | None = None
+    checkpoint: PolicySource | None = None
     """Another name for `policy`."""
-    policies: dict[str, str] = field(default_factory=dict)
+    policies: dict[Text, PolicySource] = field(default_factory=dict)
     """For a benchmark whose tasks no single policy can run: task or family → its policy. Tasks without one do not run,
     and the report says so."""
     benchmark: BenchmarkNode | None = None
@@ -107,9 +112,9 @@ class EvalConfig:
     episodes: int | None = at_least(1, None, at_most=MOST_EPISODES)
     """Episodes in all, spread evenly over families, then tasks; null takes 512, or the whole benchmark. Fewer than the
     whole are no longer that benchmark, and the report says so."""
-    split: str = "eval"
+    split: Text = "eval"
     """eval (training conditions, other seeds), or one of the simulator's held-out splits; not for a benchmark."""
-    task: str | None = None
+    task: Text | None = None
     """Only this task, or this family; null for all."""
     episodes_for: Literal["report", "publish"] = "report"
     """report: the episodes of every report, by which settings are compared; publish: others, which no run and no report
@@ -128,9 +133,9 @@ class EvalConfig:
     allows; for stop, and without a delay, as many as the policy's file says."""
     hold: tuple[float, ...] | None = None
     """The action with which the robot holds still, for a simulator that does not say; it does for its first chunk."""
-    resume: str | None = None
+    resume: FilePath | None = None
     """Continue an evaluation that ended early: its folder. Only what is missing runs."""
-    out: str | None = None
+    out: FilePath | None = None
     """Folder of the report; null puts it beside the run, or into eval/ here."""
     video: Video = field(default_factory=Video)
     """What is filmed."""
@@ -138,15 +143,15 @@ class EvalConfig:
     """How a policy behind a server is asked, for policy=ws://…"""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[Text, ...] = ()
     """What was typed; the command line fills it in."""
 
 
 @dataclass(frozen=True)
 class CompareConfig:
-    runs: tuple[str, ...]
+    runs: tuple[FilePath, ...]
     """Run folders or report files; given as plain words on the command line."""
-    out: str = "comparison"
+    out: FilePath = "comparison"
     """Folder of the table (Markdown and HTML) and the curves."""
 
 
@@ -158,15 +163,15 @@ class SftConfig:
     """The policy."""
     algo: AlgoNode
     """Supervised fine-tuning: its demonstrations, stages, learning rates and steps."""
-    dataset: str | None = None
+    dataset: FilePath | None = None
     """Folder of a LeRobotDataset v3.0 to clone; null records the simulator's operator."""
-    sources: tuple[str, ...] | None = None
+    sources: tuple[Text, ...] | None = None
     """Whose steps of the dataset are cloned: those of policy, human, replay, safety, hold; null takes all but hold."""
     reward: RewardNode = field(default_factory=RewardNode)
     """The scorer that demonstrations are filtered by; with reward.mode=audit it only says what would be left out."""
     filter: FilterNode = field(default_factory=FilterNode)
     """Which demonstrations are left out; null thresholds leave out none."""
-    task: str | None = None
+    task: Text | None = None
     """Only this task, or this family, is demonstrated by the operator and evaluated; null for all."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes every random choice."""
@@ -176,7 +181,7 @@ class SftConfig:
     """Episodes of the evaluation at the end."""
     film: bool = True
     """Film some of those episodes, which takes ffmpeg and a simulator that shows something."""
-    export: str | None = None
+    export: FilePath | None = None
     """File that also receives the weights in half precision; null writes none."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
@@ -188,27 +193,27 @@ class ImportConfig:
     """The simulator that the policy is attached to."""
     policy: PolicyNode
     """The policy, and in `checkpoint` the folder of lerobot's or openpi's."""
-    out: str = "imported.safetensors"
+    out: FilePath = "imported.safetensors"
     """The policy file that is written."""
 
 
 @dataclass(frozen=True)
 class ExportConfig:
-    checkpoint: str
+    checkpoint: FilePath
     """What to export: a run folder, or a policy file."""
     format: Literal["lerobot", "openpi", "peft"] = "lerobot"
     """Whose checkpoint it becomes; peft: the adapters of policy.train=lora alone, for the checkpoint `base`."""
-    base: str | None = None
+    base: FilePath | None = None
     """For format=peft, what the adapters were trained on: a folder of lerobot's, or its name on the hub."""
     dtype: Literal["source", "float32"] = "source"
     """Type of the tensors: as in the checkpoint the policy came from, which rounds what was learned; or float32."""
-    out: str | None = None
+    out: FilePath | None = None
     """Folder it is written to, new or empty; null takes <format>_checkpoint here."""
 
 
 @dataclass(frozen=True)
 class InspectConfig:
-    checkpoint: str
+    checkpoint: FilePath
     """What to look at, given as a plain word: a run folder, a policy file, or a folder of lerobot's or openpi's."""
     tensors: bool = False
     """Whether to build the network of another project's checkpoint, too, and compare all tensors with it."""
@@ -218,17 +223,17 @@ class InspectConfig:
 class CollectConfig:
     sim: SimNode
     """The simulator."""
-    policy: str = "expert"
+    policy: PolicySource = "expert"
     """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes and every random choice."""
     episodes: int = at_least(1, 100, at_most=MOST_EPISODES)
     """Episodes to collect."""
-    split: str = "train"
+    split: Text = "train"
     """Conditions the episodes are drawn from."""
-    task: str | None = None
+    task: Text | None = None
     """Only this task, or this family; null for all."""
-    out: str = "demonstrations"
+    out: FilePath = "demonstrations"
     """Folder the episodes are written to."""
     reward: RewardNode = field(default_factory=RewardNode)
     """The scorer that episodes are filtered by; with reward.mode=audit it only says what would be left out."""
@@ -247,30 +252,30 @@ class CollectConfig:
 class PlayConfig:
     sim: SimNode
     """The simulator."""
-    policy: str = "expert"
+    policy: PolicySource = "expert"
     """Who acts: expert, random, a run folder, a checkpoint file, or asset:<name>."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes and every random choice."""
-    split: str = "train"
+    split: Text = "train"
     """Conditions the episodes are drawn from."""
-    task: str | None = None
+    task: Text | None = None
     """Only this task, or this family; null for all."""
-    out: str = "play"
+    out: FilePath = "play"
     """Folder of the videos."""
 
 
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
-    what: str = "sim"
+    what: Text = "sim"
     """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
     critic, delay, server, deploy, potentials or ablations."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
-    device: str = "cpu"
+    device: Text = "cpu"
     """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
     compiled: bool = False
     """For `bench policy`: also compile the denoise steps, which takes minutes."""
-    arms: tuple[str, ...] = ("sparse", "oracle", "embedded", "inverted", "rises")
+    arms: tuple[Text, ...] = ("sparse", "oracle", "embedded", "inverted", "rises")
     """For `bench potentials`: the rewards that are compared; there is hackable, too."""
     seeds: int = at_least(1, 3)
     """For `bench potentials`: runs of each arm, with seeds from `seed` on."""
@@ -278,7 +283,7 @@ class BenchConfig(TrainConfig):
     """For `bench potentials`: length of each run, rounded up to whole rollouts."""
     target: float = at_least(0.0, 0.6, at_most=1.0)
     """For `bench potentials`: the success while exploring of which is told when it was reached."""
-    policy_file: str | None = None
+    policy_file: FilePath | None = None
     """For `bench delay`, `server` and `deploy`: whose policy, a run folder, a file or asset:<name>; null takes ours."""
     episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
     """For `bench delay`: episodes of each combination; for `bench deploy` at most 48 of them are run, twice."""
@@ -288,17 +293,17 @@ class BenchConfig(TrainConfig):
     """For `bench delay`: control steps that an inference takes."""
     strategies: tuple[Joining, ...] = ("prefix", "naive", "blend", "stop", "replacement", "guided")
     """For `bench delay`: how a new chunk joins the actions that are executed meanwhile; see `eval strategy=…`."""
-    out: str = "bench"
+    out: FilePath = "bench"
     """Folder of bench_<what>.json."""
 
 
 @dataclass(frozen=True)
 class TraceConfig:
-    folder: str = "last"
+    folder: FilePath = "last"
     """The run, given as a plain word: its folder, or "last" for the newest below runs/."""
     iteration: int | None = at_least(1, None)
     """Which iteration; null takes the newest that was kept. One is kept with each checkpoint."""
-    file: str | None = None
+    file: FilePath | None = None
     """Where the trace goes; null puts it into the run's folder."""
 
 
@@ -306,9 +311,9 @@ class TraceConfig:
 class DoctorConfig:
     sim: SimNode | None = None
     """A simulator to examine as well: its environment, packages, assets and renderer."""
-    robot: str | None = None
+    robot: FilePath | None = None
     """A robot to examine in place of this machine: a name, or a YAML file; its topics are listened to."""
-    policy: str | None = None
+    policy: Address | None = None
     """ws://<host>:<port>: a policy server for that robot, whose fit and latency are checked."""
     transport: Literal["dds", "rclpy"] = "dds"
     """How the robot's topics are reached: without an installation of ROS 2, or with it."""
@@ -324,11 +329,11 @@ class DoctorConfig:
 
 @dataclass(frozen=True)
 class EnvironmentConfig:
-    words: tuple[str, ...] = ()
+    words: tuple[Text, ...] = ()
     """What to do and for which simulator: install <simulator>."""
-    python: str | None = None
+    python: Code | None = None
     """Interpreter to make the environment with; null takes this one."""
-    pip: tuple[str, ...] = ()
+    pip: tuple[Code, ...] = ()
     """Further options of each `pip install`, such as an index."""
     accept_licence: bool = False
     """You accept the licence of the simulator, where it asks."""

@@ -11,15 +11,16 @@ from embodied_rl.config.schema.nodes import (
     SimChange,
     SimNode,
 )
+from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text
 
 
 @dataclass(frozen=True)
 class CriticTrainConfig:
     sim: SimNode
     """The simulator whose operators and policy act, and which says how far all goals of its scenes have come."""
-    dataset: str | None = None
+    dataset: FilePath | None = None
     """Or a LeRobotDataset to learn from, without a simulator's truth: progress is guessed from time."""
-    policy: str = "asset:tabletop_base.safetensors"
+    policy: FilePath = "asset:tabletop_base.safetensors"
     """Whose perception the critic looks with, and who explores: a policy file, a run folder, or asset:<name>."""
     episodes: int = at_least(10, 3900, at_most=MOST_EPISODES)
     """Episodes to learn from."""
@@ -33,7 +34,7 @@ class CriticTrainConfig:
     """How many gather episodes at once; they change how a policy's actions are rounded."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes and every random choice."""
-    out: str = "critic.safetensors"
+    out: FilePath = "critic.safetensors"
     """File that is written."""
 
 
@@ -41,9 +42,9 @@ class CriticTrainConfig:
 class CriticEvalConfig:
     reward: RewardNode
     """The scorer that is examined, and its limits; `embodied-rl list rewards` shows scorers."""
-    runs: tuple[str, ...] = ()
+    runs: tuple[FilePath, ...] = ()
     """Run folders or policy files whose policies act, exploring, in fresh episodes; given as plain words, too."""
-    dataset: str | None = None
+    dataset: FilePath | None = None
     """Or a LeRobotDataset whose frames are judged: nobody knows their truth, so that less can be measured."""
     sim: SimChange = field(default_factory=SimChange)
     """Or a simulator whose operators act, with and without faults; beside runs, what is other than in them."""
@@ -56,11 +57,11 @@ class CriticEvalConfig:
     calibrate: bool = False
     """Also fit the scores to outcomes on half of the episodes, measure that on the others, and write calibration.json,
     which reward.calibration takes."""
-    split: str = "eval"
+    split: Text = "eval"
     """eval (training conditions, other seeds), or one of the simulator's held-out splits."""
     seed: int = at_least(0, 0, at_most=LAST_SEED)
     """Fixes the episodes, the policy's noise and the intervals."""
-    out: str = "critic_eval"
+    out: FilePath = "critic_eval"
     """Folder of critic.json and critic.html."""
 
 
@@ -78,18 +79,18 @@ class CriticProbeConfig:
 
 @dataclass(frozen=True)
 class CriticServeConfig:
-    model: str
+    model: FilePath
     """What answers, also as a plain word: a critic's file, asset:<name>, or the folder of a vision-language model of
     transformers."""
-    name: str | None = None
+    name: Text | None = None
     """By which requests call the model; null: as file or folder are called."""
-    host: str = "127.0.0.1"
+    host: Address = "127.0.0.1"
     """Address to listen on. Another than this machine's own needs a token."""
     port: int = at_least(0, 8077, at_most=65535)
     """Port to listen on; 0 takes a free one."""
-    token_variable: str | None = None
+    token_variable: SecretName | None = None
     """Environment variable that holds the token which requests must send as their API key."""
-    device: str = "cpu"
+    device: Text = "cpu"
     """Where the model computes: cpu, cuda or cuda:<number>."""
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     """For a vision-language model: type of its weights."""

@@ -1,10 +1,10 @@
 """The groups of keys that several commands share."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from embodied_rl.config.freeze import at_least, take_other_keys
-from embodied_rl.interfaces.sim import trusted_setting
+from embodied_rl.interfaces.trust import Code, FilePath, Text, Trust
 
 MOST_EPISODES = 1_000_000
 """Episodes of one command at most: more would take longer than any run, and tell nothing more."""
@@ -12,25 +12,25 @@ MOST_EPISODES = 1_000_000
 
 @dataclass(frozen=True)
 class RunConfig:
-    root: str = "runs"
+    root: FilePath = "runs"
     """Folder of all runs; each run makes <root>/<experiment>/<time>_s<seed>/ of its own."""
-    experiment: str = ""
+    experiment: Text = ""
     """Name of the run; by default that of the chosen experiment, or of the command."""
-    overrides: tuple[str, ...] = ()
+    overrides: tuple[Text, ...] = ()
     """What was typed; the command line fills it in."""
 
 
 @dataclass(frozen=True)
 class SimNode:
     kind: ClassVar[str] = "sims"
-    name: str
+    name: Text
     """Simulator; `embodied-rl list sims` shows them."""
     num_envs: int = at_least(1, 64)
     """Environments in all, over every rank, slice and worker."""
-    python: str | None = trusted_setting(None)
+    python: Code | None = None
     """Interpreter of the Python environment the simulator lives in; null takes the one that `embodied-rl sim install`
     made for it, or this one."""
-    pythonpath: tuple[str, ...] = trusted_setting(())
+    pythonpath: tuple[Code, ...] = ()
     """Folders that this interpreter imports from, besides its own packages."""
     options: dict[str, Any] = take_other_keys()
     """The simulator's own keys."""
@@ -38,7 +38,7 @@ class SimNode:
 
 @dataclass(frozen=True)
 class SimChange:
-    name: str | None = None
+    name: Text | None = None
     """Simulator; null takes the one of the checkpoint, or of the benchmark."""
     options: dict[str, Any] = take_other_keys()
     """Further keys of `sim`, the simulator's own among them; what is not given stays as it was."""
@@ -46,23 +46,23 @@ class SimChange:
 
 @dataclass(frozen=True)
 class BenchmarkPart:
-    sim: dict[str, Any]
+    sim: Annotated[dict[str, Any], Trust.PLAIN]  # `evaluate.benchmark` checks it as a `sim` node
     """The simulator: its name and keys, as `sim` has them."""
-    tasks: tuple[str, ...] | None = None
+    tasks: tuple[Text, ...] | None = None
     """Names of its tasks; null takes all of them."""
     initial_states: int | None = at_least(1, None)
     """The first so many numbered initial states of each task; null draws the scene from the seed."""
     seeds: int = at_least(1, 1)
     """The seeds 0, 1, … of each task and initial state, so many."""
-    split: str = "train"
+    split: Text = "train"
     """Conditions of the simulator."""
 
 
 @dataclass(frozen=True)
 class BenchmarkNode:
-    name: str
+    name: Text
     """Of the benchmark, for reports."""
-    protocol: str
+    protocol: Text
     """Where its rules come from."""
     parts: tuple[BenchmarkPart, ...]
     """What it runs, one simulator after another."""
@@ -70,7 +70,7 @@ class BenchmarkNode:
     """Seeds of numbered initial states. "shared": all have the same, so whatever a simulator draws beside them (LIBERO:
     where fixtures stand) is drawn alike. "per_state": each has its own, so it is drawn anew, as in a script that seeds
     once and draws at each reset."""
-    open: tuple[str, ...] = ()
+    open: tuple[Text, ...] = ()
     """Keys of `sim` that are the policy's own, such as how its actions move the robot: taken from the simulator that it
     was trained in, unless they are typed."""
 
@@ -86,23 +86,23 @@ class LoraNode:
 @dataclass(frozen=True)
 class PolicyNode:
     kind: ClassVar[str] = "policies"
-    name: str
+    name: Text
     """Policy; `embodied-rl list policies` shows them."""
-    checkpoint: str | None = None
+    checkpoint: FilePath | None = None
     """Weights to start from: a run folder, a file, asset:<name>, or a folder of lerobot's or openpi's; null draws new
     ones."""
-    cameras: dict[str, str | None] = field(default_factory=dict)
+    cameras: dict[Text, Text | None] = field(default_factory=dict)
     """For a checkpoint of another project: its view → the simulator's camera, null for a view that stays empty; views
     and cameras of the same name need no entry."""
-    statistics: str | None = None
+    statistics: FilePath | None = None
     """For a checkpoint of another project: whose statistics normalise, where it has none or those of several robots: a
     LeRobotDataset's folder, a norm_stats.json, or the name of an openpi asset; null takes the checkpoint's."""
-    tokenizer: str | None = None
+    tokenizer: FilePath | None = None
     """For a checkpoint of another project: a tokenizer.json, or its folder; null takes the checkpoint's own."""
     gripper: Literal["same", "inverted", "zero_one", "one_zero"] = "same"
     """For a checkpoint of another project: how its gripper actions relate to the simulator's -1 … 1; zero_one and
     one_zero are policies whose gripper runs from 0 to 1."""
-    relative: tuple[str, ...] | None = None
+    relative: tuple[Text, ...] | None = None
     """For a checkpoint of another project: actions, by the simulator's names, that it gives relative to the state entry
     of the same position; null takes what its files say, which is nothing in openpi's."""
     executed: int | None = at_least(1, None)
@@ -119,7 +119,7 @@ class PolicyNode:
     """What learns: everything; the action expert alone, on a frozen vision-language model; or low-rank adapters."""
     lora: LoraNode = field(default_factory=LoraNode)
     """Adapters, for train=lora."""
-    device: str = "cpu"
+    device: Text = "cpu"
     """Where the network lives: cpu, or cuda."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the vision-language model's weights where these are frozen; bfloat16 halves them, and rounds those of a
@@ -159,7 +159,7 @@ class SamplerNode:
 @dataclass(frozen=True)
 class AlgoNode:
     kind: ClassVar[str] = "algorithms"
-    name: str
+    name: Text
     """Algorithm; `embodied-rl list algos` shows them."""
     sampler: SamplerNode = field(default_factory=SamplerNode)
     """How actions are drawn from the flow while training."""
@@ -170,7 +170,7 @@ class AlgoNode:
 @dataclass(frozen=True)
 class CurriculumNode:
     kind: ClassVar[str] = "curricula"
-    name: str = "uniform"
+    name: Text = "uniform"
     """How often each task is drawn while training; `embodied-rl list curricula` shows the ways."""
     options: dict[str, Any] = take_other_keys()
     """The way's own keys."""
@@ -205,7 +205,7 @@ class DistillNode:
 @dataclass(frozen=True)
 class RewardNode:
     kind: ClassVar[str] = "scorers"
-    name: str | None = None
+    name: Text | None = None
     """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
     mode: Literal["audit", "late", "sync", "terminal", "distill", "rises"] = "late"
     """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
@@ -251,10 +251,10 @@ class RewardNode:
     """Price of 1000 tokens that the model writes, where it is another one."""
     budget_money: float | None = at_least(0.0, None)
     """Money for the whole run, in the currency of the prices; when it is spent, the run goes on without the scorer."""
-    examined: str | None = None
+    examined: FilePath | None = None
     """Report critic.json of `embodied-rl critic eval` on this very scorer, which must have passed; a critic's own file
     tells how it did on the held-out episodes of its training."""
-    calibration: str | None = None
+    calibration: FilePath | None = None
     """File calibration.json of `embodied-rl critic eval calibrate=true` on this very scorer: its scores become
     probabilities of outcomes."""
     on_down: Literal["continue", "abort"] = "continue"

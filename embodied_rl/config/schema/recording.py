@@ -4,13 +4,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.trust import FilePath
 
 
 @dataclass(frozen=True)
 class RecordConfig:
-    robot: str = "tabletop"
+    robot: FilePath = "tabletop"
     """Whose topics are recorded: a name of configs/robot, or a YAML file."""
-    out: str = "recording"
+    out: FilePath = "recording"
     """Folder of the recording, which must be new."""
     seconds: float | None = at_least(0.0, None)
     """Record for so long; null: until Ctrl-C."""
@@ -26,17 +27,17 @@ class RecordConfig:
     """MiB that may wait to be written; what comes on top of it is dropped and counted."""
     silent: float = at_least(0.1, 5.0)
     """Seconds after which topics that have said nothing are named."""
-    recover: str | None = None
+    recover: FilePath | None = None
     """Folder of a recording whose recorder was killed: what is whole of it is written to `out`; nothing is recorded."""
 
 
 @dataclass(frozen=True)
 class ConvertConfig:
-    recording: str
+    recording: FilePath
     """Folder of a recording, also as a plain word, or one MCAP file."""
-    robot: str | None = None
+    robot: FilePath | None = None
     """The robot that was recorded: a name of configs/robot, or a YAML file; null takes what the recording says."""
-    out: str = "demonstrations"
+    out: FilePath = "demonstrations"
     """Folder that is written, which must hold nothing of the kind yet."""
     format: Literal["lerobot", "replay"] = "lerobot"
     """lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]; replay: a replay storage."""

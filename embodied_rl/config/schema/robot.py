@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from embodied_rl.config.freeze import at_least
 from embodied_rl.config.schema.nodes import SimNode
+from embodied_rl.interfaces.trust import FilePath, Text, Trust
 
 
 @dataclass(frozen=True)
@@ -39,18 +40,18 @@ class FaultsNode:
 class RobotConfig:
     sim: SimNode
     """Who simulates it."""
-    robot: str = "tabletop"
+    robot: FilePath = "tabletop"
     """Its description: a name of `configs/robot`, or the path of a YAML file."""
     transport: Literal["dds", "rclpy"] = "dds"
     """dds needs no ROS 2; rclpy uses the one that is installed."""
     lockstep: bool = False
     """Time stands still until a command comes, which makes exactly one control step of the simulator."""
-    task: str | None = None
+    task: Text | None = None
     """Of the episode that is there when it starts, or its family; null takes the first. /simulation/reset asks for
     others."""
     seed: int = at_least(0, 0)
     """Of that episode."""
-    split: str = "train"
+    split: Text = "train"
     """Conditions of that episode."""
     episodes: int | None = at_least(1, None)
     """End after so many episodes; null: at a signal."""
@@ -61,5 +62,5 @@ class RobotConfig:
     """In lockstep: seconds until an episode that gets no command is given up."""
     faults: FaultsNode = field(default_factory=FaultsNode)
     """What is wrong with it from the start."""
-    film: Path | None = None
+    film: Annotated[Path, Trust.PATH] | None = None
     """Write a film of the episodes that ended, as their first camera saw them, to this .mp4 file."""

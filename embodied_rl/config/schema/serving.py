@@ -3,26 +3,27 @@
 from dataclasses import dataclass, field
 
 from embodied_rl.config.freeze import at_least
+from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text
 
 
 @dataclass(frozen=True)
 class ServeConfig:
-    policy: str
+    policy: FilePath
     """Who acts, also as a plain word: a run folder, a checkpoint file, or asset:<name>."""
     follow: bool = False
     """Of a run that trains: answer with its newest weights, swapped in between two answers."""
-    host: str = "127.0.0.1"
+    host: Address = "127.0.0.1"
     """Address to listen on. Another than this machine's own needs a token."""
     port: int = at_least(0, 8000, at_most=65535)
     """Port to listen on; 0 takes a free one."""
-    token_variable: str | None = None
+    token_variable: SecretName | None = None
     """Environment variable that holds the token which clients must send as their API key."""
-    keys: dict[str, str] = field(default_factory=dict)
+    keys: dict[Text, Text] = field(default_factory=dict)
     """How clients call entries of observations, our name: their name, such as {images/front: observation/image}.
     Several of their names may be joined for the state: a+b. What is not here has our name."""
-    ignore: tuple[str, ...] = ()
+    ignore: tuple[Text, ...] = ()
     """Entries of clients' observations that are left out; others that the policy does not know are refused."""
-    device: str = "cpu"
+    device: Text = "cpu"
     """Where the policy computes: cpu, cuda or cuda:<number>."""
     threads: int | None = at_least(1, None)
     """Processor threads of the policy; null: all cores but one, which answers the network."""
@@ -43,11 +44,11 @@ class ServeConfig:
 class ServedNode:
     """A policy behind a server that an evaluation asks."""
 
-    keys: dict[str, str] = field(default_factory=dict)
+    keys: dict[Text, Text] = field(default_factory=dict)
     """How the server calls entries of observations, our name: its name, such as {images/front: observation/image}."""
-    actions: str = "actions"
+    actions: Text = "actions"
     """How a server of others calls the actions in its answer."""
     deadline: float = at_least(0.1, 60.0)
     """Seconds for each question, connecting again included."""
-    token_variable: str | None = None
+    token_variable: SecretName | None = None
     """Environment variable that holds the server's token."""

@@ -8,10 +8,11 @@ import httpx2
 
 from embodied_rl.judge.prompts.labels import read_log_probabilities
 from embodied_rl.judge.scorers.http_json import LONGEST_ANSWER
+from embodied_rl.runs.untrusted_files import SecretFilter
 
 
 class Watch(httpx2.AsyncBaseTransport):
-    """Passes requests on and keeps the last answers, as far as they are JSON objects.
+    """Passes requests on and keeps the last answers, as far as they are JSON objects, without the key that was sent.
 
     Args:
         transport: of the network; None takes the usual one.
@@ -35,6 +36,7 @@ class Watch(httpx2.AsyncBaseTransport):
             if len(text) > LONGEST_ANSWER:
                 break  # the scorer refuses so long an answer itself
         await answer.aclose()
+        text = SecretFilter(request.headers.get("Authorization", "").removeprefix("Bearer ")).clean(text)
         if answer.status_code == 200:
             self.answers[request.url.path.rpartition("/")[2]] = _read_object(text)
         kept = {name: value for name, value in answer.headers.items() if name.casefold() == "retry-after"}

@@ -85,7 +85,7 @@ class PolicyClient:
 
         self.url, self.deadline, self._key = url, deadline, key
         self._names = WireNames(dict(names or {}))
-        self._link = Link(url, {} if token is None else {"Authorization": f"Bearer {token}"}, LARGEST)
+        self._link = Link(url, {} if token is None else {"Authorization": f"Bearer {token}"}, LARGEST, token)
         self._sequence, self.epoch = 0, 0
         self.metadata: Mapping[str, Any] = {}
         self.spec: PolicyDescription | None = None

@@ -11,6 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
 
 from embodied_rl.deployment.policy_server.exchange import RefusedConnection
+from embodied_rl.runs.untrusted_files import SecretFilter
 
 CLOSING = 1.0
 """Seconds that closing may take."""
@@ -28,9 +29,11 @@ class Link:
         url: ws:// or wss://.
         headers: of the handshake.
         message: most bytes of a message.
+        token: replaced in all that the server says.
     """
 
-    def __init__(self, url: str, headers: Mapping[str, str], message: int) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str], message: int, token: str | None = None) -> None:
+        self._filter = SecretFilter(token)
         self._url, self._headers, self._message = url, headers, message
         self._connection: ClientConnection | None = None
         self._loop = asyncio.new_event_loop()
@@ -58,10 +61,10 @@ class Link:
         except TimeoutError:
             raise
         except InvalidStatus as error:
-            said = (error.response.body or b"")[:300].decode("utf-8", "replace").strip()
+            said = self._filter.clean(error.response.body or b"")[:300].decode("utf-8", "replace").strip()
             raise RefusedConnection(f"the server refused: {error.response.status_code} {said.rstrip('.')}") from None
         except (OSError, ValueError, InvalidHandshake, InvalidURI, WebSocketException) as error:  # ValueError: the port
-            raise LinkLost(str(error) or type(error).__name__) from None
+            raise self._lose(error) from None
 
     async def _open(self) -> ClientConnection:
         return await connect(
@@ -85,11 +88,15 @@ class Link:
             return await connection.recv()
 
         try:
-            return self._run(run(), until)
+            said = self._run(run(), until)
         except (OSError, WebSocketException) as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise LinkLost(str(error) or type(error).__name__) from None
+            raise self._lose(error) from None
+        return self._filter.clean_text(said) if isinstance(said, str) else self._filter.clean(said)
+
+    def _lose(self, error: Exception) -> LinkLost:
+        return LinkLost(self._filter.clean_text(str(error)) or type(error).__name__)
 
     def drop(self) -> None:
         """Forget the connection: nothing that comes over it is read any more."""

@@ -1,38 +1,38 @@
 """The settings of `sim=robot`."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import trusted_setting
+from embodied_rl.interfaces.trust import Code, CodeKeys, Text, Trust
 
 
 @dataclass(frozen=True)
 class RobotSimulatorConfig:
     """Settings of `sim=robot`. By default no real robot moves: a file from a stranger cannot change that."""
 
-    robot: str = trusted_setting("tabletop")
+    robot: Code = "tabletop"
     """the robot: a name that `embodied-rl list robots` shows, or a YAML file."""
-    transport: Literal["in_process", "dds", "rclpy"] = trusted_setting("in_process")
+    transport: Annotated[Literal["in_process", "dds", "rclpy"], Trust.CODE] = "in_process"
     """how messages travel. in_process simulates the robot in this process, in lockstep; dds and rclpy reach a robot
     that runs: a real one, or `embodied-rl robot`."""
     lockstep: bool = True
     """the robot waits for each command, as a simulated one does with lockstep=true; false: real time."""
-    simulator: str | None = trusted_setting("tabletop")
+    simulator: Code | None = "tabletop"
     """who simulates the robot, with its tasks; null for a real robot, which has the tasks below."""
-    simulated: dict[str, Any] = trusted_setting(default_factory=dict[str, Any])
+    simulated: CodeKeys = field(default_factory=dict[str, Any])
     """keys of that simulator, as sim.<key> has them without a robot."""
-    tasks: tuple[str, ...] = ()
+    tasks: tuple[Text, ...] = ()
     """for a real robot: the instructions of its tasks."""
     horizon: int = 200
     """for a real robot: control steps after which an episode is truncated."""
-    deadman: bool = trusted_setting(True)
+    deadman: Annotated[bool, Trust.CODE] = True
     """the dead man's switch must be held, where the robot's file names one; false is for simulated robots alone."""
     patience: float = 20.0
     """seconds that the robot may take to answer."""
     attend: float = 600.0
     """for a real robot: seconds that a human may take to set up the scene of an episode."""
-    return_points: str | None = trusted_setting(None)
+    return_points: Code | None = None
     """file of return points (JSON): each episode begins at one of its task, the more likely the more often the task
     failed from there, and its outcome is counted. `bridge return_points=` stores points."""
     human: Literal["none", "scripted"] = "none"

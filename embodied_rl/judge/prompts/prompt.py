@@ -14,6 +14,8 @@ from embodied_rl.judge.prompts.prompt_parts import Part, PromptPictures, make_pa
 from embodied_rl.judge.prompts.reading import EntryKeys, Reading
 
 FOLDER = Path(__file__).parent
+PROMPT_NAMES = frozenset(path.stem for path in FOLDER.glob("*.yaml"))
+"""Of the built-in prompts."""
 
 
 @dataclass(frozen=True)
@@ -111,10 +113,11 @@ def find_prompt(name: str, key: str = "prompt") -> Path:
     Raises:
         UserError: there is none.
     """
-    known = sorted(path.stem for path in FOLDER.glob("*.yaml"))
-    path = FOLDER / f"{name}.yaml" if name in known else Path(name)
+    path = FOLDER / f"{name}.yaml" if name in PROMPT_NAMES else Path(name)
     if not path.is_file():
-        raise UserError(f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, known)}")
+        raise UserError(
+            f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, sorted(PROMPT_NAMES))}"
+        )
     return path
 
 

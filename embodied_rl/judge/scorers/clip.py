@@ -15,6 +15,7 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerTraits, list_scored_cameras
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.trust import FilePath, Text
 from embodied_rl.judge.prompts.prompt_parts import check_placeholders, fill
 from embodied_rl.judge.scorers.clip_model import ClipModel
 
@@ -23,17 +24,17 @@ from embodied_rl.judge.scorers.clip_model import ClipModel
 class ClipConfig:
     """The settings of `ClipScorer`."""
 
-    path: str | None = None
+    path: FilePath | None = None
     """folder of a CLIP or SigLIP checkpoint in transformers' format, with safetensors, tokenizer and preprocessor."""
-    positive: tuple[str, ...] = ("{instruction}, and it is done",)
+    positive: tuple[Text, ...] = ("{instruction}, and it is done",)
     """what a picture is like when the task is done; {instruction} is the task in words."""
-    negative: tuple[str, ...] = ("a robot arm that has not begun to {instruction}",)
+    negative: tuple[Text, ...] = ("a robot arm that has not begun to {instruction}",)
     """what it is like otherwise."""
     temperature: float = 1.0
     """the model's own is multiplied by it; more makes scores less sure."""
     batch: int = 32
     """requests of one forward pass."""
-    device: str = "cpu"
+    device: Text = "cpu"
     """where the model computes, such as cuda."""
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerTraits, list_scored_cameras
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.interfaces.trust import FilePath, Text
 from embodied_rl.judge.prompts.prompt_parts import check_placeholders, fill
 from embodied_rl.judge.scorers.clip_model import ClipModel
 
@@ -29,13 +30,13 @@ from embodied_rl.judge.scorers.clip_model import ClipModel
 class ClipActionConfig:
     """The settings of `ClipActionScorer`."""
 
-    path: str | None = None
+    path: FilePath | None = None
     """folder of a CLIP or SigLIP checkpoint in transformers' format, with safetensors, tokenizer and preprocessor."""
-    moves: dict[str, str] = field(default_factory=dict[str, str])
+    moves: dict[Text, Text] = field(default_factory=dict[str, str])
     """movement in words → entry of the state that rises (+name) or falls (-name)."""
-    stays: str = "stands still"
+    stays: Text = "stands still"
     """the words where no entry changes by `still`."""
-    text: str = "the task is to {instruction}. the robot {move}."
+    text: Text = "the task is to {instruction}. the robot {move}."
     """what is compared with the picture; {instruction} is the task, {move} a movement in words."""
     still: float = 0.003
     """change of an entry, in its own unit, below which nothing moves."""
@@ -45,7 +46,7 @@ class ClipActionConfig:
     """the model's own is multiplied by it; more makes scores less sure."""
     batch: int = 32
     """requests of one forward pass."""
-    device: str = "cpu"
+    device: Text = "cpu"
     """where the model computes, such as cuda."""
 
     def __post_init__(self) -> None:

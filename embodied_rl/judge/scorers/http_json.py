@@ -11,7 +11,7 @@ import httpx2
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, ScorerError
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.runs.untrusted_files import SecretFilter, make_printable
 
 CONNECT_TIMEOUT = 4.0
 """Seconds in which a server must accept a connection, of which a second one is tried."""
@@ -46,6 +46,7 @@ class JsonServer:
     def __init__(self, url: str, key_variable: str | None, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self._key_variable = key_variable
         key = _read_key(key_variable) if key_variable else None
+        self._filter = SecretFilter(key)
         self._make_client = partial(
             httpx2.AsyncClient,
             base_url=url.rstrip("/") + "/",
@@ -76,7 +77,7 @@ class JsonServer:
                 self._idle.append(client)
 
     async def send(self, method: str, path: str, **content: Any) -> dict[str, Any]:
-        """Return the JSON object that the server answers.
+        """Return the JSON object that the server answers, without the key if it repeats that.
 
         Args:
             method: of HTTP.
@@ -95,11 +96,12 @@ class JsonServer:
         except httpx2.TimeoutException as error:
             raise ScorerError("timeout", f"no connection in time ({type(error).__name__})") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise ScorerError("failed", f"the server cannot be reached: {str(error) or type(error).__name__}") from None
+            said = self._filter.clean_text(str(error)) or type(error).__name__
+            raise ScorerError("failed", f"the server cannot be reached: {said}") from None
         if response.status_code != 200:
             raise self._refusal(response, text)
         try:
-            answer = json.loads(text)
+            answer = json.loads(text.decode("utf-8-sig"))
         except (ValueError, RecursionError):  # no JSON, no UTF-8, too long a number, or too deep
             raise ScorerError("failed", f"the server's answer is no JSON: {shorten(text)}") from None
         if not isinstance(answer, dict):
@@ -109,7 +111,7 @@ class JsonServer:
     async def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx2.Response, bytes]:
         with self._borrow_client() as client:
             async with client.stream(method, path, **content) as response:
-                text = await _read_limited(response)
+                text = self._filter.clean(await _read_limited(response))
             if response.status_code >= 500:
                 await client.aclose()  # servers hang up after it, which the next request would be told first
         return response, text

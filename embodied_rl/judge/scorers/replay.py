@@ -8,6 +8,7 @@ from typing import get_args
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.trust import FilePath
 from embodied_rl.judge.scorers.score_log import read_scores
 
 
@@ -15,7 +16,7 @@ from embodied_rl.judge.scorers.score_log import read_scores
 class ReplayConfig:
     """The settings of `ReplayScorer`."""
 
-    log: str = ""
+    log: FilePath = ""
     """the run folder, or the file, whose scores are repeated."""
 
 

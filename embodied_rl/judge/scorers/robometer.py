@@ -26,6 +26,7 @@ from embodied_rl.interfaces.scorer import (
     list_scored_cameras,
 )
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.interfaces.trust import Address, SecretName, Text
 from embodied_rl.judge.scorers.http_json import JsonServer, check_url
 
 ROUNDING = 1e-3
@@ -36,15 +37,15 @@ ROUNDING = 1e-3
 class RobometerConfig:
     """The settings of `RobometerScorer`."""
 
-    url: str | None = None
+    url: Address | None = None
     """of the server, such as http://127.0.0.1:8000."""
-    camera: str | None = None
+    camera: Text | None = None
     """whose pictures are sent; null takes the only one that scorers see."""
     frames: int = 8
     """frames of the episode so far that are sent, evenly; the model was trained with 8."""
     batch: int = 4
     """requests of one call."""
-    key_variable: str | None = None
+    key_variable: SecretName | None = None
     """environment variable that holds a key, where something before the server wants one."""
 
     def __post_init__(self) -> None:

@@ -7,6 +7,7 @@ data: labels and numbers are read from it, and nothing else is done with it.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import httpx2
 
@@ -14,7 +15,8 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.judge.prompts.prompt import Prompt
+from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
+from embodied_rl.judge.prompts.prompt import PROMPT_NAMES, Prompt
 from embodied_rl.judge.prompts.prompt_checks import MOST_LABELS
 from embodied_rl.judge.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
 from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_usage
@@ -35,28 +37,28 @@ LARGEST_PICTURE = 4096
 class VlmConfig:
     """The settings of `VlmScorer`."""
 
-    url: str | None = None
+    url: Address | None = None
     """of the server, up to and with /v1, such as http://127.0.0.1:8000/v1."""
-    model: str | None = None
+    model: Text | None = None
     """of the server; null takes the only one that it has."""
-    prompt: str = "progress_digit"
+    prompt: Annotated[str, Trust.PATH, PROMPT_NAMES] = "progress_digit"
     """what is asked: a name of `embodied-rl list prompts`, or a YAML file of the same keys."""
-    done_prompt: str | None = None
+    done_prompt: Annotated[str, Trust.PATH, PROMPT_NAMES] | None = None
     """asked beside it, in a request of its own: whether the task is done, such as done_yesno."""
     picture_size: int | None = None
     """pixels of the longer side of pictures that are sent; null: 224, or as they are where the prompt wants them so."""
     picture_fit: Fit = "keep"
     """keep: the ratio of their sides; stretch: to squares, as some models were trained."""
-    views: tuple[str, ...] = ()
+    views: tuple[Text, ...] = ()
     """cameras in the order of the prompt's views, if it names views; one may stand there several times. Empty takes the
     simulator's, in its order."""
-    reference: str | None = None
+    reference: FilePath | None = None
     """how the task is done, for prompts that show it: an episode's .npz file, or a folder of pictures."""
     references: int = 6
     """frames of the reference that are shown, evenly spaced."""
     least_mass: float = 0.5
     """probability that the allowed answers must have together; else the score is missing."""
-    key_variable: str = "OPENAI_API_KEY"
+    key_variable: SecretName = "OPENAI_API_KEY"
     """environment variable that holds the server's key, if it wants one."""
 
     def __post_init__(self) -> None:

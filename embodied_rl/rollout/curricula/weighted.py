@@ -9,6 +9,7 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.trust import Text
 from embodied_rl.rollout.curricula.uniform import make_uniform_weights
 
 
@@ -16,7 +17,7 @@ from embodied_rl.rollout.curricula.uniform import make_uniform_weights
 class WeightedConfig:
     """The settings of `Weighted`."""
 
-    weights: dict[str, float] = field(default_factory=dict)
+    weights: dict[Text, float] = field(default_factory=dict)
     """how many times as often as in the uniform draw, by family or task; 1 for those left out."""
 
 

@@ -1,10 +1,10 @@
 """Settings of the Gymnasium simulator. This module does not import Gymnasium."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import trusted_setting
+from embodied_rl.interfaces.trust import Code, CodeKeys, Text
 
 _OURS = {"render_mode": "sim.observations", "width": "sim.image_size", "height": "sim.image_size"}
 
@@ -13,32 +13,32 @@ _OURS = {"render_mode": "sim.observations", "width": "sim.image_size", "height":
 class GymnasiumConfig:
     """Settings of a Gymnasium environment."""
 
-    id: str = "FetchPickAndPlace-v4"
+    id: Text = "FetchPickAndPlace-v4"
     """as it is registered, for instance "FetchPickAndPlace-v4" or "HalfCheetah-v5"."""
-    package: str | None = trusted_setting("gymnasium_robotics")
+    package: Code | None = "gymnasium_robotics"
     """the module that registers it when it is imported; null for those of Gymnasium itself."""
-    options: dict[str, Any] = trusted_setting(default_factory=dict)
+    options: CodeKeys = field(default_factory=dict)
     """what `gymnasium.make` passes on to the environment, for instance {reward_type: dense}."""
     observations: Literal["rgb", "state"] = "rgb"
     """"rgb": one picture, and a state; "state": no picture."""
     image_size: int = 64
     """pixels on each side of the picture. Environments that take `width` and `height` draw in that size; the picture of
     any other is averaged down to it."""
-    camera: str = "front"
+    camera: Text = "front"
     """what the picture is called. Where the camera stands is the environment's affair; see `options`."""
-    instruction: str | None = None
+    instruction: Text | None = None
     """the task in words; null for those of the id."""
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the registered `max_episode_steps`."""
     control_hz: float | None = None
     """control steps per simulated second; null for 1 / `env.dt`, or the environment's `render_fps`."""
-    success: str | None = "is_success"
+    success: Text | None = "is_success"
     """the entry of `info` that says whether the goal holds; null where there is none."""
     terminate_on_success: bool = True
     """end an episode when its goal is reached; else run on to the horizon."""
     reward: Literal["environment", "success"] = "environment"
     """"environment": its own; "success": 1 on the first step on which the goal holds."""
-    state_keys: tuple[str, ...] | None = None
+    state_keys: tuple[Text, ...] | None = None
     """which entries of a dict observation make the state; null for all but `achieved_goal` when observations=state, and
     for `observation` alone when observations=rgb. An entry of a dict within is called "desired_goal.microwave";
     "desired_goal" takes all of it."""

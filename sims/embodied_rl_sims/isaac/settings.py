@@ -1,41 +1,41 @@
 """Settings of the Isaac Lab simulator. This module does not import Isaac Lab."""
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import trusted_setting
+from embodied_rl.interfaces.trust import Code, CodeKeys, Text
 
 
 @dataclass(frozen=True)
 class IsaacLabConfig:
     """Settings of an Isaac Lab environment, manager-based or direct."""
 
-    id: str = "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"
+    id: Text = "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"
     """as it is registered, for instance "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"."""
-    package: str = trusted_setting("isaaclab_tasks")
+    package: Code = "isaaclab_tasks"
     """the module that registers it when it is imported."""
-    options: dict[str, Any] = trusted_setting(default_factory=dict)
+    options: CodeKeys = field(default_factory=dict)
     """fields of its configuration, by their dotted path: {"scene.env_spacing": 3.0}."""
-    cameras: tuple[str, ...] = ()
+    cameras: tuple[Text, ...] = ()
     """names of the scene's cameras whose RGB pictures a policy sees; none where it sees a state alone."""
     image_size: int = 128
     """pixels on each side of their pictures."""
-    instruction: str | None = None
+    instruction: Text | None = None
     """the task in words; null for those of the id."""
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the environment's own."""
-    success: str | None = "success"
+    success: Text | None = "success"
     """the termination term, or else the entry of `extras` (one bool an environment), that says whether the goal holds;
     null where there is none. Success ends an episode."""
     reward: Literal["environment", "success"] = "environment"
     """"environment": its own; "success": 1 on the step that reaches the goal."""
     action_limit: float = 1.0
     """actions are -action_limit … action_limit; Isaac Lab sets no limits of its own."""
-    state_terms: tuple[str, ...] | None = None
+    state_terms: tuple[Text, ...] | None = None
     """the terms of the observation group "policy" that make the state, those that a robot can measure; null for all
     that are no pictures."""
-    device: str = "cuda:0"
+    device: Text = "cuda:0"
     """that it runs on."""
 
     def __post_init__(self) -> None:

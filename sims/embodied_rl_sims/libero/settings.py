@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import trusted_setting
+from embodied_rl.interfaces.trust import Code, Text
 
 SUITES = ("libero_spatial", "libero_object", "libero_goal", "libero_10", "libero_90")
 
@@ -24,13 +24,13 @@ class LiberoConfig:
     """libero_spatial, libero_object, libero_goal, libero_10 (also called LIBERO-Long) or libero_90."""
     image_size: int = 256
     """pixels on each side of a picture."""
-    cameras: tuple[str, ...] = CAMERAS
+    cameras: tuple[Text, ...] = CAMERAS
     """by LIBERO's names; none for the state alone."""
     mirror: bool = True
     """show pictures as OpenVLA and openpi feed them, which is upright with left and right swapped: they turn
     robosuite's bottom-up rows by 180°, and so do the data their checkpoints were trained on. False shows them as the
     camera sees."""
-    assets: str | None = trusted_setting(None)
+    assets: Code | None = None
     """LIBERO's assets folder; by default the one that LIBERO's config.yaml names, or the package's own."""
     rendering: Literal["official", "light"] = "official"
     """"official", or "light": no shadows, no reflections, no smoothed edges, coarser surfaces of robot and objects.

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.trust import Text
 
 REWARDS = ("sparse", "normalized_dense", "dense")
 
@@ -12,7 +13,7 @@ REWARDS = ("sparse", "normalized_dense", "dense")
 class ManiSkillConfig:
     """Settings of a ManiSkill 3 task."""
 
-    task: str = "PickCube-v1"
+    task: Text = "PickCube-v1"
     """the package's id of a task, as "PickCube-v1"."""
     backend: Literal["cpu", "gpu"] = "cpu"
     """"cpu" runs single environments in turn, to the bit reproducible; "gpu" runs all of them in one batch on a CUDA
@@ -20,10 +21,10 @@ class ManiSkillConfig:
     observations: Literal["rgb", "state"] = "rgb"
     """"rgb" gives the cameras' pictures, the package's proprioception as the state and the simulator's truth as the
     privileged state; "state" gives the benchmark's flat state and no picture."""
-    control_mode: str = "pd_ee_delta_pose"
+    control_mode: Text = "pd_ee_delta_pose"
     """how actions move the robot, by the package's name. The default moves the hand by up to 0.1 m and 0.1 rad a step,
     and opens or closes the gripper."""
-    robot: str | None = None
+    robot: Text | None = None
     """the package's id of a robot, as "panda_wristcam"; null for the task's own."""
     image_size: int = 128
     """pixels on each side of the cameras' pictures."""

@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.trust import Text
 from embodied_rl_sims.tabletop.settings import TabletopConfig
 
 
@@ -11,7 +12,7 @@ from embodied_rl_sims.tabletop.settings import TabletopConfig
 class TabletopWarpConfig(TabletopConfig):
     """Settings of the tabletop, and where it runs."""
 
-    device: str = "auto"
+    device: Text = "auto"
     """"auto" (the first CUDA device where there is one, else the processor), "cpu", or a CUDA device such as "cuda" or
     "cuda:1"."""
     deterministic: bool = True

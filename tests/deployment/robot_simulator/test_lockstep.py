@@ -8,6 +8,7 @@ import pytest
 from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.commands.collect import collect_episodes
 from embodied_rl.config.schema import SimNode
+from embodied_rl.config.trust import check_file
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robot_simulator.simulator import RobotSimulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
@@ -15,7 +16,6 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Simulator, Source, StepResult
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.runtime.simulators.trust import check_settings
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
 POLICY = "asset:tabletop_careful.safetensors"
@@ -174,11 +174,11 @@ def test_there_is_one_robot() -> None:
         RobotSimulator(RobotSimulatorConfig(), 2)
 
 
-@pytest.mark.parametrize("key", ["robot", "transport", "simulator", "simulated"])
+@pytest.mark.parametrize("key", ["robot", "transport", "simulator", "simulated", "deadman"])
 def test_a_file_does_not_choose_the_robot_that_moves(key: str) -> None:
     """Not even between robots: what is not the default must be typed."""
-    said = {"robot": "arm.yaml", "transport": "dds", "simulator": "gymnasium"}
+    said = {"robot": "arm.yaml", "transport": "dds", "simulator": "gymnasium", "deadman": False}
     value = said.get(key, {"package": "evil"})
     with pytest.raises(UserError, match=f"sim.{key}"):
-        check_settings({"name": "robot", key: value}, [], "a policy file")
-    check_settings({"name": "robot", key: value}, [key], "a policy file")
+        check_file(SimNode, {"name": "robot", key: value}, "a policy file", where="sim")
+    check_file(SimNode, {"name": "robot", key: value}, "a policy file", typed=[f"sim.{key}"], where="sim")

@@ -23,6 +23,7 @@ from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.trust import Text
 from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
 
 ROWS_AT_ONCE = 512
@@ -33,7 +34,7 @@ REPORT_EVERY = 200
 class SFTConfig:
     """Settings of supervised fine-tuning."""
 
-    auxiliary_names: tuple[str, ...] = ("target_x", "target_y", "goal_x", "goal_y")
+    auxiliary_names: tuple[Text, ...] = ("target_x", "target_y", "goal_x", "goal_y")
     """privileged entries that perception learns to predict."""
     frames: int = at_least(0, 6000)
     """episodes whose frames teach perception; 0 leaves it as it is."""
