@@ -2,11 +2,15 @@
 
 The file's header holds JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
 auxiliary targets, the embodiment, adapters, the source checkpoint, and further entries of the writer. Nothing in the
-file is ever executed. The tokenizer and other files are long, so they are stored as tensors of bytes.
+file is ever executed. The tokenizer and other files are long, so they are stored as tensors of bytes. From format 3 on
+the header also holds two checksums, of that JSON and of the tensors, which every reader verifies.
 """
 
+import ctypes
+import hashlib
 import json
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -19,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.learning import sharded
+from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
 from embodied_rl.actors.learning.weights import adopt_whole, gather_whole
@@ -33,9 +37,11 @@ from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.runs.atomic_write import make_folder, replace_file
 from embodied_rl.runs.untrusted_files import check_name, name_file, parse_json, shorten
 
-FORMATS = (1, 2)
+FORMATS = (1, 2, 3)
 """Those that are read; the last one is written."""
-HEADER = "embodied_rl"
+CHECKED = 3
+"""The first format with checksums."""
+HEADER, HEADER_SUM, TENSORS_SUM = "embodied_rl", "embodied_rl_sha256", "tensors_sha256"
 BACKBONE, TOKENIZER, CARRIED, FILE = "backbone.", "tokenizer", "carried/", "file/"
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
@@ -123,6 +129,15 @@ def read_metadata(path: Path) -> PolicyMetadata:
         CheckpointError: the file is missing, damaged, a pickle, or not a policy file of a known format.
     """
     return _read(path, weights=False)[0]
+
+
+def verify_weights(path: Path) -> None:
+    """Verify a policy file's checksums, without building its network.
+
+    Raises:
+        CheckpointError: the file is missing, damaged, a pickle, or not a policy file of a known format.
+    """
+    _read(path)
 
 
 def load_network(
@@ -242,15 +257,32 @@ def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dt
         tensors[TOKENIZER] = _as_tensor(metadata.embodiment.tokenizer.encode())
     make_folder(path.parent, "run.root")
     with replace_file(path) as temporary, explain_failed_writes(path):
-        save_file(tensors, temporary, {HEADER: metadata.to_json()})
+        save_file(tensors, temporary, add_checksums(metadata.to_json(), tensors))
+
+
+def add_checksums(header: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the safetensors metadata of a policy file: its header, and the SHA-256 of header and tensors."""
+    return {HEADER: header, HEADER_SUM: hashlib.sha256(header.encode()).hexdigest(), TENSORS_SUM: _hash(tensors)}
+
+
+def _hash(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of names, dtypes, shapes and contents of tensors on the CPU."""
+    digest = hashlib.sha256()
+    for name, value in sorted(tensors.items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
+        whole = value.contiguous()  # NumPy would keep its memory, which a sharded learner has to free
+        digest.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
+    return digest.hexdigest()
 
 
 def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, Tensor]]:
     if not path.is_file():
         raise CheckpointError(f"There is no policy file {path}.")
+    verified = weights and checkpoint.verify_file(path)
     try:
         with safe_open(path, "pt") as opened:
-            header = (opened.metadata() or {}).get(HEADER)
+            stored = opened.metadata() or {}
+            _check_header(path, stored)
             names = [name for name in opened.keys() if weights or name.startswith((TOKENIZER, FILE))]  # noqa: SIM118
             tensors = {name: opened.get_tensor(name) for name in names}
     except SafetensorError as error:
@@ -260,7 +292,9 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
                 message = f"{path} is a pickle, which can run any code when opened; policies are safetensors files."
                 raise CheckpointError(message) from error
         raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
-    metadata = _parsed(path, header)
+    metadata = _parsed(path, stored)
+    if weights and not verified:
+        _check_tensors(path, stored, tensors)
     if TOKENIZER in tensors:
         metadata = replace(metadata, embodiment=_with_tokenizer(path, metadata.embodiment, tensors.pop(TOKENIZER)))
     if metadata.source is not None:
@@ -271,6 +305,21 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
             check_name(name.removeprefix(FILE), path, CheckpointError)
         metadata.source.files |= {name.removeprefix(FILE): _as_bytes(tensors.pop(name)) for name in files}
     return metadata, tensors
+
+
+def _check_header(path: Path, stored: Mapping[str, str]) -> None:
+    expected = stored.get(HEADER_SUM)
+    if expected is not None and hashlib.sha256(stored.get(HEADER, "").encode()).hexdigest() != expected:
+        raise CheckpointError(f"{path} is damaged: its {HEADER} header has another SHA-256 than when it was written.")
+
+
+def _check_tensors(path: Path, stored: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+    """Compare the tensors with their checksum; warn of a file of an earlier format, which has none."""
+    if (expected := stored.get(TENSORS_SUM)) is None:
+        text = f"{path} was written by an earlier version, without a checksum: damaged weights would not be noticed."
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
+    elif _hash(tensors) != expected:
+        raise CheckpointError(f"{path} is damaged: its tensors have another SHA-256 than when they were written.")
 
 
 def _with_tokenizer(path: Path, embodiment: Embodiment, stored: Tensor) -> Embodiment:
@@ -288,8 +337,8 @@ def _as_bytes(tensor: Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def _parsed(path: Path, header: str | None) -> PolicyMetadata:
-    if header is None:
+def _parsed(path: Path, stored: Mapping[str, str]) -> PolicyMetadata:
+    if (header := stored.get(HEADER)) is None:
         raise CheckpointError(
             f"{path} is a safetensors file, but no policy of this library: it has no {HEADER} header."
         )
@@ -298,6 +347,8 @@ def _parsed(path: Path, header: str | None) -> PolicyMetadata:
         if data["format"] not in FORMATS:
             known = ", ".join(map(str, FORMATS))
             raise CheckpointError(f"{path} has format {data['format']}; this version reads formats {known}.")
+        if data["format"] >= CHECKED and not stored.keys() >= {HEADER_SUM, TENSORS_SUM}:
+            raise CheckpointError(f"{path} is damaged: it lacks its checksums.")
         return PolicyMetadata(
             policy=str(data["policy"]),
             config=dict(data["config"]),

@@ -32,8 +32,9 @@ class ComparedReport:
         group: name shared by all entries that differ only in the seed.
         label: the group, with the seed if it is known.
         seed: seed of its run; None if unknown.
-        report: its newest evaluation.
+        report: of its evaluation.
         metrics: rows of its metrics.jsonl; empty for a report outside a run.
+        file: of the report.
     """
 
     settings: tuple[str, ...]
@@ -42,23 +43,26 @@ class ComparedReport:
     seed: int | None
     report: Report
     metrics: tuple[dict[str, Value], ...]
+    file: Path
 
 
 def read_entry(path: Path) -> ComparedReport:
-    """Read the report of a run folder, a folder with a report, or a report file.
+    """Read the report of a run folder or an evaluation's folder, or a report file.
+
+    A run stands for the evaluation after its training, `<run>/report.json`; other ones are given by their folder.
 
     Raises:
-        UserError: the folder has no report.
+        UserError: the folder has no report of its own; the message lists the evaluations below it.
     """
     file = _report_file(path)
     report = Report.read(file)
     folder = _run_folder(file)
     if folder is None:
-        return ComparedReport((str(path),), str(path), str(path), None, report, ())
+        return ComparedReport((str(path),), str(path), str(path), None, report, (), file)
     own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
     settings = (folder.experiment, *own, *_conditions(report.metadata))
     group, metrics = " ".join(settings), tuple(read_metrics(folder.metrics))
-    return ComparedReport(settings, group, group + _name_seed(folder.seed), folder.seed, report, metrics)
+    return ComparedReport(settings, group, group + _name_seed(folder.seed), folder.seed, report, metrics, file)
 
 
 def shorten_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
@@ -152,7 +156,11 @@ def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ..
         ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
         ("The same episodes", paired, [_paired_cells(row) for row in pairs]),
         ("Not compared", ("what", "why"), [*unequal, *unpaired]),
-        ("Settings", ("run", "as it was started"), [(entry.label, " ".join(entry.settings)) for entry in entries]),
+        (
+            "Settings",
+            ("run", "as it was started", "report"),
+            [(e.label, " ".join(e.settings), str(e.file)) for e in entries],
+        ),
     ]
 
 
@@ -228,21 +236,15 @@ def _grouped(entries: Sequence[ComparedReport]) -> dict[str, list[ComparedReport
 
 
 def _report_file(path: Path) -> Path:
-    """Return the report file: `path` itself, or the newest in the folder, preferably of a usual evaluation."""
-    if path.is_file():
-        return path
-    files = sorted([*path.glob(REPORT), *path.glob(f"eval/*/{REPORT}")], key=lambda f: f.stat().st_mtime_ns)
+    """Return the report file: `path` itself, or the one directly in the folder; other evaluations are given by name."""
+    file = path if path.is_file() else path / REPORT
+    if file.is_file():
+        return file
     if not path.exists():
         raise UserError(f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.")
-    if not files:
-        raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
-    usual = [file for file in files if _is_usual(Report.read(file).metadata)]
-    return (usual or files)[-1]
-
-
-def _is_usual(metadata: Mapping[str, object]) -> bool:
-    whole = metadata.get("task") is None and metadata.get("ablate", "none") == "none" and not describe_delay(metadata)
-    return whole and metadata.get("split") == IN_DISTRIBUTION
+    if others := sorted(str(each.parent) for each in path.glob(f"eval/*/{REPORT}")):
+        raise UserError(f"{path} has no {REPORT}; give one of its evaluations by name: {', '.join(others)}.")
+    raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
 
 
 def _conditions(metadata: Mapping[str, object]) -> list[str]:

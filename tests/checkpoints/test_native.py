@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly.build import load_backbone
 from embodied_rl.checkpoints.policy_file import (
+    add_checksums,
     check_config,
     load_actor,
     load_network,
@@ -144,7 +145,7 @@ def test_damaged_foreign_and_pickled_files_are_refused(tmp_path, make_actor, emb
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"format": 3}, "this version reads formats 1, 2"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
+    [({"format": 4}, "this version reads formats 1, 2, 3"), ({"config": None}, None), ({"embodiment": {}}, "entries")],
 )
 def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment, small, change, message) -> None:
     """A newer format, a missing entry, an embodiment with other fields."""
@@ -154,6 +155,21 @@ def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment
         header = json.loads(opened.metadata()["embodied_rl"])
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     header = {name: value for name, value in (header | change).items() if value is not None}
-    save_file(tensors, path, {"embodied_rl": json.dumps(header)})
+    save_file(tensors, path, add_checksums(json.dumps(header), tensors))
     with pytest.raises(ValueError, match=message or "damaged embodied_rl header: 'config'"):
         read_metadata(path)
+
+
+def test_a_file_without_checksums_loads_with_a_note(tmp_path, make_actor, embodiment, small) -> None:
+    """Earlier versions wrote none. From format 3 on a file without them is damaged."""
+    path = tmp_path / "base.safetensors"
+    save_backbone(path, make_actor().backbone, embodiment, "pocket", small)
+    with safe_open(path, "pt") as opened:
+        header = opened.metadata()["embodied_rl"]
+    tensors = load_file(path)
+    save_file(tensors, path, {"embodied_rl": header})
+    with pytest.raises(CheckpointError, match=r"base\.safetensors.*checksums"):
+        read_metadata(path)
+    save_file(tensors, path, {"embodied_rl": header.replace('"format": 3', '"format": 2')})
+    with pytest.warns(RuntimeWarning, match=r"base\.safetensors"):
+        load_network(path, build(small))

@@ -10,6 +10,7 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import prefix_length
 from embodied_rl.checkpoints.policy_file import (
+    add_checksums,
     load_actor,
     load_network,
     outline_network,
@@ -28,8 +29,8 @@ def rewrite_header(file: Path, value: str) -> None:
     """Store another length in a policy file's header."""
     with safe_open(file, "pt") as opened:
         header = dict(opened.metadata())
-    header["embodied_rl"] = header["embodied_rl"].replace('"prefix_trained_to": 3', f'"prefix_trained_to": {value}')
-    save_file(load_file(file), file, header)
+    text = header["embodied_rl"].replace('"prefix_trained_to": 3', f'"prefix_trained_to": {value}')
+    save_file(held := load_file(file), file, add_checksums(text, held))
 
 
 def test_policy_files_keep_it(tmp_path: Path, make_actor) -> None:
@@ -59,8 +60,8 @@ def test_files_that_do_not_say_so_are_not_trained_on_prefixes(tmp_path: Path, ma
     with safe_open(file, "pt") as opened:
         header = dict(opened.metadata())
     assert '"prefix_trained_to": 3, ' in header["embodied_rl"]
-    header["embodied_rl"] = header["embodied_rl"].replace('"prefix_trained_to": 3, ', "")
-    save_file(load_file(file), file, header)
+    text = header["embodied_rl"].replace('"prefix_trained_to": 3, ', "")
+    save_file(held := load_file(file), file, add_checksums(text, held))
     assert read_metadata(file).prefix_trained_to == 0
 
 

@@ -1,13 +1,16 @@
 """Runs side by side: paired where they share episodes, averaged where they differ in seed alone."""
 
 import json
+import os
 import re
+import shutil
 
 import pytest
 
 from embodied_rl.commands.compare import compare_sweep, run
 from embodied_rl.config.schema import CompareConfig
-from embodied_rl.reports.comparison import average_curve, average_seeds, read_entry
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.reports.comparison import average_curve, average_seeds, read_entry, to_markdown
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import mean_interval
@@ -32,7 +35,7 @@ def make_run(tmp_path, spec):
         folder.metrics.write_text("".join(json.dumps(row) + "\n" for row in rows))
         told = {"split": split, "simulators": [{"name": "fake", "horizon": horizon, "seeded": True}]}
         report = Report.from_results(results(outcomes, first_seed), spec, told)
-        report.write(folder.new_evaluation(split))
+        report.write(folder.path)
         return folder.path
 
     return make
@@ -75,11 +78,27 @@ def test_markdown_and_a_self_contained_page_are_written(make_run, tmp_path, caps
     assert not re.search(r"https?:", html) and "<polyline" in html and "<polygon" in html and "75.0 %" in html
 
 
-def test_a_run_gives_its_newest_report_under_usual_conditions(make_run, spec):
-    path = make_run("demo", 0, [1, 0])
-    for split, outcomes in (("eval", [1, 1]), ("vision", [0, 0])):
-        Report.from_results(results(outcomes), spec, {"split": split}).write(RunFolder(path).new_evaluation(split))
-    assert read_entry(path).report.success.rate == 1.0
+def test_a_run_gives_its_own_report_whatever_the_times_of_files(make_run, spec, tmp_path):
+    """Not the evaluation before training, nor a later one with fewer episodes."""
+    path = make_run("demo", 0, [1, 1])
+    (path / "eval" / "before").mkdir(parents=True)
+    for folder, split in ((path / "eval" / "before", "eval"), (None, "eval"), (None, "vision")):
+        told = {"split": split, **({"when": "before"} if folder else {})}
+        Report.from_results(results([0, 0]), spec, told).write(folder or RunFolder(path).new_evaluation(split))
+    copy = shutil.copytree(path, tmp_path / "copy")
+    for newest in sorted(copy.rglob("report.json")):
+        os.utime(newest, (2e9, 2e9))
+        entry = read_entry(copy)
+        assert entry.report.success.rate == 1.0 and str(copy / "report.json") in to_markdown([entry, entry])
+        os.utime(newest, (1e9, 1e9))
+    (path / "report.json").unlink()
+    with pytest.raises(UserError, match="eval/before"):
+        read_entry(path)
+
+
+def test_other_evaluations_are_given_by_their_folder(make_run, spec):
+    path = make_run("demo", 0, [1, 1])
+    Report.from_results(results([0, 0]), spec, {"split": "vision"}).write(RunFolder(path).new_evaluation("vision"))
     held_out = next(path.glob("eval/vision_*"))
     assert read_entry(held_out).label == "demo (vision) seed 0"
     assert read_entry(held_out / "report.json").report.success.rate == 0.0
@@ -109,7 +128,7 @@ def test_the_same_run_twice_is_not_two_seeds(make_run, spec):
     assert average_seeds(entries) == ({}, [])
     before = Report.from_results(results([0] * 8), spec, {"split": "eval", "when": "before"})
     folder = first / "eval" / "before"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     before.write(folder)
     assert read_entry(folder / "report.json").group.endswith("(before)")
     second = make_run("demo", 1, [0] * 8)
@@ -128,7 +147,7 @@ def test_unequal_reports_are_not_compared_in_silence(make_run, tmp_path, capsys)
         make_run("demo", 2, [1] * 4, horizon=18),
         make_run("old", 0, [1] * 4),
     ]
-    old = next(paths[3].glob("eval/*/report.json"))
+    old = paths[3] / "report.json"
     content = json.loads(old.read_text())
     del content["metadata"]["simulators"]
     old.write_text(json.dumps(content))
@@ -155,26 +174,14 @@ def test_labels_name_what_differs_and_the_rest_once(make_run, tmp_path, capsys):
     labels = ["demo seed 0", "algo.epochs=2 seed 0", "algo.epochs=2 seed 1"]
     assert [next(i for i, line in enumerate(lines) if line.startswith(f"| {label} |")) for label in labels]
     assert any(line.startswith("| algo.epochs=2 | 2 |") for line in lines), "the group, over seeds"
-    assert f"| algo.epochs=2 seed 1 | demo {' '.join(shared)} algo.epochs=2 |" in lines
+    settings = f"demo {' '.join(shared)} algo.epochs=2"
+    assert f"| algo.epochs=2 seed 1 | {settings} | {paths[2] / 'report.json'} |" in lines
 
 
-@pytest.fixture
-def make_reported(make_run, tmp_path):
-    """A run folder with a report of its own, as a finished run has it."""
-    for name in ("sweep", "alone"):
-        (tmp_path / name).mkdir()
-
-    def make(seed, outcomes, overrides=()):
-        path = make_run("demo", seed, outcomes, overrides)
-        next(path.glob("eval/*/report.json")).rename(path / "report.json")
-        return path
-
-    return make
-
-
-def test_a_sweep_is_compared_in_its_own_folder_over_seeds_too(make_reported, tmp_path, capsys):
+def test_a_sweep_is_compared_in_its_own_folder_over_seeds_too(make_run, tmp_path, capsys):
     rates = ([1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0])
-    compare_sweep([make_reported(seed, outcomes) for seed, outcomes in enumerate(rates)], tmp_path / "sweep")
+    (tmp_path / "sweep").mkdir()
+    compare_sweep([make_run("demo", seed, outcomes) for seed, outcomes in enumerate(rates)], tmp_path / "sweep")
     printed = capsys.readouterr().out
     assert (tmp_path / "sweep" / "compare.md").read_text() in printed
     assert "| demo | 3 | 50.0 % [0.0, 100.0] |" in printed, "50 % ± 62: Student's interval of three seeds, clipped"
@@ -182,9 +189,12 @@ def test_a_sweep_is_compared_in_its_own_folder_over_seeds_too(make_reported, tmp
     assert "demo seed 2" in html and "mean success" in html
 
 
-def test_a_run_of_a_sweep_without_a_report_is_named(make_reported, make_run, tmp_path, capsys):
+def test_a_run_of_a_sweep_without_a_report_is_named(make_run, tmp_path, capsys):
+    for name in ("sweep", "alone"):
+        (tmp_path / name).mkdir()
     stopped = make_run("demo", 7, [1, 1])
-    reported = [make_reported(seed, [1, 0], [f"algo.epochs={seed + 1}"]) for seed in (0, 1)]
+    (stopped / "report.json").unlink()
+    reported = [make_run("demo", seed, [1, 0], [f"algo.epochs={seed + 1}"]) for seed in (0, 1)]
     compare_sweep([*reported, stopped, reported[0]], tmp_path / "sweep")
     printed = capsys.readouterr().out
     assert f"{stopped} has no report and is not compared." in printed

@@ -10,6 +10,7 @@ initial states or none, several seeds, any part of the episodes missing, in any 
 import json
 import sys
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,10 @@ def draw_report(rng: np.random.Generator, suites: int, tasks: int, states: int, 
 def draw_family(rng: np.random.Generator) -> dict[str, Any]:
     sizes = (int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.choice([0, 3, 50])), int(rng.integers(1, 5)))
     reports = [draw_report(rng, *sizes) for _ in range(rng.integers(2, 6))]
-    entries = [ComparedReport((), str(place), str(place), None, each, ()) for place, each in enumerate(reports)]
+    entries = [
+        ComparedReport((), str(place), str(place), None, each, (), Path("report.json"))
+        for place, each in enumerate(reports)
+    ]
     pairs, refused = pair_all(entries)
     found = [
         {"pair": [int(first), int(second)], **asdict(pairing.test), "holm": adjusted}

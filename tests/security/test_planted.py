@@ -11,6 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+from embodied_rl.checkpoints.policy_file import add_checksums
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
@@ -40,7 +41,8 @@ def policy_file(folder: Path, node: dict[str, Any]) -> Path:
     with safe_open(base, "pt") as opened:
         header = json.loads(opened.metadata()["embodied_rl"])
     header["extra"]["sim"] = node
-    save_file(load_file(base), file, {"embodied_rl": json.dumps(header)})
+    tensors = load_file(base)
+    save_file(tensors, file, add_checksums(json.dumps(header), tensors))
     return file
 
 

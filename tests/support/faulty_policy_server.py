@@ -13,7 +13,7 @@ from embodied_rl.deployment.policy_server.wire import pack, unpack
 from tests.support.policy_serving import SPEC
 
 METADATA = {**SPEC.to_dict(), "protocol": "embodied-rl", "protocol_version": 1, "version": 7, "rows": 256,
-            "message_bytes": 2**20}  # fmt: skip
+            "message_bytes": 2**20, "action_low": (-1e6, -1e6), "action_high": (1e6, 1e6)}  # fmt: skip
 GREETING = pack(METADATA)
 Answer = bytes | str | None
 """What is sent; None sends nothing."""

@@ -216,6 +216,20 @@ def read_state(folder: Path) -> dict[str, Any]:
     return state
 
 
+def verify_file(file: Path) -> bool:
+    """Compare a file with its SHA-256 in the `state.json` beside it; return whether there is one.
+
+    Raises:
+        CheckpointError: they differ, or `state.json` is damaged; the message names the file.
+    """
+    if not (file.parent / STATE).is_file():
+        return False
+    expected = read_state(file.parent)["sha256"].get(file.name)
+    if expected is not None:
+        _verify(file, expected)
+    return expected is not None
+
+
 def read_tensors(file: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file onto the CPU.
 

@@ -23,6 +23,7 @@ from embodied_rl.benchmarks.trials.results import (
     make_deployment_section,
     make_report,
 )
+from embodied_rl.checkpoints.policy_file import verify_weights
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.schema import DeployConfig, EvalConfig, SimChange
 from embodied_rl.deployment.policy_server.settings import check_installed
@@ -79,6 +80,7 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
         )
     check_variables(config)
     robot, file = load_robot(config.robot), find_policy_file(config.policy)
+    verify_weights(file)
     asked = EvalConfig(
         policy=config.policy, seed=config.seed, episodes=config.episodes,
         split=config.split, task=config.task, episodes_for=config.episodes_for,

@@ -203,8 +203,7 @@ class PolicyClient:
         began, seconds = time.monotonic(), self.deadline if deadline is None else _check_deadline(deadline)
         self._sequence += 1
         echoed = {"seq": self._sequence, "epoch": self.epoch} if self.is_ours else {}
-        size = None if self.spec is None else len(self.spec.action_names)
-        asked = ExpectedAnswer(self.url, echoed, rows, size, self._key)
+        asked = ExpectedAnswer(self.url, echoed, rows, self.spec, bool(beside["whole"]), self._key)
         message = self._names.to_theirs(observation)
         if self.is_ours:
             said = {name: value for name, value in beside.items() if value is not None}

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE
+from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.runtime.processes.handle import RunFailed
@@ -47,14 +47,16 @@ class ExpectedAnswer:
         url: who is asked, for messages.
         echoed: entries that the answer has to repeat.
         rows: n; None without an axis of rows.
-        actions: A; None where nobody says.
+        spec: of the policy; None where the server does not describe it.
+        whole: whether all `spec.horizon` actions were asked for.
         key: how the answer calls the actions.
     """
 
     url: str
     echoed: Mapping[str, int]
     rows: int | None
-    actions: int | None
+    spec: PolicyDescription | None
+    whole: bool
     key: str
 
 
@@ -82,7 +84,7 @@ def read_actions(answer: Mapping[str, Any], asked: ExpectedAnswer) -> NDArray[np
     """Return an answer's actions, float32 [H, A], or [n, H, A] for rows.
 
     Raises:
-        NoPolicyAnswer: they are of another question, or cannot be executed.
+        NoPolicyAnswer: they are of another question, cannot be executed, or do not fit the policy's description.
     """
     for name, value in asked.echoed.items():
         if type(said := answer.get(name)) is not int or said != value:
@@ -92,14 +94,32 @@ def read_actions(answer: Mapping[str, Any], asked: ExpectedAnswer) -> NDArray[np
         known = ", ".join(map(str, answer))
         raise NoPolicyAnswer(f"{asked.url} sent no array {asked.key!r} of floats; its answer has {known}.")
     leading = () if asked.rows is None else (asked.rows,)
-    size = actions.shape[-1:] if asked.actions is None else (asked.actions,)
+    size = actions.shape[-1:] if asked.spec is None else (len(asked.spec.action_names),)
     if actions.ndim != 2 + len(leading) or (actions.shape[:-2], actions.shape[-1:]) != (leading, size):
         raise NoPolicyAnswer(f"{asked.url} sent actions of the shape {list(actions.shape)}.")
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity
         actions = np.array(actions, np.float32)
     if not actions.size or not np.isfinite(actions).all():
         raise NoPolicyAnswer(f"{asked.url} sent actions that are NaN, infinite or none.")
+    if asked.spec is not None:
+        _check_fit(actions, asked, asked.spec)
     return actions
+
+
+def _check_fit(actions: NDArray[np.float32], asked: ExpectedAnswer, spec: PolicyDescription) -> None:
+    """Check the number of actions and their limits against the policy's description."""
+    least, given = spec.horizon if asked.whole else spec.executed, actions.shape[-2]
+    if not least <= given <= spec.horizon:
+        raise NoPolicyAnswer(
+            f"{asked.url} sent {given} actions; its policy executes {spec.executed} and predicts {spec.horizon}."
+        )
+    low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+    if (outside := (actions < low) | (actions > high)).any():
+        *place, entry = np.argwhere(outside)[0]
+        raise NoPolicyAnswer(
+            f"{asked.url} sent {spec.action_names[entry]} = {actions[(*place, entry)]:g}, outside of its policy's limits "
+            f"[{low[entry]:g}, {high[entry]:g}]."
+        )
 
 
 def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dict[str, Any]:

@@ -1,11 +1,16 @@
-"""Newer weights of a run that trains: looked for, loaded beside the answers, and swapped in between two of them."""
+"""Newer weights of a run that trains are loaded and tried in the background, and swapped in between two answers."""
 
 import logging
 from collections.abc import Callable
 from pathlib import Path
 from threading import Event, Thread
 
+import numpy as np
+
+from embodied_rl.deployment.policy_server.names import WireNames
+from embodied_rl.deployment.policy_server.request import read_request
 from embodied_rl.deployment.policy_server.served import ServedPolicy, ServedWeights
+from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE
 from embodied_rl.interfaces.errors import UserError
 
 log = logging.getLogger(__name__)
@@ -59,6 +64,7 @@ class WeightFollower:
             if newest in (self._present, self._refused):
                 return False
             weights = self._load(newest)
+            _check_inference(weights)
             self._served.replace(weights)
         except Exception as error:  # noqa: BLE001 - whatever a file holds, the next one is looked for, and this is told
             if newest.exists():
@@ -74,3 +80,15 @@ class WeightFollower:
         if line != self._said:
             self._told(line)
         self._said = line
+
+
+def _check_inference(weights: ServedWeights) -> None:
+    """Run one inference on a fixed observation, grey images and a state of zeros.
+
+    Raises:
+        RuntimeError: the actions are NaN or infinite.
+    """
+    spec = weights.spec
+    images = {IMAGES + name: np.full((*size, 3), 128, np.uint8) for name, size in spec.cameras.items()}
+    fixed = images | {STATE: np.zeros(len(spec.state_names), np.float32), PROMPT: (*spec.words, "move")[0]}
+    ServedPolicy(weights, 1).answer([read_request(fixed, spec, WireNames())])

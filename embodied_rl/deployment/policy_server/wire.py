@@ -145,7 +145,10 @@ class _Reader:
         whole = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)
         if not whole or len(shape) > MOST_DIMENSIONS or math.prod(shape) * dtype.itemsize != len(data):
             raise WireError(f"an array of {dtype} says shape {str(shape)[:80]} and has {len(data)} bytes.")
-        return np.frombuffer(data, dtype).reshape(shape)
+        try:
+            return np.frombuffer(data, dtype).reshape(shape)
+        except ValueError:  # an empty array whose other sizes multiply to more than NumPy counts
+            raise WireError(f"an array of {dtype} says shape {str(shape)[:80]}, which is too large.") from None
 
     def _read_scalar(self, said: Mapping[str, Any]) -> Any:
         if set(said) != {SCALAR, "data", "dtype"} or not isinstance(said["data"], bool | int | float):

@@ -73,6 +73,14 @@ def test_a_file_that_fails_in_a_way_that_nobody_foresaw_ends_no_following(run: R
     assert run.follower.look() and run.version == 3
 
 
+@pytest.mark.parametrize("policy", [ToldPolicy(factor=float("nan")), ToldPolicy(fails=0.0)], ids=["NaN", "error"])
+def test_weights_that_fail_on_a_fixed_observation_are_not_taken(run: Run, policy: ToldPolicy) -> None:
+    run.follower._load = lambda file: ServedWeights(policy, SPEC, 2)
+    run.newest = run.write(2)
+    assert not run.follower.look() and not run.follower.look()
+    assert run.version == 1 and len(run.told) == 1 and len(policy.calls) == 1
+
+
 def test_a_run_that_is_gone_is_told_of_once(run: Run) -> None:
     there, run.newest = run.newest, run.folder / f"{5:08d}"
     assert [run.follower.look() for _ in range(3)] == [False] * 3

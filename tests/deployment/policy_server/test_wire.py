@@ -93,6 +93,7 @@ def array(**changed: Any) -> dict[str, Any]:
         (array(shape=2), "says shape"),
         (array(shape=[1] * 9 + [2]), "says shape"),
         (array(shape=[2**31, 0]), "says shape"),
+        (array(data=b"", shape=[0, *[2**31 - 1] * 7]), "says shape"),
         (array(data="text"), "data are at most"),
         (array(more=1), "this has"),
         ({"__npgeneric__": True, "data": b"\0", "dtype": "|O"}, "a number of NumPy"),
