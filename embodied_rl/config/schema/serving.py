@@ -1,6 +1,7 @@
 """The configurations of a policy behind a server: of the command `serve`, and of who asks one."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from embodied_rl.config.freeze import at_least
 
@@ -22,6 +23,9 @@ class ServeConfig:
     Several of their names may be joined for the state: a+b. What is not here has our name."""
     ignore: tuple[str, ...] = ()
     """Entries of clients' observations that are left out; others that the policy does not know are refused."""
+    send: Literal["horizon", "executed"] = "horizon"
+    """Actions that clients of other projects get: all that the policy predicts, as openpi's server sends them, or those
+    that are meant to be executed before the next question. Clients of embodied-rl get the latter, unless they ask."""
     device: str = "cpu"
     """Where the policy computes: cpu, cuda or cuda:<number>."""
     threads: int | None = at_least(1, None)

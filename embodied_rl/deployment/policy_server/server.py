@@ -137,7 +137,7 @@ class PolicyServer:
             message = await connection.recv()
             began = time.perf_counter()
             try:
-                request = read_request(unpack(message, self._limits), self._served.weights.spec, self._settings.names)
+                request = self._read(message)
                 answer = await self.ask(request)
             except (WireError, UserError, Unanswered) as error:
                 code = BAD_DATA if isinstance(error, WireError) else getattr(error, "code", REFUSED)
@@ -149,6 +149,10 @@ class PolicyServer:
             said = {"actions": answer.actions, "policy_timing": timing, "server_timing": timing | before}
             await connection.send(pack(said | {"version": answer.version} | dict(request.echoed)))
             before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
+
+    def _read(self, message: bytes | str) -> PolicyRequest:
+        spec, settings = self._served.weights.spec, self._settings
+        return read_request(unpack(message, self._limits), spec, settings.names, settings.send == "horizon")
 
     async def ask(self, request: PolicyRequest) -> Answer:
         """Return the policy's answer.
