@@ -26,7 +26,7 @@ def run(config: ServeConfig) -> None:
     from embodied_rl.deployment.policy_server.server import serve_policy
 
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) - 1))
-    served = ServedPolicy(weigh_policy(file, config.device), config.batch)
+    served = ServedPolicy(weigh_policy(file, config.device))
 
     def tell(url: str) -> None:
         spec = served.weights.spec

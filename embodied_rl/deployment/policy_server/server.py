@@ -11,7 +11,7 @@ import hmac
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from socket import socket
 from typing import Any
@@ -56,7 +56,7 @@ class PolicyServer:
         self._digests = None if token is None else [_digest(f"{kind} {token}") for kind in ("Bearer", "Api-Key")]
         self._connections = 0
         self.batcher: MicroBatcher[PolicyRequest, Answer] = MicroBatcher(
-            served.answer, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
+            self._compute, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
         )
         settings.names.check(served.weights.spec.keys, "keys")
 
@@ -153,6 +153,9 @@ class PolicyServer:
     def _read(self, message: bytes | str) -> PolicyRequest:
         spec, settings = self._served.weights.spec, self._settings
         return read_request(unpack(message, self._limits), spec, settings.names, settings.send == "horizon")
+
+    def _compute(self, requests: Sequence[PolicyRequest]) -> list[Answer]:
+        return self._served.answer(requests, fill=self._settings.batch > 1 and self._connections > 1)
 
     async def ask(self, request: PolicyRequest) -> Answer:
         """Return the policy's answer.

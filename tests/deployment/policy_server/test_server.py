@@ -215,9 +215,19 @@ def test_other_draws_and_prefixes_are_not_mixed() -> None:
     assert len({actions.tobytes() for actions in found}) == 5
 
 
+def test_rows_are_filled_up_while_another_client_is_connected() -> None:
+    policy = ToldPolicy()
+    with running_policy(policy) as running, PolicyClient(running.url) as client:
+        client.act(make_observation())
+        with open_raw(running.url):
+            client.act(make_observation())
+            client.act(make_observation(rows=5))
+    assert policy.calls == [1, 4, 8]
+
+
 def test_without_batches_nothing_is_filled_up() -> None:
     policy = ToldPolicy()
-    with running_policy(policy, batch=1) as running, PolicyClient(running.url) as client:
+    with running_policy(policy, batch=1) as running, PolicyClient(running.url) as client, open_raw(running.url):
         client.act(make_observation())
         client.act(make_observation(rows=3))
     assert policy.calls == [1, 3]
