@@ -31,8 +31,8 @@ class ServeConfig:
     threads: int | None = at_least(1, None)
     """Processor threads of the policy; null: all cores but one, which answers the network."""
     batch: int = at_least(1, 8)
-    """Most requests that are answered together. While several clients are connected they are filled up to multiples of 4
-    rows, so that no answer depends on the questions of others; 1 answers one after the other and fills nothing up."""
+    """Most requests that are answered together. While several clients are connected they are filled up to multiples
+    of 4 rows, so that no answer depends on what others ask; 1: one after the other, and nothing is filled up."""
     wait_ms: float = at_least(0.0, 4.0)
     """Milliseconds that a request waits for those of other clients that are connected."""
     clients: int = at_least(1, 64, at_most=1024)

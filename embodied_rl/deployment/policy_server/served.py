@@ -109,9 +109,11 @@ class ServedPolicy:
         rows = sum(len(request.observation) for request in requests)
         order = [*range(rows), *[0] * (-rows % LIKE if fill else 0)]
         first = requests[0]
-        observation = Observation.concatenate([request.observation for request in requests])
+        parts = [request.observation for request in requests]
+        if padding := order[rows:]:
+            parts.append(first.observation.select(padding))
         actions = weights.policy.infer(
-            observation if len(order) == rows else observation.select(order),
+            Observation.concatenate(parts),
             None if first.seed is None else _join_keys(requests, first.seed, order),
             _join([request.prefix for request in requests], order),
             _join([request.committed for request in requests], order),

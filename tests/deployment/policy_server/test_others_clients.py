@@ -100,7 +100,9 @@ def test_openpis_client_is_answered(python: Path, tmp_path: Path, monkeypatch: p
     said = json.loads(done.stdout)
     rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
     expected = ToldPolicy().infer(as_batch(rows), whole=True)[0]
-    assert np.array_equal(np.array(said["applied"], np.float32), [*expected, *expected[:2]] * 2), "a chunk, then the next"
+    assert np.array_equal(np.array(said["applied"], np.float32), [*expected, *expected[:2]] * 2), (
+        "a chunk, then the next"
+    )
     assert said["numpy"].startswith("1.") and said["dtype"] == "float32"
     assert all((np.array(actions, np.float32) == expected).all() for actions in said["actions"])
     assert "lacks 'images/front'" in said["said"]
