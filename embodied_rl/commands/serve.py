@@ -26,12 +26,13 @@ def run(config: ServeConfig) -> None:
     from embodied_rl.deployment.policy_server.server import serve_policy
 
     torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) - 1))
-    served = ServedPolicy(weigh_policy(file, config.device), config.batch)
+    served = ServedPolicy(weigh_policy(file, config.device))
 
     def tell(url: str) -> None:
         spec = served.weights.spec
         print(f"Serving {config.policy} (version {served.weights.version}) at {url}; Ctrl-C ends it.")
-        print(f"It takes {', '.join(spec.keys)}; it returns {spec.executed} actions of {', '.join(spec.action_names)}.")
+        count = spec.horizon if config.send == "horizon" else spec.executed
+        print(f"It takes {', '.join(spec.keys)}; it returns {count} actions of {', '.join(spec.action_names)}.")
         print(f"Measure it: embodied-rl eval policy={url} sim=<simulator>", flush=True)
 
     with ExitStack() as stack:
@@ -63,5 +64,5 @@ def check_serving(config: ServeConfig) -> None:
 def _make_settings(config: ServeConfig) -> PolicyServerSettings:
     return PolicyServerSettings(
         config.host, config.port, config.token_variable, config.batch, config.wait_ms / 1e3, config.clients,
-        config.message_mb * 2**20, config.deadline, WireNames(config.keys, config.ignore),
+        config.message_mb * 2**20, config.deadline, config.send, WireNames(config.keys, config.ignore),
     )  # fmt: skip

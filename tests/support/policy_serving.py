@@ -111,7 +111,7 @@ class RunningPolicy:
 def running_policy(policy: Any = None, spec: PolicyDescription = SPEC, port: int = 0, **options: Any) -> Iterator[Any]:
     """Serve a policy, on a free port unless one is given, while the context lasts."""
     settings = PolicyServerSettings(**options)
-    served = ServedPolicy(ServedWeights(policy or ToldPolicy(), spec, 7, {"policy": "told"}), settings.batch)
+    served = ServedPolicy(ServedWeights(policy or ToldPolicy(), spec, 7, {"policy": "told"}))
     server = PolicyServer(served, settings, find_token(settings.host, settings.token_variable))
     listening = open_socket(settings.host, port)
     ready, ends = threading.Event(), list[Any]()

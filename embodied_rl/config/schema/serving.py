@@ -1,6 +1,7 @@
 """The configurations of a policy behind a server: of the command `serve`, and of who asks one."""
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text
@@ -23,13 +24,16 @@ class ServeConfig:
     Several of their names may be joined for the state: a+b. What is not here has our name."""
     ignore: tuple[Text, ...] = ()
     """Entries of clients' observations that are left out; others that the policy does not know are refused."""
+    send: Literal["horizon", "executed"] = "horizon"
+    """Actions that clients of other projects get: all that the policy predicts, as openpi's server sends them, or those
+    that are meant to be executed before the next question. Clients of embodied-rl get the latter, unless they ask."""
     device: Text = "cpu"
     """Where the policy computes: cpu, cuda or cuda:<number>."""
     threads: int | None = at_least(1, None)
     """Processor threads of the policy; null: all cores but one, which answers the network."""
     batch: int = at_least(1, 8)
-    """Most requests that are answered together, filled up to multiples of 4 rows so that no answer depends on who else
-    asks; 1: one after the other and nothing filled up, which is quickest for a single robot."""
+    """Most requests that are answered together. While several clients are connected they are filled up to multiples
+    of 4 rows, so that no answer depends on what others ask; 1: one after the other, and nothing is filled up."""
     wait_ms: float = at_least(0.0, 4.0)
     """Milliseconds that a request waits for those of other clients that are connected."""
     clients: int = at_least(1, 64, at_most=1024)

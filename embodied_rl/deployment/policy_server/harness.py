@@ -82,6 +82,7 @@ class HarnessSession:
     async def _find_action(self, payload: dict[str, Any]) -> NDArray[np.float32]:
         """Return the next action, float32 [A], of the last chunk or of a new one. Each observation is checked."""
         request = read_request(_decode_images(payload), self._spec, self._names)
+        payload.clear()  # the request holds copies of its arrays
         if not request.single:
             raise UserError("an observation of the harness is of one robot, without an axis of rows")
         if not self._left:

@@ -76,7 +76,7 @@ class Link:
         """Send a message, if there is one, and return the next that comes.
 
         Raises:
-            LinkLost: the connection ended.
+            LinkLost: the connection ended, or has a message already, which would be taken for the answer.
             TimeoutError: nothing came until then.
         """
         if (connection := self._connection) is None:
@@ -84,6 +84,10 @@ class Link:
 
         async def run() -> bytes | str:
             if message is not None:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(0):
+                        await connection.recv()
+                    raise LinkLost("the server sent a message that answers no question")
                 await connection.send(message)
             return await connection.recv()
 

@@ -57,8 +57,14 @@ class PolicyRequest:
         return (self.seed, None if self.prefix is None else (self.prefix.shape[1], self.strategy), self.whole)
 
 
-def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> PolicyRequest:
+def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whole: bool = False) -> PolicyRequest:
     """Check and convert a client's message.
+
+    Args:
+        message: as it was unpacked.
+        wanted: what the policy takes.
+        names: of the observation's entries on the wire.
+        whole: for a message without `whole` and `protocol_version`, as clients of other projects send it.
 
     Raises:
         UserError: something in it does not fit; the message says what, and what does.
@@ -87,7 +93,7 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames) -> P
         prefix,
         committed,
         _read_strategy(beside, committed, wanted),
-        _read_flag(beside.get("whole", False), "whole"),
+        _read_flag(beside.get("whole", whole and "protocol_version" not in beside), "whole"),
         seed,
         _read_counts(beside.get("episode", 0), "episode", rows, 2**63 - 1),
         _read_counts(beside.get("decision", 0), "decision", rows, 2**28 - 1),

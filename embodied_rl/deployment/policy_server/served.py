@@ -15,8 +15,8 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 
 LIKE = 4
-"""Batches are filled up to a multiple of so many rows, because matrix libraries compute other numbers of rows by other
-operations: then an answer does not depend on who else asks."""
+"""Batches are filled up to a multiple of this many rows: matrix libraries compute other numbers of rows with other
+operations, so that an answer's last bits would depend on the questions of other clients."""
 
 
 class Infers(Protocol):
@@ -79,11 +79,10 @@ class ServedPolicy:
 
     Args:
         weights: the first.
-        batch: most requests of a call; 1 answers one at a time, and fills nothing up.
     """
 
-    def __init__(self, weights: ServedWeights, batch: int) -> None:
-        self.weights, self.batch = weights, batch
+    def __init__(self, weights: ServedWeights) -> None:
+        self.weights = weights
 
     def replace(self, weights: ServedWeights) -> None:
         """Answer with other weights from the next call on.
@@ -95,8 +94,12 @@ class ServedPolicy:
             raise UserError("the new weights belong to another robot, or a policy of other sizes")
         self.weights = weights
 
-    def answer(self, requests: Sequence[PolicyRequest]) -> list[Answer]:
+    def answer(self, requests: Sequence[PolicyRequest], fill: bool) -> list[Answer]:
         """Answer requests of one shape, in their order.
+
+        Args:
+            requests: of any clients.
+            fill: compute a multiple of `LIKE` rows.
 
         Raises:
             UserError: a request does not fit.
@@ -104,10 +107,13 @@ class ServedPolicy:
         """
         weights, began = self.weights, time.perf_counter()
         rows = sum(len(request.observation) for request in requests)
-        order = [*range(rows), *[0] * (-rows % LIKE if self.batch > 1 else 0)]
+        order = [*range(rows), *[0] * (-rows % LIKE if fill else 0)]
         first = requests[0]
+        parts = [request.observation for request in requests]
+        if padding := order[rows:]:
+            parts.append(first.observation.select(padding))
         actions = weights.policy.infer(
-            Observation.concatenate([request.observation for request in requests]).select(order),
+            Observation.concatenate(parts),
             None if first.seed is None else _join_keys(requests, first.seed, order),
             _join([request.prefix for request in requests], order),
             _join([request.committed for request in requests], order),

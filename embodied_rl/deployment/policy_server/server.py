@@ -1,25 +1,28 @@
 """A policy behind a websocket: openpi's protocol at `/`, the vla-eval harness's at `/vla-eval`, health at `/healthz`.
 
-A connection asks one question at a time: its next message is read when the last is answered, so that who sends faster
-than the policy computes is held back by TCP. Questions of several connections are answered together.
+A connection asks one question at a time. While it is not answered, at most `READ_AHEAD` bytes and what one read returns
+are read of the next: then TCP's flow control stops the client. Questions of several connections are answered together.
 """
 
 import asyncio
 import contextlib
+import dataclasses
 import hashlib
 import hmac
 import logging
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from socket import socket
 from typing import Any
 
 from websockets.asyncio.server import Server, ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
+from websockets.frames import Frame
 from websockets.http11 import Request as Handshake
 from websockets.http11 import Response
+from websockets.protocol import Event
 
 from embodied_rl.deployment.policy_server.harness import HarnessSession
 from embodied_rl.deployment.policy_server.request import PROTOCOL, PROTOCOL_VERSION, ROWS, PolicyRequest, read_request
@@ -37,8 +40,44 @@ GRACE = 3.0
 """Seconds that connections have to end after a signal."""
 PING = 20.0
 """Seconds between pings, and until one that is not answered ends a connection."""
+READ_AHEAD = 65536
+"""Bytes that a connection may send beyond a question that is not answered yet."""
 BAD_DATA, REFUSED, FAILED, LATER = 1007, 1008, 1011, 1013
 """Codes of RFC 6455 with which a connection ends."""
+
+
+class _Connection(ServerConnection):
+    """A connection that stops reading while a message is being answered; pings still get through to it."""
+
+    _read_ahead: int | None = None  # bytes since the last message; None while one is awaited
+    _held = False
+
+    async def recv(self, decode: bool | None = None) -> Any:
+        self._read_ahead = None
+        if self._held:
+            self._held = False
+            self.transport.resume_reading()
+        try:
+            return await super().recv(decode)
+        finally:
+            self._read_ahead = 0
+
+    def process_event(self, event: Event) -> None:
+        if isinstance(
+            event, Frame
+        ):  # the parser keeps its last frame until the next: empty, so that nothing holds a message
+            parsed, event = event, dataclasses.replace(event)
+            parsed.data = b""
+        super().process_event(event)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._read_ahead is None:
+            return
+        self._read_ahead += len(data)
+        if self._read_ahead > READ_AHEAD and self.transport.is_reading():  # else the queue of messages has stopped it
+            self._held = True
+            self.transport.pause_reading()
 
 
 class PolicyServer:
@@ -56,7 +95,7 @@ class PolicyServer:
         self._digests = None if token is None else [_digest(f"{kind} {token}") for kind in ("Bearer", "Api-Key")]
         self._connections = 0
         self.batcher: MicroBatcher[PolicyRequest, Answer] = MicroBatcher(
-            served.answer, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
+            self._compute, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
         )
         settings.names.check(served.weights.spec.keys, "keys")
 
@@ -83,8 +122,9 @@ class PolicyServer:
         try:
             async with serve(
                 self._handle, sock=listening, process_request=self._admit, origins=[None], compression=None,
-                max_size=self._settings.message, max_queue=1, ping_interval=PING, ping_timeout=PING,
-                close_timeout=GRACE, server_header=None, logger=quiet,
+                max_size=self._settings.message, max_queue=1, ping_interval=PING,
+                ping_timeout=PING + self._settings.deadline,  # a pong may wait behind the next question
+                close_timeout=GRACE, server_header=None, logger=quiet, create_connection=_Connection,
             ) as server:  # fmt: skip
                 ready()
                 await asyncio.wait({answering, asyncio.create_task(stop.wait())}, return_when="FIRST_COMPLETED")
@@ -137,7 +177,8 @@ class PolicyServer:
             message = await connection.recv()
             began = time.perf_counter()
             try:
-                request = read_request(unpack(message, self._limits), self._served.weights.spec, self._settings.names)
+                request = self._read(message)
+                del message  # the request holds copies of its arrays
                 answer = await self.ask(request)
             except (WireError, UserError, Unanswered) as error:
                 code = BAD_DATA if isinstance(error, WireError) else getattr(error, "code", REFUSED)
@@ -149,6 +190,13 @@ class PolicyServer:
             said = {"actions": answer.actions, "policy_timing": timing, "server_timing": timing | before}
             await connection.send(pack(said | {"version": answer.version} | dict(request.echoed)))
             before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
+
+    def _read(self, message: bytes | str) -> PolicyRequest:
+        spec, settings = self._served.weights.spec, self._settings
+        return read_request(unpack(message, self._limits), spec, settings.names, settings.send == "horizon")
+
+    def _compute(self, requests: Sequence[PolicyRequest]) -> list[Answer]:
+        return self._served.answer(requests, fill=self._settings.batch > 1 and self._connections > 1)
 
     async def ask(self, request: PolicyRequest) -> Answer:
         """Return the policy's answer.

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import Literal
 
 from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.interfaces.errors import UserError
@@ -19,6 +20,7 @@ class PolicyServerSettings:
         clients: most connections.
         message: bytes of a message.
         deadline: seconds until a request is given up.
+        send: actions that clients of other projects get: the whole horizon, or those that are meant to be executed.
         names: how observations are called on the wire.
     """
 
@@ -30,6 +32,7 @@ class PolicyServerSettings:
     clients: int = 64
     message: int = 16 * 2**20
     deadline: float = 30.0
+    send: Literal["horizon", "executed"] = "horizon"
     names: WireNames = field(default_factory=WireNames)
 
 

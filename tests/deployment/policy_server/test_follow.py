@@ -17,7 +17,7 @@ class Run:
     def __init__(self, folder: Path) -> None:
         self.folder, self.told, self.loaded = folder, list[str](), list[int]()
         self.newest = self.write(1)
-        self.served = ServedPolicy(self.load(self.newest), 8)
+        self.served = ServedPolicy(self.load(self.newest))
         self.follower = WeightFollower(self.served, self.newest, lambda: self.newest, self.load, self.told.append)
 
     def write(self, version: int) -> Path:

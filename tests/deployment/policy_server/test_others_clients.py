@@ -13,18 +13,34 @@ from tests.support.policy_serving import SPEC, ToldPolicy, as_batch, make_observ
 CODE = """
 import json, sys
 import numpy as np
+from openpi_client.action_chunk_broker import ActionChunkBroker
+from openpi_client.runtime.agents.policy_agent import PolicyAgent
+from openpi_client.runtime.environment import Environment
+from openpi_client.runtime.runtime import Runtime
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 given = np.load(sys.argv[2], allow_pickle=False)
 observation = {name: given[name] for name in given.files if name != "prompt"} | {"prompt": str(given["prompt"])}
 policy = WebsocketClientPolicy("127.0.0.1", int(sys.argv[1]), api_key=sys.argv[3])
 answers = [policy.infer(observation) for _ in range(2)]
+
+class Robot(Environment):
+    applied = []
+    def reset(self): self.steps = 0
+    def is_episode_complete(self): return self.steps == 6
+    def get_observation(self): return observation
+    def apply_action(self, action):
+        self.steps += 1
+        self.applied.append(action["actions"].tolist())
+
+broker = ActionChunkBroker(policy, action_horizon=policy.get_server_metadata()["horizon"])
+Runtime(Robot(), PolicyAgent(broker), [], num_episodes=2).run()
 try:
     policy.infer({"prompt": "go left"})
     said = ""
 except RuntimeError as error:
     said = str(error)
 print(json.dumps({"numpy": np.__version__, "actions": [answer["actions"].tolist() for answer in answers],
-                  "dtype": str(answers[0]["actions"].dtype), "said": said,
+                  "dtype": str(answers[0]["actions"].dtype), "said": said, "applied": Robot.applied,
                   "timing": sorted(answers[1]["server_timing"]),
                   "names": policy.get_server_metadata()["action_names"]}))
 """
@@ -83,7 +99,10 @@ def test_openpis_client_is_answered(python: Path, tmp_path: Path, monkeypatch: p
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
-    expected = ToldPolicy().infer(as_batch(rows))[0]
+    expected = ToldPolicy().infer(as_batch(rows), whole=True)[0]
+    assert np.array_equal(np.array(said["applied"], np.float32), [*expected, *expected[:2]] * 2), (
+        "a chunk, then the next"
+    )
     assert said["numpy"].startswith("1.") and said["dtype"] == "float32"
     assert all((np.array(actions, np.float32) == expected).all() for actions in said["actions"])
     assert "lacks 'images/front'" in said["said"]

@@ -97,7 +97,7 @@ def test_the_newest_weights_of_a_run_are_followed(tmp_path: Path) -> None:
         return file
 
     first = write(1)
-    with serving(str(tmp_path / "run"), "follow=true", "port=0", "batch=1") as (process, url):
+    with serving(str(tmp_path / "run"), "follow=true", "port=0") as (process, url):
         with PolicyClient(url, deadline=DEADLINE) as client:
             assert (client.act(observe(0)) == expect(first)).all() and client.version == 1
             third = write(3)

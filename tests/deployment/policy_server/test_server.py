@@ -42,17 +42,32 @@ def test_metadata_say_what_the_policy_expects(running: RunningPolicy) -> None:
 def test_an_observation_is_answered_as_openpi_does(running: RunningPolicy) -> None:
     with open_raw(running.url) as connection:
         first, second = (ask(connection, make_observation()) for _ in range(2))
-    assert first["actions"].dtype == np.float32 and (first["actions"] == expect(make_observation())).all()
+    assert first["actions"].dtype == np.float32
+    assert np.array_equal(first["actions"], expect(make_observation(), whole=True)), "all that the policy predicts"
     assert first["version"] == 7 and first["server_timing"]["infer_ms"] >= 0 and "infer_ms" in first["policy_timing"]
     assert second["server_timing"]["prev_total_ms"] >= second["server_timing"].get("infer_ms") * 0
     assert not first.keys() & {"seq", "epoch"}, "nothing is echoed that was not sent"
 
 
+def test_clients_of_others_get_the_executed_actions_where_the_server_is_told_so() -> None:
+    given = make_observation()
+    with running_policy(send="executed") as running, open_raw(running.url) as connection:
+        assert np.array_equal(ask(connection, given)["actions"], expect(given))
+        assert np.array_equal(ask(connection, given | {"whole": True})["actions"], expect(given, whole=True))
+
+
+@pytest.mark.parametrize("send", ["horizon", "executed"])
+def test_our_clients_get_the_executed_actions_unless_they_ask_for_all(send: str) -> None:
+    with running_policy(send=send) as running, PolicyClient(running.url) as client:
+        assert client.act(make_observation()).shape == (SPEC.executed, 2)
+        assert client.act(make_observation(), whole=True).shape == (SPEC.horizon, 2)
+
+
 def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> None:
     prefix = np.full((2, 2), 0.25, np.float32)
-    given = make_observation()
+    given = make_observation() | {"protocol_version": 1}
     with open_raw(running.url) as connection:
-        echoed = ask(connection, given | {"seq": 5, "epoch": 3, "protocol_version": 1})
+        echoed = ask(connection, given | {"seq": 5, "epoch": 3})
         drawn = ask(connection, given | {"seed": 4, "episode": 2, "decision": 1})
         whole = ask(connection, given | {"prefix": prefix})
         half = ask(connection, given | {"prefix": prefix, "committed": 1})
@@ -200,9 +215,19 @@ def test_other_draws_and_prefixes_are_not_mixed() -> None:
     assert len({actions.tobytes() for actions in found}) == 5
 
 
+def test_rows_are_filled_up_while_another_client_is_connected() -> None:
+    policy = ToldPolicy()
+    with running_policy(policy) as running, PolicyClient(running.url) as client:
+        client.act(make_observation())
+        with open_raw(running.url):
+            client.act(make_observation())
+            client.act(make_observation(rows=5))
+    assert policy.calls == [1, 4, 8]
+
+
 def test_without_batches_nothing_is_filled_up() -> None:
     policy = ToldPolicy()
-    with running_policy(policy, batch=1) as running, PolicyClient(running.url) as client:
+    with running_policy(policy, batch=1) as running, PolicyClient(running.url) as client, open_raw(running.url):
         client.act(make_observation())
         client.act(make_observation(rows=3))
     assert policy.calls == [1, 3]
@@ -253,7 +278,7 @@ def test_others_names_are_taken_where_they_are_said() -> None:
     given = make_observation()
     with running_policy(names=NAMES) as running, open_raw(running.url) as connection:
         said = ask(connection, rename(given) | {"session_id": "x"})
-        assert (said["actions"] == expect(given)).all()
+        assert (said["actions"] == expect(given, whole=True)).all()
     with running_policy(names=NAMES) as running:
         assert "session_idd" in ask(open_raw(running.url), rename(given) | {"session_idd": "x"})
         missing = {name: value for name, value in rename(given).items() if name != "observation/gripper"}
