@@ -119,9 +119,9 @@ class TrackingWatch:
     """Compares commanded with measured motion, for each measured entry whose `tracking_error` is finite.
 
     A position is compared with its command. For a speed the commanded and the measured distance are compared: their
-    difference is forgotten over some motion that is both commanded and measured, so that what contacts and a small
-    error of scale add up to does not grow, while motion that is only commanded or only measured counts in full. A measured value that does not change at all
-    while its entry is commanded to move is frozen, whatever `may_repeat` says.
+    difference fades over motion that is both commanded and measured, so that contacts and a small error of scale do not
+    add up, while motion that is only commanded or only measured counts in full. A measured value that does not change
+    at all while its entry is commanded to move is frozen, whatever `may_repeat` says.
 
     Attributes:
         drift: float64 [A], the place that the commanded speeds lead to, less the measured place; 0 for positions.

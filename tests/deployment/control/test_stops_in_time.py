@@ -4,7 +4,6 @@ The core is the real one, with the settings of the robot's file; robot, topics a
 clock of the test.
 """
 
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -103,7 +102,7 @@ class FaultyRobot:
         self.core.operate(OperatorInput(wanted=Mode.RUN))
         request = self.core.request()
         if request is not None and self.fault != "dead server":
-            actions = np.tile(np.float32([*self.speed / ROBOT.control_hz, 1.0]), (HORIZON, 1))
+            actions = np.tile(np.array([*self.speed / ROBOT.control_hz, 1.0], np.float32), (HORIZON, 1))
             self.core.receive(Chunk(request.sequence, request.epoch, request.step, actions))
         made = self.core.tick()
         self.command = self.command if made.command is None else made.command
