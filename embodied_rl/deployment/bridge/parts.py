@@ -1,5 +1,6 @@
 """What a bridge is made of: the core's settings from a robot's description, and the policy with its latency."""
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -15,7 +16,12 @@ from embodied_rl.interfaces.errors import UserError
 
 
 def make_core_settings(robot: RobotDescription, config: BridgeConfig, inbox: Inbox) -> CoreSettings:
-    """Return what the core knows of a robot. In lockstep a control step is one tick, and time stands still between."""
+    """Return what the core knows of a robot.
+
+    In lockstep a control step is one tick, time stands still between, and motion is not compared: a simulator may let
+    a policy press against its table, as in training. Nor is it in a dry run, in which nothing is commanded.
+    """
+    obeyed = not (config.lockstep or config.dry_run)
     measured = {entry.measured for entry in robot.actions if entry.measured}
     measuring = {term.topic for entry in robot.state if entry.name in measured for term in entry.terms}
     topics = {name: robot.topics[name] for name in inbox.mapping.topics}
@@ -35,7 +41,7 @@ def make_core_settings(robot: RobotDescription, config: BridgeConfig, inbox: Inb
         ),
         measured=tuple(bool(entry.measured) for entry in robot.actions),
         keeps=tuple(entry.keeps for entry in robot.actions),
-        tracking_error=robot.tracking_error,
+        tracking_error=robot.tracking_error if obeyed else (math.inf,) * len(robot.actions),
         lost_s=None if config.lockstep else find_lost_s(robot),
         deadman_s=robot.operator.deadman_timeout_s if _has_deadman(robot, config) else None,
     )

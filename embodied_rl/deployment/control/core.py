@@ -213,7 +213,7 @@ class DeploymentCore:
             made = Tick(None, None, None, Source.HOLD, self.mode, self.state, why)
         else:
             want = Want(None, why=lost) if lost else self._want(parts, now)
-            filtered = parts.filter.step(want.wanted, self._measured)
+            filtered = parts.filter.step(want.wanted, self._measured, parts.guard.tracking.drift)
             self._before, self._command, self._still = self._command, filtered.command, filtered.still
             made = replace(self._report(parts, want, filtered, now), anew=self._anew)
             self._anew = False

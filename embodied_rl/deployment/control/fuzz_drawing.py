@@ -33,7 +33,7 @@ def draw_settings(rng: Random) -> CoreSettings:
     )
     command_hz = control_hz * int(rng.choice([1, 2, 8]))
     lost_s = float(rng.uniform(1.5, 30)) / command_hz if rng.random() < 0.7 else None
-    tracking = tuple(float(rng.choice([math.inf, 0.2])) for _ in entries)
+    tracking = tuple(float(rng.choice([math.inf, 0.5])) for _ in entries)
     return CoreSettings(
         CommandLimits(entries),
         control_hz,

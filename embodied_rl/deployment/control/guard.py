@@ -55,7 +55,7 @@ class Guard:
             "clock": loop,
             "sensors": self.gate.explain(now, measuring=True),
             "cameras": self.gate.explain(now, measuring=False) or self.pictures.update(now, measured),
-            "tracking": "" if self.lost else self.tracking.update(command, measured),
+            "tracking": "" if self.lost else self.tracking.update(now, command, measured),
         }
         self.reasons = {name: trip.update(now, found[name]) for name, trip in self._trips.items()}
 

@@ -45,8 +45,8 @@ class CoreSettings:
         control_hz: actions of the policy per second. command_hz: ticks per second, a multiple of it.
         streams: topics that must be fresh.
         measured: [A], whether something measures this entry. keeps: [A], holding still repeats its last command.
-        tracking_error: [A], largest distance between what was commanded and what is measured; `inf` for none. For a
-            speed, the distance that was commanded in about the last second.
+        tracking_error: [A], largest difference between commanded and measured motion, see `TrackingWatch`; `inf`: they
+            are not compared.
         deadman_s: the dead man's switch is released when nobody has said for so long that it is held; None: the robot
             has none.
         teleop_s: a human's command holds for so long. blend_s: a takeover blends for at least so long.

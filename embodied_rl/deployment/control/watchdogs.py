@@ -11,8 +11,8 @@ from embodied_rl.deployment.control.settings import CoreSettings
 
 Vector = NDArray[np.float64]
 
-MEMORY_S = 1.0
-"""For how long the distance counts that a speed was commanded, when it is compared with the measured one."""
+FORGETTING = 4.0
+"""Of `tracking_error`: motion over which a difference between commanded and measured speeds fades to 1/e."""
 STANDING = 3
 """Ticks without a change of the clock, after which it stands still: a simulation that is paused."""
 
@@ -116,34 +116,63 @@ class PictureWatch:
 
 
 class TrackingWatch:
-    """Compares what is commanded with what is measured.
+    """Compares commanded with measured motion, for each measured entry whose `tracking_error` is finite.
 
-    A position is compared as it is. Of a speed it is the distance of about the last second: what was commanded, less
-    what was covered.
+    A position is compared with its command. For a speed the commanded and the measured distance are compared: their
+    difference fades over motion that is both commanded and measured, so that contacts and a small error of scale do not
+    add up, while motion that is only commanded or only measured counts in full. A measured value that does not change
+    at all while its entry is commanded to move is frozen, whatever `may_repeat` says.
+
+    Attributes:
+        drift: float64 [A], the place that the commanded speeds lead to, less the measured place; 0 for positions.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
-        self._names = [entry.name for entry in settings.limits.entries]
-        self._position = np.array([entry.kind == "position" for entry in settings.limits.entries])
+        entries = settings.limits.entries
+        self._names = [entry.name for entry in entries]
+        self._position = np.array([entry.kind == "position" for entry in entries])
         self._limit = np.where(settings.measured, np.array(settings.tracking_error, np.float64), np.inf)
-        self._keep = math.exp(-settings.period_s / MEMORY_S)
-        self._period_s, self._active = settings.period_s, bool(np.isfinite(self._limit).any())
+        self._speed = ~self._position & np.isfinite(self._limit)
+        box = np.array([entry.high - entry.low for entry in entries])
+        self._visible = np.where(np.isfinite(box), settings.visible * box, self._limit)
+        self._longest_s = settings.longest_tick_s
+        self._age_s = max((each.max_age_s for each in settings.streams if each.measures), default=math.inf)
         self.forget()
 
     def forget(self) -> None:
-        """Begin anew."""
-        self._gap = np.zeros(len(self._names))
-        self._before: Vector | None = None
+        """Begin again: commanded and measured place are equal."""
+        self.drift = np.zeros(len(self._names))
+        self._unseen = np.zeros(len(self._names))  # commanded distance since the measured value last changed
+        self._last_s, self._before = math.nan, None
+        self._changed_s = np.full(len(self._names), math.nan)
 
-    def update(self, command: Vector, measured: Vector) -> str:
+    def update(self, now: float, command: Vector, measured: Vector) -> str:
         """Take the command of the tick before and what is measured now, [A]; return the reason to hold."""
-        if not self._active:
+        self._compare_speeds(now, command, measured)
+        error = np.abs(np.where(self._position, command - measured, self.drift))
+        late = now - self._changed_s
+        frozen = self._speed & (np.abs(self._unseen) > self._visible) & (late > self._age_s)
+        if not (command[self._speed] != 0).any():  # the robot is at rest where it is measured
+            self.drift = np.where(np.abs(self.drift) > self._limit, 0.0, self.drift)
+        if (error > self._limit).any():  # an entry that nothing measures is NaN, and its limit infinite
+            worst = int(np.argmax(np.where(np.isfinite(error), error - self._limit, -np.inf)))
+            return f"{self._names[worst]} is {error[worst]:.4g} from its command, at most {self._limit[worst]:g}"
+        if not frozen.any():
             return ""
-        covered = 0.0 if self._before is None else measured - self._before
-        self._gap = (self._gap + command * self._period_s - covered) * self._keep
-        self._before = measured
-        error = np.abs(np.where(self._position, command - measured, self._gap))
-        if not (error > self._limit).any():  # an entry that nothing measures is NaN, and its limit infinite
-            return ""
-        worst = int(np.argmax(np.where(np.isfinite(error), error - self._limit, -np.inf)))
-        return f"{self._names[worst]} is {error[worst]:.4g} from its command, at most {self._limit[worst]:g}"
+        worst = int(np.argmax(frozen))
+        said = f"the measured value of {self._names[worst]} has been the same for {late[worst]:.2f} s"
+        return f"{said}, although it was commanded to move by {self._unseen[worst]:.4g}"
+
+    def _compare_speeds(self, now: float, command: Vector, measured: Vector) -> None:
+        if self._before is None:
+            self._last_s, self._before = now, measured
+            self._changed_s = np.full(len(measured), now)
+        passed = min(max(now - self._last_s, 0.0), self._longest_s)
+        moved = np.where(self._speed, command * passed, 0.0)
+        covered = np.where(self._speed, measured - self._before, 0.0)
+        keep = 1 - np.minimum(np.minimum(np.abs(moved), np.abs(covered)) / (FORGETTING * self._limit), 1.0)
+        self.drift = self.drift * keep + moved - covered
+        same = measured == self._before
+        self._unseen = np.where(same, self._unseen + moved, 0.0)
+        self._changed_s = np.where(same, self._changed_s, now)
+        self._last_s, self._before = now, measured

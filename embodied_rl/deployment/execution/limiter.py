@@ -46,6 +46,7 @@ class Limiter:
         command: the last one.
         speed: of the command: its change in the last tick, in q; or, where a speed is commanded, the command itself.
         acceleration: the change of `speed` in the last tick.
+        drift: the dead-reckoned q less the measured one; the box of a speed holds for both. Set before each tick.
 
     Raises:
         UserError: double precision is too coarse for the jerk limit at this period.
@@ -70,7 +71,7 @@ class Limiter:
 
     def begin(self, command: float) -> None:
         """Begin at rest, with this command."""
-        self.command, self.speed, self.acceleration = command, 0.0, 0.0
+        self.command, self.speed, self.acceleration, self.drift = command, 0.0, 0.0, 0.0
         self._wanted: float | None = None
         self._follows = True
 
@@ -142,7 +143,8 @@ class Limiter:
             return self.limits.low, self.limits.high
         if math.isnan(measured):
             return -math.inf, math.inf
-        below, above = self.limits.low - measured, self.limits.high - measured
+        below = self.limits.low - min(measured, measured + self.drift)
+        above = self.limits.high - max(measured, measured + self.drift)
         return min(below, 0.0) / self._period, max(above, 0.0) / self._period
 
     def _predict(self, acceleration: float) -> float:

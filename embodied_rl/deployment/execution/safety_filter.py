@@ -6,7 +6,7 @@ period of a tick, from `begin` on, at each splice, takeover and stop. The filter
 follow its commands, the filter trips, ramps to rest, and stays there until the next `begin`.
 
 What is wanted within all limits passes as it is, to the bit. For a speed the filter takes it that the robot moves as it
-is commanded; where it lags, its box belongs inside the true one by the distance that it goes meanwhile.
+is commanded; where it lags, the caller gives the difference as `drift`.
 
 Shapes: `A` action entries.
 """
@@ -103,12 +103,14 @@ class SafetyFilter:
         self._measured = [math.isfinite(value) for value in values]
         self.tripped = ""
 
-    def step(self, wanted: Numbers | None, measured: Numbers | None) -> FilteredCommand:
+    def step(self, wanted: Numbers | None, measured: Numbers | None, drift: Numbers | None = None) -> FilteredCommand:
         """Return the command of this tick.
 
         Args:
             wanted: float64 [A]: a position, or a speed for velocities and displacements. None: ramp to rest.
             measured: float64 [A], q of each entry; NaN where nothing measures it. None: nothing is measured.
+            drift: float64 [A], the dead-reckoned q less the measured one: the box of a speed holds for both places, and
+                for all between them. None: 0.
 
         Raises:
             RuntimeError: `begin` was not called.
@@ -117,6 +119,8 @@ class SafetyFilter:
             raise RuntimeError("SafetyFilter.begin(measured) must be called before step.")
         values = self._read(measured)
         reasons = self._find_stop(wanted, values)
+        for limiter, away in zip(self._limiters, np.zeros(len(values)) if drift is None else drift, strict=True):
+            limiter.drift = float(away)
         if wanted is None or reasons:
             for limiter, value in zip(self._limiters, values, strict=True):
                 limiter.stop(value)

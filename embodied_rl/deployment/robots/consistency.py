@@ -130,10 +130,10 @@ def _check_actions(robot: RobotDescription) -> None:
             check_known(entry.measured, names, f"{where}.measured", "an entry of state")
     _check_boxes(robot)
     for entry, error in zip(robot.actions, robot.tracking_error, strict=True):
-        if math.isfinite(error) and not (entry.measured and entry.kind == "position"):
+        if math.isfinite(error) and not entry.measured:
             raise UserError(
-                f"actions.{entry.name}.tracking_error: only a position that is measured can be compared with its "
-                "command: name the entry of the state that measures it, or write unlimited."
+                f"actions.{entry.name}.tracking_error: only what is measured can be compared with its command: name "
+                "the entry of the state that measures it, or write unlimited."
             )
 
 

@@ -164,7 +164,7 @@ class RobotDescription:
         control_hz: actions of a policy per second. command_hz: commands per second, a multiple of it.
         topics: by a short name, as terms and cameras use it.
         limits: of the A entries, in their order.
-        tracking_error: largest distance [A] between what was commanded and what is measured; `inf` for none.
+        tracking_error: largest distance [A] between commanded and measured motion; `inf` for none.
         jump: [A] largest difference between a chunk's first action and the last command, in the policy's units.
         use_sim_time: time comes from /clock.
     """

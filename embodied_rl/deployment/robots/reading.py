@@ -28,6 +28,8 @@ TYPES = {
     "pose": "geometry_msgs/msg/PoseStamped",
 }
 """The usual message of each kind of command."""
+LAG_S = 0.5
+"""Seconds of motion at the largest speed by which a robot may be away from its command, where its file does not say."""
 
 
 def load_robot(name: str | Path, config_dir: Path | None = None) -> RobotDescription:
@@ -88,7 +90,6 @@ def _can_decode() -> bool:
 def describe_robot(keys: RobotKeys) -> RobotDescription:
     """Return the description that keys mean; `check_consistency` is not done. Raises UserError: a number is none."""
     jumps = tuple(_read_limit(each.jump, f"actions.{name}.jump") for name, each in keys.actions.items())
-    errors = (_read_limit(each.tracking_error, f"actions.{name}.tracking_error") for name, each in keys.actions.items())
     return RobotDescription(
         name=keys.name,
         verified=keys.verified,
@@ -107,7 +108,7 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
         command=_describe_command(keys.command),
         limits=CommandLimits(tuple(_describe_limits(name, each) for name, each in keys.actions.items())),
         operator=keys.operator,
-        tracking_error=tuple(errors),
+        tracking_error=tuple(_read_tracking_error(name, each) for name, each in keys.actions.items()),
         jump=None if all(map(math.isinf, jumps)) else jumps,
         use_sim_time=keys.use_sim_time,
     )
@@ -136,6 +137,13 @@ def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
         _read_limit(getattr(limits, limit), f"{where}.{limit}") for limit in ("speed", "acceleration", "jerk")
     )
     return EntryLimits(name, keys.kind, low, high, speed, acceleration, jerk)
+
+
+def _read_tracking_error(name: str, keys: ActionKeys) -> float:
+    if keys.tracking_error is not None:
+        return _read_limit(keys.tracking_error, f"actions.{name}.tracking_error")
+    speed = _read_limit(keys.limits.speed, f"actions.{name}.limits.speed")
+    return LAG_S * speed if keys.measured and not keys.keeps else math.inf
 
 
 def _describe_command(keys: CommandKeys) -> CommandTopic:

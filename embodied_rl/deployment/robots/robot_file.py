@@ -66,7 +66,8 @@ class ActionKeys:
     limits: LimitKeys
     measured: str = ""
     keeps: bool = False
-    tracking_error: float | str = UNLIMITED
+    tracking_error: float | str | None = None
+    """None: `reading.LAG_S` at the largest speed, for what is measured and does not keep; else unlimited."""
     jump: float | str = UNLIMITED
 
 

@@ -189,6 +189,23 @@ def test_senses_that_fail_make_it_hold_and_it_goes_on_when_they_are_back(
     assert_ramped(bench)
 
 
+def test_a_state_that_stays_the_same_stops_a_robot_that_is_commanded_speeds(bench: RealTimeBench) -> None:
+    bench.robot.set_faults(FaultsNode(states="frozen"))
+    before = bench.robot.robot.read().tool[0]
+    bench.run(1.0)
+    assert is_still(bench) and bench.bridge.describe()["mode"] == "hold"
+    assert "move_y has been the same" in bench.why
+    assert np.linalg.norm(bench.robot.robot.read().tool[0] - before) < 0.03
+    assert_ramped(bench)
+
+
+def test_in_a_dry_run_the_robot_need_not_follow() -> None:
+    bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
+    bench.prepare()
+    bench.run(3.0)
+    assert bench.bridge.describe()["mode"] == "run"
+
+
 def test_a_bridge_that_was_stopped_for_longer_than_the_robots_timeout_goes_on_from_rest(bench: RealTimeBench) -> None:
     count = len(bench.commands)
     bench.run(2.0, stopped=True)

@@ -179,7 +179,7 @@ def finds(promise: str) -> bool:
 
 
 def test_fuzzing_finds_a_filter_that_lets_everything_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    def step(self: SafetyFilter, wanted: np.ndarray | None, measured: np.ndarray | None) -> FilteredCommand:
+    def step(self: SafetyFilter, wanted: np.ndarray | None, *others: np.ndarray | None) -> FilteredCommand:
         command = self.command if wanted is None else wanted
         return FilteredCommand(command, False, "", False)
 
@@ -190,8 +190,8 @@ def test_fuzzing_finds_a_filter_that_lets_everything_pass(monkeypatch: pytest.Mo
 def test_fuzzing_finds_a_robot_that_never_comes_to_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = SafetyFilter.step
 
-    def step(self: SafetyFilter, wanted: np.ndarray | None, measured: np.ndarray | None) -> FilteredCommand:
-        return kept(self, np.full(len(self.limits.entries), 0.1) if wanted is None else wanted, measured)
+    def step(self: SafetyFilter, wanted: np.ndarray | None, *others: np.ndarray | None) -> FilteredCommand:
+        return kept(self, np.full(len(self.limits.entries), 0.1) if wanted is None else wanted, *others)
 
     monkeypatch.setattr(SafetyFilter, "step", step)
     assert finds("rest after the ramp")

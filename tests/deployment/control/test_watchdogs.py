@@ -1,5 +1,6 @@
 """The watchdogs one by one: what trips them, and when they let go."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -37,8 +38,8 @@ def test_a_late_loop_and_a_clock_that_cannot_be_are_noticed() -> None:
 
 def test_a_position_that_is_not_followed_trips() -> None:
     watch = TrackingWatch(make_settings(tracking_error=(np.inf, 0.1)))
-    assert watch.update(np.array([1.0, 0.0]), np.array([0.0, 0.09])) == ""
-    assert watch.update(np.array([1.0, 0.0]), np.array([0.0, -0.11])) == "elbow is 0.11 from its command, at most 0.1"
+    assert watch.update(0.0, np.array([1.0, 0.0]), np.array([0.0, 0.09])) == ""
+    assert watch.update(0.0, np.array([1.0, 0.0]), np.array([0.0, -0.11])).startswith("elbow is 0.11 from its command")
 
 
 def test_a_speed_that_is_not_followed_trips_and_a_followed_one_does_not() -> None:
@@ -48,12 +49,47 @@ def test_a_speed_that_is_not_followed_trips_and_a_followed_one_does_not() -> Non
     tripped = []
     for tick in range(1, 100):
         now = place + tick * settings.period_s * np.array([0.2, -0.2, 1.0])
-        assert watch.update(command, now) == ""
-        tripped.append(blocked.update(command, np.array([now[0], 0.0, np.nan])))
+        time = tick * settings.period_s
+        assert watch.update(time, command, now) == ""
+        tripped.append(blocked.update(time, command, np.array([now[0], 1e-6 * (tick % 2), np.nan])))
     first = next(tick for tick, each in enumerate(tripped) if each)
-    assert 12 <= first < 17 and tripped[first].startswith("y is 0.05") and all(tripped[first:])
-    rest = [blocked.update(np.zeros(3), np.array([now[0], 0.0, np.nan])) for _ in range(150)]
-    assert rest[0] and not rest[-1]  # a robot that stands still does as it is commanded
+    assert 12 <= first < 14 and tripped[first].startswith("y is 0.05") and all(tripped[first:])
+    assert np.abs(watch.drift).max() < 0.01 and blocked.drift[1] < -0.3
+    rest = [blocked.update(time, np.zeros(3), np.array([now[0], 0.0, np.nan])) for _ in range(2)]
+    assert rest[0] and not rest[1]  # a robot that stands still does as it is commanded
+
+
+def follow(measure: Callable[[float], float], **changes) -> tuple[TrackingWatch, list[str]]:
+    """Command x 0.2 m/s, and let a function of the true place measure it; return the reasons of each tick."""
+    settings = make_settings(TOOL, **{"tracking_error": (0.1, 0.1, np.inf)} | changes)
+    watch, said = TrackingWatch(settings), []
+    for tick in range(150):
+        time = tick * settings.period_s
+        measured = np.array([measure(0.2 * time), 0.0, np.nan])
+        said.append(watch.update(time, np.array([0.2 if tick else 0.0, 0.0, 1.0]), measured))
+    return watch, said
+
+
+def test_a_measured_speed_that_stays_the_same_to_the_bit_is_frozen_before_its_tracking_error_is_reached() -> None:
+    watch, said = follow(lambda place: 0.3)
+    first = next(tick for tick, each in enumerate(said) if each)
+    assert "the measured value of x has been the same" in said[first]
+    assert first == 11, "0.04 m, of a box of 2 m, are visible, and 0.1 s the age of joints"
+    assert watch.drift[0] == pytest.approx(0.2 * 149 * 0.02), "dead reckoning is exact"
+
+
+@pytest.mark.parametrize(
+    ("scale", "trips"),
+    [(1.0, False), (0.9, False), (1.1, False), (-1.0, True), (1e3, True), (1e-3, True), (57.3, True), (1 / 57.3, True)],
+)
+def test_a_speed_that_is_measured_in_another_unit_or_direction_trips(scale: float, trips: bool) -> None:
+    _, said = follow(lambda place: scale * place)
+    assert any("from its command" in each for each in said) == trips
+
+
+def test_what_the_file_says_is_unlimited_is_not_compared() -> None:
+    watch, said = follow(lambda place: 0.3, tracking_error=(np.inf,) * 3)
+    assert not any(said) and not watch.drift.any()
 
 
 def test_a_picture_that_stays_while_the_robot_moves_is_frozen() -> None:

@@ -66,7 +66,7 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({MOVE + "limits__low": math.nan}, "actions.move_x.limits.low=nan is no limit"),
         ({MOVE + "measured": ""}, "actions.move_x.limits: low and high cannot be held"),
         ({"actions__gripper__limits__low": "unlimited"}, "a position needs both low and high"),
-        ({MOVE + "tracking_error": 0.1}, "only a position that is measured"),
+        ({"actions__gripper__tracking_error": 0.1}, "only what is measured can be compared"),
         ({"actions": {}}, "actions has no entries"),
         ({"state": {}}, "state has no entries"),
         ({"state__tool_x__reads": "tol.pose.position.x"}, "'tol' is not a topic of topics. Did you mean 'tool'?"),

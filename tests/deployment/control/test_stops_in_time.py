@@ -1,0 +1,146 @@
+"""Random faults of the simulated robot's topics and policy: it stops in time, and stays in its box.
+
+The core is the real one, with the settings of the robot's file; robot, topics and policy are small models that follow a
+clock of the test.
+"""
+
+
+import numpy as np
+import pytest
+
+from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.deployment.bridge.inbox import Inbox
+from embodied_rl.deployment.bridge.parts import make_core_settings
+from embodied_rl.deployment.control.core import DeploymentCore
+from embodied_rl.deployment.execution.messages import Chunk
+from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
+from embodied_rl.deployment.execution.settings import Settings
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, Stream
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+
+ROBOT = load_robot("tabletop")
+SETTINGS = make_core_settings(
+    ROBOT, BridgeConfig("tabletop", "ws://x", deadman=False), Inbox(InProcessTransport(Bus(lambda: 1)), ROBOT, float)
+)
+LOW, HIGH = (np.array(ROBOT.limits.list_values(edge))[:3] for edge in ("low", "high"))
+RAMP_S = measure_longest_ramp(ROBOT.limits, SETTINGS.period_s)
+STOPPING_M = 0.5 * 0.38 * RAMP_S
+"""How far the tool goes in a ramp from its largest speed."""
+SLOWEST, FASTEST = 0.1, 0.37
+"""Metres per second along each axis."""
+ARM_S, PICTURE_S, HORIZON = 0.08, 0.08, 50
+VISIBLE_M = SETTINGS.visible * float((HIGH - LOW).max())
+AGES = {rule.name: rule.max_age_s for rule in SETTINGS.streams}
+MARGIN_S = 0.15
+LIMITS = {
+    "frozen state": max(AGES["tool"], VISIBLE_M / SLOWEST),
+    "noisy frozen state": max(SETTINGS.tracking_error[:3]) / SLOWEST,
+    "silent state": AGES["tool"],
+    "frozen camera": AGES["front"] + PICTURE_S,
+    "late camera": AGES["front"] + PICTURE_S,
+    "silent camera": AGES["front"] + PICTURE_S,
+}
+"""Fault → seconds after which the robot's file wants it noticed; a distance at the slowest speed."""
+
+
+class FaultyRobot:
+    """The tool, its topics, a policy that goes straight on, and the core; ten milliseconds a tick."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+        self.now, self.fault, self.since = 100.0, "", np.inf
+        self.core = DeploymentCore(lambda: self.now, self.read_source)
+        high = np.array([0.03, 0.03, 0.03, 1.0], np.float32)
+        policy = Settings(HORIZON, -high, high, "naive", 5, 1, ROBOT.control_hz)
+        self.core.configure(SETTINGS, policy)
+        self.place = self.aim = self.rng.uniform(LOW + 0.05, HIGH - 0.05)
+        self.speed, self.command, self.outside = np.zeros(3), np.zeros(4), 0.0
+        self.streams: dict[str, Stream] = {}
+        self.frozen = self.place
+        self.observe()
+        self.core.activate(self.measured)
+        self.core.operate(OperatorInput(wanted=Mode.RUN))
+        self.turn()
+
+    def read_source(self) -> int:
+        return round((self.now + 1e9) * 1e9)
+
+    def turn(self) -> None:
+        """Choose another direction, away from the edges where they are near."""
+        size = self.rng.uniform(SLOWEST, FASTEST, 3)
+        inwards = np.where(self.place < (LOW + HIGH) / 2, 1.0, -1.0)
+        near = np.minimum(self.place - LOW, HIGH - self.place) < 0.04
+        self.speed = size * np.where(near, inwards, self.rng.choice([-1.0, 1.0], 3))
+
+    @property
+    def measured(self) -> np.ndarray:
+        place = self.place
+        if "frozen state" in self.fault:
+            place = self.frozen + (self.rng.normal(0, 1e-4, 3) if "noisy" in self.fault else 0.0)
+        return np.array([*place, np.nan])
+
+    def observe(self) -> None:
+        measured, stamp = self.measured, self.read_source()
+        if self.fault != "silent state":
+            for name in ("joints", "tool", "commanded"):
+                self.streams[name] = Stream(stamp, self.now, measured.tobytes())
+        if round(self.now / SETTINGS.period_s) % 8 == 0 and self.fault != "silent camera":
+            seen = b"frozen" if self.fault == "frozen camera" else self.place.tobytes()
+            late = int(1e9) if self.fault == "late camera" else 0
+            self.streams |= {"front": Stream(stamp - late, self.now, seen), "front_info": Stream(stamp, self.now, b"")}
+        self.streams.setdefault("front", Stream(stamp, self.now, b"first"))
+        self.streams.setdefault("front_info", Stream(stamp, self.now, b""))
+        self.core.observe(self.streams, measured)
+
+    def tick(self) -> None:
+        self.now += SETTINGS.period_s
+        self.aim = self.aim + self.command[:3] * SETTINGS.period_s
+        self.place = self.place + (self.aim - self.place) * SETTINGS.period_s / ARM_S
+        self.outside = max(self.outside, float(np.maximum(LOW - self.place, self.place - HIGH).max()))
+        self.observe()
+        self.core.operate(OperatorInput(wanted=Mode.RUN))
+        request = self.core.request()
+        if request is not None and self.fault != "dead server":
+            actions = np.tile(np.array([*self.speed / ROBOT.control_hz, 1.0], np.float32), (HORIZON, 1))
+            self.core.receive(Chunk(request.sequence, request.epoch, request.step, actions))
+        made = self.core.tick()
+        self.command = self.command if made.command is None else made.command
+
+    def spoil(self, fault: str) -> None:
+        self.fault, self.since, self.frozen = fault, self.now, self.place
+
+    def measure_stop(self, longest_s: float) -> float:
+        """Return the seconds from the fault until the last command that moved the tool."""
+        moved = self.now
+        while self.now < self.since + longest_s:
+            self.tick()
+            moved = self.now if self.command[:3].any() else moved
+        return moved - self.since
+
+
+def drive(seed: int) -> FaultyRobot:
+    """A robot that has moved for some seconds without a stop."""
+    robot = FaultyRobot(seed)
+    for _ in range(int(robot.rng.integers(300, 600))):
+        if robot.rng.random() < 0.02:
+            robot.turn()
+        robot.tick()
+    assert robot.core.mode == Mode.RUN and robot.core.status().counts.get("holds", 0) == 0
+    robot.turn()
+    for _ in range(20):
+        robot.tick()
+    print(f"before: {1e3 * robot.outside:.1f} mm")
+    return robot
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_a_random_fault_stops_the_robot_in_time_and_in_its_box(seed: int) -> None:
+    fault = list(LIMITS)[seed % len(LIMITS)]
+    robot = drive(seed)
+    robot.spoil(fault)
+    longest = LIMITS[fault] + RAMP_S + MARGIN_S
+    stopped = robot.measure_stop(longest + 1.0)
+    print(f"{fault}: {stopped:.3f} s of {LIMITS[fault] + RAMP_S:.3f} s, {1e3 * robot.outside:.1f} mm outside")
+    assert stopped <= longest
+    assert robot.outside <= STOPPING_M
