@@ -19,13 +19,13 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
+from embodied_rl.config.next_command import make_next_command
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.critic.examination.demonstration_filter import DemonstrationFilter, choose_filter
 from embodied_rl.critic.examination.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.evaluate.protocol import choose_tasks
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
-from embodied_rl.reports.report import Report
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
@@ -48,7 +48,7 @@ WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
 
 
 def run(config: SftConfig) -> None:
-    """Train a policy on demonstrations, evaluate and film it, and save it.
+    """Train a policy on demonstrations and save it; then evaluate and film it, unless eval_episodes is 0.
 
     Raises:
         UserError: see `check_cloning`; or the simulator has no scripted operator for this task.
@@ -67,12 +67,15 @@ def run(config: SftConfig) -> None:
         make = follow_dataset if config.dataset is not None else follow_operator
         kept = None if chosen is None else (chosen, folder.path)
         backbone, embodiment = make(config, kind, CloningLog(metrics).report, kept)
-    actor, results, found = evaluate_clone(config, kind, backbone, embodiment, folder)
-    rate = kind.spec.control_hz
-    _save(folder.path / build.POLICY, backbone, embodiment, config, rate, found, torch.float32)
-    if config.export is not None:
-        _save(Path(config.export), backbone, embodiment, config, rate, found, torch.float16)
-    print("\n".join(finish_cloning(config, kind, actor, results, found, folder)))
+        rate = kind.spec.control_hz
+        _save(folder.path / build.POLICY, backbone, embodiment, config, rate, torch.float32)
+        if config.export is not None:
+            _save(Path(config.export), backbone, embodiment, config, rate, torch.float16)
+        print(f"Policy: {folder.path / build.POLICY}", flush=True)
+    lines = ["", f"Run folder: {folder.path}"]
+    if config.eval_episodes:
+        lines = finish_cloning(config, kind, *evaluate_clone(config, kind, backbone, embodiment, folder), folder)
+    print("\n".join([*lines, f"Next:   {make_next_command(config, kind.spec, folder.path)}"]))
 
 
 def check_start(config: SftConfig) -> list[Row]:
@@ -182,14 +185,10 @@ def _save(
     embodiment: Embodiment,
     config: SftConfig,
     control_hz: float,
-    found: Report,
     dtype: torch.dtype,
 ) -> None:
-    """Write the policy, with its origin and its success in the header."""
+    """Write the policy, with its origin in the header."""
     options = asdict(backbone.config)
-    extra = build.describe_origin(config.sim, config.algo.sampler, control_hz) | {
-        "algo": config.algo.options,
-        "seed": config.seed,
-        "success": asdict(found.success),
-    }
+    origin = build.describe_origin(config.sim, config.algo.sampler, control_hz)
+    extra = origin | {"algo": config.algo.options, "seed": config.seed}
     save_backbone(path, backbone, embodiment, config.policy.name, options, extra=extra, dtype=dtype)

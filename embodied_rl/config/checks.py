@@ -21,6 +21,7 @@ from embodied_rl.config.schema import (
     RunConfig,
     SamplerNode,
     ServedNode,
+    SftConfig,
     SimNode,
     TrainConfig,
 )
@@ -46,7 +47,7 @@ def validate_config(config: Any) -> None:
         isinstance(sim, SimNode)
         and isinstance(plan, Plan)
         and plan.allocation != "auto"
-        and not isinstance(config, CollectConfig)
+        and not isinstance(config, CollectConfig | SftConfig)  # one process simulates
     ):
         check_division(sim, plan)
     if isinstance(plan, Plan):

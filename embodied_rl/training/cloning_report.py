@@ -7,7 +7,6 @@ from typing import Any
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import deploy_actor
-from embodied_rl.config.next_command import make_next_command
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
@@ -93,7 +92,7 @@ def finish_cloning(
 ) -> list[str]:
     """Film episodes if configured, write report.html, and return the lines of the summary."""
     videos: list[Path] = []
-    if config.film and (kind.spec.cameras or hasattr(kind.simulator, "render")):
+    if config.film and not kind.is_attended and (kind.spec.cameras or hasattr(kind.simulator, "render")):
         print("Filming", flush=True)
         videos = film_episodes(actor, kind.build, kind.spec, results, folder.videos)
     settings = folder.config.read_text(encoding="utf-8")
@@ -106,5 +105,4 @@ def finish_cloning(
         f"Run folder: {folder.path}",
         f"Report: {folder.path / PAGE}",
         *(f"Video:  {video}" for video in videos),
-        f"Next:   {make_next_command(config, kind.spec, folder.path)}",
     ]

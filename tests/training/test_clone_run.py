@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.commands import train as train_command
 from embodied_rl.config import next_command
 from embodied_rl.config.compose import compose_config
@@ -20,6 +21,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import read_metrics
 from embodied_rl.training.algorithms.imitation.demonstrations import record_demonstrations
 from tests.support.running import POLICY, REACHING, SMALL, TABLETOP
+from tests.training.algorithms.imitation.test_step_sources import record_tabletop
 
 CLONE = (
     "sft", *(word for word in POLICY if "checkpoint" not in word), *TABLETOP, "sim.num_envs=4", "algo.frames=2",
@@ -129,3 +131,24 @@ def test_values_are_written_as_they_are_typed() -> None:
     assert [next_command.format_value(value) for value in values] == [
         "null", "true", "2", "0.5", "text", "[1,a]", "{push: 3}",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(("episodes", "expected"), [(2, 2), (0, 0)])
+def test_weights_are_saved_without_the_robot_that_would_evaluate_them(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, episodes: int, expected: int
+) -> None:
+    def fail(*_: object) -> None:
+        raise UserError("/command: the robot does not listen")
+
+    monkeypatch.setattr("embodied_rl.deployment.robot_simulator.simulator.RobotSimulator.__init__", fail)
+    record_tabletop(tmp_path / "shown", ())
+    code, out, err = typed(
+        "sft", *(word for word in POLICY if "checkpoint" not in word), "sim=robot", f"dataset={tmp_path / 'shown'}",
+        "algo=sft_vla", "algo.finetune_steps=2", "algo.batch=4", f"eval_episodes={episodes}", "export=half.safetensors",
+    )  # fmt: skip
+    assert code == expected, err
+    assert ("/command" in err) == (episodes > 0)
+    (run,) = (tmp_path / "runs" / "sft").iterdir()
+    assert load_policy(str(run)).spec == load_policy(str(tmp_path / "half.safetensors")).spec
+    assert not (run / "report.json").exists()
+    assert ("Next:" in out) == (episodes == 0)

@@ -177,8 +177,8 @@ class SftConfig:
     """Fixes every random choice."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where the run lives."""
-    eval_episodes: int = at_least(1, 512, at_most=MOST_EPISODES)
-    """Episodes of the evaluation at the end."""
+    eval_episodes: int = at_least(0, 512, at_most=MOST_EPISODES)
+    """Episodes of the evaluation after the weights were saved; 0 leaves it out, and needs no simulator."""
     film: bool = True
     """Film some of those episodes, which takes ffmpeg and a simulator that shows something."""
     export: FilePath | None = None

@@ -89,7 +89,7 @@ class Controller:
         self._begins = self._asks = self._lost = False
         self._wishes = True
         self._decisions = self._number = 0
-        self._context = StepContext(0, NO_EPISODE, 0, "", {})
+        self._context, self._label = StepContext(0, NO_EPISODE, 0, "", {}), ""
 
     @property
     def episode(self) -> int:
@@ -114,7 +114,8 @@ class Controller:
         if made.begins:
             self._note_begin()
         if made.ended is not None:
-            self.ended.append((made.ended, self._context))
+            self.ended.append((made.ended, replace(self._context, label=self._label)))
+            self._label = ""
         self._command = self._command if made.command is None else made.command
         self.tick_why = made.why if made.source == Source.HOLD else ""
         return made
@@ -194,8 +195,13 @@ class Controller:
         if not self._lost:
             self._decisions = self._number = 0
         self.around.operator.ask(None)  # what is asked for anew is asked for once more
-        self._begins, self._asks, self._lost = self._wishes, False, False
+        self._begins, self._asks = self._wishes, False
         self._operate(Mode.HOLD, old=True)
+        if self._lost:
+            self._begins &= not self._label  # judged during the silence
+        else:
+            self._label = ""
+        self._lost = False
 
     def _let_go(self) -> None:
         """Give no more commands while the robot is silent for long; afterwards they begin where it is then.
@@ -225,6 +231,7 @@ class Controller:
         What is `old` was said while nothing was commanded: then it makes the robot hold, and never move.
         """
         said = self.around.operator.read(mode, self._command)
+        self._label = said.label or self._label
         if old:
             said = replace(said, wanted=Mode.HOLD if said.wanted == Mode.HOLD else None, label="", store=False)
         if self._begins and (said.estop or said.label or said.wanted in (Mode.HOLD, Mode.RETURN, Mode.REPLAY)):

@@ -30,6 +30,7 @@ class StepContext:
         time_ns: by the clock that stamps messages. episode: its index; below 0 outside of one.
         number: control steps since the episode began. words: of the task.
         observed: topic → when its message was published, by its publisher's clock.
+        label: how the operator judged the episode until the step ended; empty: not at all.
     """
 
     time_ns: int
@@ -37,6 +38,7 @@ class StepContext:
     number: int
     words: str
     observed: Mapping[str, int]
+    label: str = ""
 
 
 class BridgeReporter:
@@ -74,6 +76,7 @@ class BridgeReporter:
             sequence=step.sequence,
             why=step.why,
             instruction=context.words,
+            label=context.label,
             observed=context.observed,
         )
         self._send(self._steps, made.to_json())

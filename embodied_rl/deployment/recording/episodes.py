@@ -1,7 +1,8 @@
 """Which episodes a recording holds: the bridge's control steps in their order, and how each episode ended.
 
-An episode's label is the operator's, or what a simulated robot says of its end; without one, it ended by time. Where
-nobody asked for episodes, as with a robot that is reset by hand, labels part them; see `free_runs`.
+An episode's label is the operator's, from a control step or the topic of labels; else what a simulated robot says of
+its end; without one, it ended by time. Where nobody asked for episodes, as with a robot that is reset by hand, labels
+part them; see `free_runs`.
 """
 
 from collections import Counter
@@ -91,14 +92,18 @@ class _EpisodeFinder:
         control = ControlStep.from_json(text)
         if control.episode < 0:
             self._free.note_step(RecordedStep(control, self._position, message.received_ns))
+            if control.label:
+                self._free.end(control.label, control.time_ns)
             return
         last = self.episodes[-1] if self.episodes else None
-        if last is None or control.episode != last.number or control.step <= last.steps[-1].control.step:
+        if last is None or last.is_over_before(control):
             seed = self._seeds.get(control.episode, len(self.episodes))
             last = RecordedEpisode(len(self.episodes), control.episode, seed)
             self.episodes.append(last)
             self._latest[control.episode] = last
         last.steps.append(RecordedStep(control, self._position, message.received_ns))
+        if control.label:
+            last.judge(control)
 
     def _note_request(self, text: str, message: RecordedMessage) -> None:
         index, seed = read_request(text, self._operator.reset)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+from embodied_rl.deployment.control.modes import MOVING
 from embodied_rl.deployment.recording.steps import ControlStep
 
 
@@ -21,8 +22,9 @@ class RecordedEpisode:
     Attributes:
         index: of the recording's episodes, from 0. number: as the bridge counts them. seed: as it was asked for.
         steps: in their order. label: success, failure, abort, or nothing where the episode ended by time.
-        ended: how many steps had been recorded when a simulated robot said that the episode had ended, and when it said
-            so, by its clock; None: nobody did.
+        ended: how many steps had been recorded when the episode ended, and when that was: as a simulated robot says, by
+            its clock, or in the step in which the operator judged it; None: neither.
+        judged: the operator ended it.
     """
 
     index: int
@@ -31,6 +33,17 @@ class RecordedEpisode:
     steps: list[RecordedStep] = field(default_factory=list)
     label: str = ""
     ended: tuple[int, int] | None = None
+    judged: bool = False
+
+    def is_over_before(self, control: ControlStep) -> bool:
+        """Return whether a step belongs to another episode: it is numbered so, or somebody drives after a judgement."""
+        numbered = control.episode != self.number or control.step <= self.steps[-1].control.step
+        return numbered or (self.judged and control.mode in MOVING)
+
+    def judge(self, control: ControlStep) -> None:
+        """Take the operator's label of the last step; the first one ends the episode, later ones correct it."""
+        self.label, self.judged = control.label, True
+        self.ended = self.ended or (len(self.steps) - 1, control.time_ns)
 
     def cut_after_end(self) -> int:
         """Leave out the steps that the bridge made before it heard of the end; return how many.

@@ -38,6 +38,7 @@ class ControlStep:
         policy_version, sequence: of the chunk; -1 without one.
         why: in words, why the robot holds or what the filter changed.
         instruction: the words of the task.
+        label: how the operator judged the episode in this step: success, failure or abort; empty: not at all.
         observed: topic → when the message that the observation was made of was published, by its publisher's clock
             (`source_ns` of its callback). Without it, recordings are aligned by the times at which messages arrived.
     """
@@ -54,6 +55,7 @@ class ControlStep:
     sequence: int = -1
     why: str = ""
     instruction: str = ""
+    label: str = ""
     observed: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> str:
@@ -85,6 +87,7 @@ class ControlStep:
             sequence=_read_whole(values, "sequence", -1),
             why=_read_text(values, "why"),
             instruction=_read_text(values, "instruction"),
+            label=read_label(label, STEPS) if (label := _read_text(values, "label")) else "",
             observed=_read_observed(values),
         )
 

@@ -10,6 +10,7 @@ import pytest
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.running import Bridge
 from embodied_rl.deployment.execution.tick import Mode, State
+from embodied_rl.deployment.recording.steps import STEPS, ControlStep
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from tests.support.robots import change_robot, describe_policy
@@ -126,6 +127,23 @@ def test_a_short_silence_ends_no_commands(arm: ArmBench) -> None:
     arm.run(0.3)
     assert len(arm.commands) == 30
     assert arm.bridge.core.state == State.ACTIVE
+
+
+def test_a_label_during_a_silence_is_recorded_when_the_arm_is_back(tmp_path: Path) -> None:
+    robot = change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop", "label": "/label"})
+    arm, labels = start_arm(robot), []
+    note = lambda message, *_: labels.append(ControlStep.from_json(message.data).label)  # noqa: E731
+    arm.node.create_subscription(STEPS, "std_msgs/msg/String", "command", note)
+    arm.talks = False
+    arm.run(2.0)
+    arm.node.create_publisher("/label", "std_msgs/msg/String", "command").publish(
+        arm.node.messages.make("std_msgs/msg/String", data="failure")
+    )
+    arm.run(0.5)
+    arm.talks = True
+    arm.run(1.0)
+    assert [label for label in labels if label] == ["failure"]
+    assert arm.bridge.core.mode == Mode.HOLD
 
 
 def test_an_arm_that_was_to_hold_holds_when_it_is_back(arm: ArmBench) -> None:

@@ -177,6 +177,15 @@ def test_a_publisher_that_contradicts_the_known_clock_is_never_believed() -> Non
     assert camera.explain() == f"front: {Fault.FUTURE}" and "clock was set" not in camera.gate.counts
 
 
+@pytest.mark.parametrize(("early", "taken"), [(0.04, True), (0.06, False)])
+def test_a_stamp_may_be_ahead_of_the_known_clock_by_50_ms(early: float, taken: bool) -> None:
+    camera = Camera(known=True)
+    camera.send(20)
+    stamp = camera.now + PERIOD + camera.ahead + early
+    assert camera.send(1, stamp=stamp) == [taken]
+    assert camera.gate.counts["future"] == (not taken)
+
+
 def test_a_paused_simulation_is_stale() -> None:
     camera = Camera()
     camera.send(10)

@@ -205,3 +205,16 @@ def test_how_a_simulated_robot_holds_still() -> None:
     for wrong in ((0.0,), (0.0, 3.0), (0.0, float("nan"))):
         with pytest.raises(UserError, match=r"2 numbers, for velocity_x, velocity_y, within"):
             make_hold(spec, wrong)
+
+
+@pytest.mark.parametrize(("first", "refused"), [(2.5, False), (-0.5, False), (3.0, False), (-1.5, True)])
+def test_the_jump_of_a_chunk_is_measured_from_the_last_committed_action(
+    first: float, refused: bool
+) -> None:
+    robot = Robot("prefix", jump=np.array([100.0, 2.0], np.float32))
+    request = robot.start()
+    robot.act()
+    answer = robot.answer(request)
+    answer.actions[request.committed :, 1] = first  # the robot is at 0, and will be at 1 when the chunk begins
+    refusal = robot.executor.receive(answer)
+    assert (refusal is not None) == refused

@@ -29,6 +29,7 @@ from tests.support.executing import HORIZON, STILL, Robot, steps
         ({"actions": np.zeros((HORIZON - 1, 2), np.float32)}, Reason.SHORT),
         ({"actions": np.full((HORIZON, 2), np.nan, np.float32)}, Reason.NOT_FINITE),
         ({"actions": np.full((HORIZON, 2), np.inf, np.float32)}, Reason.NOT_FINITE),
+        ({"actions": np.array([[0, 0]] * 5 + [[0, np.nan]] + [[0, 0]] * 2, np.float32)}, Reason.NOT_FINITE),
         ({"actions": np.full((HORIZON, 2), 40, np.float32)}, Reason.JUMP),
     ],
 )

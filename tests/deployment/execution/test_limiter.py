@@ -152,3 +152,39 @@ def test_no_ramp_lasts_longer_than_the_longest(before: list[float], acceleration
 def test_limits_that_double_precision_cannot_hold_are_refused_with_the_numbers():
     with pytest.raises(UserError, match=r"joint: jerk=1e-06 changes .* longer period"):
         Limiter(make_limits(jerk=1e-6), 0.001)
+
+
+@pytest.mark.parametrize(("kind", "goal", "change"), [("position", 1.0, 0.005), ("velocity", 0.9, 0.03)])
+def test_a_limiter_that_was_stopped_acts_like_one_that_begins_there(kind: EntryKind, goal: float, change: float):
+    """The lag of what it followed before, and the speed of that, are forgotten."""
+    stopped, fresh = (Limiter(make_limits(kind), PERIOD) for _ in range(2))
+    for _ in range(10):
+        assert stopped.follow(goal, math.nan)[1] is not None, "it lags"
+    for _ in range(stopped.count_ramp_ticks() + 5):
+        stopped.stop(math.nan)
+    assert stopped.still and stopped.acceleration == 0
+    fresh.begin(stopped.command)
+    for wanted in [goal + change, *np.linspace(goal, goal - 0.1, 10)]:
+        assert stopped.follow(wanted, math.nan) == fresh.follow(wanted, math.nan)
+
+
+@pytest.mark.parametrize("kind", ["position", "velocity"])
+def test_a_limiter_that_was_stopped_follows_at_once_what_keeps_the_limits(kind: EntryKind):
+    limiter = Limiter(make_limits(kind), PERIOD)
+    for _ in range(10):
+        limiter.follow(0.9, math.nan)
+    for _ in range(limiter.count_ramp_ticks() + 5):
+        limiter.stop(math.nan)
+    small = limiter.command + 40.0 * PERIOD ** (3 if kind == "position" else 2)
+    assert limiter.follow(small, math.nan) == (small, None)
+
+
+def test_a_command_that_turns_round_is_not_still():
+    """Its speed is 0 for one tick, and it could not stay there within the limit of jerk."""
+    limiter = Limiter(make_limits(), PERIOD)
+    jerk = 40.0 * PERIOD**3
+    assert limiter.still
+    limiter.acceleration = -2 * jerk
+    assert not limiter.still
+    limiter.acceleration = jerk / 2
+    assert limiter.still

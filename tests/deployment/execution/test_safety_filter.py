@@ -15,6 +15,7 @@ from embodied_rl.interfaces.errors import UserError
 
 PERIOD = 0.01
 JOINT = EntryLimits("elbow", "position", -2.0, 2.0, 1.0, 10.0, 200.0)
+SLOW = EntryLimits("shoulder", "position", -2.0, 2.0, 1.0, 2.0, 200.0)
 DRIVE = EntryLimits("drive", "velocity", -0.5, 0.5, 1.0, 10.0, 200.0)
 TABLETOP = CommandLimits(
     (
@@ -284,3 +285,8 @@ def test_settings_that_cannot_be_are_refused(period: float, error: list[float] |
 def test_a_step_before_the_beginning_is_an_error_of_the_program():
     with pytest.raises(RuntimeError, match="begin"):
         SafetyFilter(CommandLimits((JOINT,)), PERIOD).step(None, None)
+
+
+def test_the_longest_ramp_is_that_of_the_slowest_entry():
+    alone = [measure_longest_ramp(CommandLimits((entry,)), PERIOD) for entry in (JOINT, SLOW)]
+    assert alone[0] < alone[1] == measure_longest_ramp(CommandLimits((JOINT, SLOW)), PERIOD)

@@ -29,6 +29,7 @@ ACTIONS = st.none() | st.lists(st.floats(allow_nan=False, width=64, min_value=-1
         command=ACTIONS,
         why=st.text(max_size=20),
         instruction=st.text(max_size=20),
+        label=st.sampled_from(["", "success", "failure", "abort"]),
         observed=st.dictionaries(st.text(max_size=5), st.integers(0, 2**62), max_size=3),
     )
 )
@@ -60,6 +61,7 @@ STEP = {"time_ns": 1, "episode": 0, "step": 0, "mode": "run", "source": "policy"
         ({"executed": 1.0}, "executed must be a list"),
         ({"executed": [0] * 1025}, "executed must be a list of up to 1024"),
         ({"why": "x" * 5000}, "why must be a text of up to 4096"),
+        ({"label": "great"}, "label 'great'"),
         ({"mode": 3}, "mode must be a text"),
         ({"observed": ["/a"]}, "observed must map topics to nanoseconds"),
         ({"observed": {"/a": -1}}, "observed must map topics to nanoseconds"),

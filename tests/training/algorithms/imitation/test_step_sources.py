@@ -1,6 +1,6 @@
 """Which steps of a dataset are cloned, by who decided them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -162,9 +162,9 @@ def test_a_filter_and_sources_that_leave_nothing_together(dataset: LeRobotDatase
         next(lessons.stream_batches(dataset, robot, network, 8, 0, ~chosen, 0, chosen))
 
 
-def record_tabletop(folder: Path) -> None:
+def record_tabletop(folder: Path, words: Sequence[str] = TABLETOP) -> None:
     """Two episodes of twelve steps, every third one of which nobody decided."""
-    options = {name: int(value) for name, _, value in (word.removeprefix("sim.").partition("=") for word in TABLETOP)}
+    options = {name: int(value) for name, _, value in (word.removeprefix("sim.").partition("=") for word in words)}
     spec = SimulatorKind.find(SimNode("tabletop", num_envs=1, options=options)).spec
     random, features = np.random.default_rng(0), make_features(spec, "png")
     with DatasetWriter(folder, features, spec.control_hz, "tabletop") as writer:

@@ -1,0 +1,76 @@
+"""Episodes that an operator judges by the joystick's buttons reach the dataset with their outcomes."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from embodied_rl.deployment.recording.bag_writer import BagWriter
+from embodied_rl.deployment.recording.conversion import Conversion, list_frames
+from embodied_rl.deployment.recording.recorder import TopicRecorder
+from embodied_rl.deployment.recording.robot_file import write_robot
+from embodied_rl.deployment.recording.topics import list_topics
+from embodied_rl.deployment.transport.in_process import InProcessTransport
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.interfaces.sim import Source
+from tests.deployment.bridge.test_activation import ROBOT
+from tests.deployment.bridge.test_motions import Operator
+from tests.support.recorded_robot import FakeRun, record_run
+
+POLICY, HOLD = Source.POLICY, Source.HOLD
+
+
+def record_presses(folder: Path, messages: Messages, buttons: Sequence[str]) -> None:
+    """Record a bridge whose operator judges what the policy did by pressing these buttons, one for each run."""
+    operator = Operator()
+    listener = InProcessTransport(operator.bench.bus, "recorder")
+    recorder = TopicRecorder(listener, list_topics(ROBOT), BagWriter(folder, list_topics(ROBOT), messages))
+    for button in buttons:
+        operator.press("run")
+        for pressed in (None, button, None):
+            if pressed is not None:
+                operator.press(pressed)
+            operator.bench.run(0.4)
+            listener.spin_once()
+            while recorder.write_waiting():
+                pass
+    recorder.finish()
+    write_robot(ROBOT, folder)
+
+
+def test_each_run_that_is_judged_by_a_button_is_an_episode(tmp_path: Path, messages: Messages) -> None:
+    record_presses(tmp_path / "bag", messages, ["success", "failure", "abort"])
+    parts = list(Conversion.open(tmp_path / "bag", messages, None, aborted=True).read_parts())
+    assert [part.episode.label for part in parts] == ["success", "failure", "abort"]
+    rewards = [[frame["next.reward"] for frame in list_frames(part)] for part in parts]
+    assert [(sum(each), each[-1]) for each in rewards] == [(1, 1), (0, 0), (0, 0)]
+    assert all(len(part.steps) < 15 for part in parts), "what the robot held after the judgement belongs to none"
+
+
+def test_a_judgement_ends_an_episode_that_was_asked_for(tmp_path: Path, messages: Messages) -> None:
+    def run(fake: FakeRun) -> None:
+        rests: dict[str, Any] = {"mode": "hold"}
+        fake.run_episode(4, [POLICY] * 3)
+        fake.run_episode(4, [HOLD], first=3, label="failure", **rests)
+        fake.run_episode(4, [HOLD] * 2, first=4, **rests)
+        fake.run_episode(4, [HOLD], first=6, label="success", **rests)  # a correction
+        fake.run_episode(4, [POLICY] * 2, first=7)  # another try in the same scene
+        fake.run_episode(4, [HOLD], first=9, label="failure", **rests)
+
+    record_run(tmp_path / "bag", messages, run)
+    conversion = Conversion.open(tmp_path / "bag", messages, None)
+    assert [(len(part.steps), part.label) for part in conversion.read_parts()] == [(4, "success"), (3, "failure")]
+    assert conversion.omissions["steps after an episode's end"] == 3
+
+
+@pytest.mark.parametrize(("number", "steps"), [(4, 4), (-1, 3)])
+def test_a_label_of_the_topic_is_also_in_a_step(tmp_path: Path, messages: Messages, number: int, steps: int) -> None:
+    def run(fake: FakeRun) -> None:
+        fake.run_episode(number, [POLICY] * 3)
+        fake.say(fake.robot.operator.label, "success")
+        fake.run_episode(number, [HOLD], first=3, label="success", mode="hold")
+
+    record_run(tmp_path / "bag", messages, run)
+    (part,) = Conversion.open(tmp_path / "bag", messages, None).read_parts()
+    assert (part.label, len(part.steps)) == ("success", steps)
