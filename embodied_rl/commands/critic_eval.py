@@ -29,7 +29,7 @@ from embodied_rl.critic.examination.report import (
     write_report,
 )
 from embodied_rl.interfaces.scorer import Scorer
-from embodied_rl.judge.reward.run_scoring import check_scorer
+from embodied_rl.judge.reward.run_scoring import check_scorer, name_model
 from embodied_rl.runs.atomic_write import make_folder
 
 
@@ -70,7 +70,7 @@ def find_examined(config: CriticEvalConfig) -> tuple[EpisodeSource, Scorer]:
     """
     source = find_source(config)
     check_calibration(config)
-    scorer = build_scorer(config.reward, source.spec)
+    scorer = build_scorer(name_model(config.reward, source.spec), source.spec)
     choose_kind(scorer.traits)
     asyncio.run(check_scorer(scorer, config.reward.timeout))
     return source, scorer

@@ -11,6 +11,7 @@ from embodied_rl.config import plugins, trust
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.critic.examination.examined import check_run_scorer
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.judge.reward.run_scoring import check_model, name_model
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
@@ -64,12 +65,20 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         UserError: see `check_run` and `read_run_to_resume`.
     """
     if config.resume is None:
+        config = name_judge(config)
         known = config if config.plan.allocation == "auto" else count_workers(config)
         rows = check_run(known).describe()
         tell_unexamined(config)
         return rows
     read_run_to_resume(config)
     return []
+
+
+def name_judge(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with the name of the model that judges; see `name_model`."""
+    if config.reward.name is None:
+        return config
+    return replace(config, reward=name_model(config.reward, SimulatorKind.find(config.sim).spec))
 
 
 def tell_unexamined(config: TrainConfig) -> None:
@@ -98,15 +107,20 @@ def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, 
 
     def begin() -> dict[str, str]:
         begun["config"], folder = start_run(config, held)
-        return {"folder": str(folder.path), "configuration": hash_config(begun["config"])}
+        model = begun["config"].reward.options.get("model")
+        return {"folder": str(folder.path), "configuration": hash_config(begun["config"]), "model": str(model or "")}
 
     decision = decide_on_rank_0(begin)
+    if decision["model"]:
+        options = config.reward.options | {"model": decision["model"]}
+        config = replace(config, reward=replace(config.reward, options=options))
     own = begun.get("config") or count_workers(config)
     return own, join_run(own, decision)
 
 
 def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFolder]:
     """Create a run folder and lock it; return it, and the configuration with the resolved plan."""
+    config = name_judge(config)
     check_run(config)
     tell_unexamined(config)
     config, plan = auto.resolve_plan(config)
@@ -162,6 +176,8 @@ def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:
     folder = read_run_to_resume(config)[1]
     held.enter_context(hold_run(folder.path))
     longer = read_run_to_resume(config)[0]  # once more: it may have been changed until the lock was held
+    if longer.reward.name is not None:
+        check_model(longer.reward, SimulatorKind.find(longer.sim).spec)
     if (note := extension.extend_run(folder, longer.train.iterations)) is not None:
         print(note)
     return str(folder.path)

@@ -7,6 +7,8 @@ The thresholds separate what was measured on the tabletop. Critics on a policy's
 of .69 … .89, 0.4 … 2.6 % of wrong objects above one half, and .61 … .77 on failures; one that learned from pixels, and
 cannot tell the object, has .94, .22 … .52, 48 % and .44. A policy learned from "done" of the first kind alone, although
 a tenth of it was false.
+
+A measure passes with its whole 95 % interval: none wrong of 31 may still be 11 % in truth.
 """
 
 from collections.abc import Mapping
@@ -16,7 +18,7 @@ from typing import Literal
 from embodied_rl.critic.measures import Estimate
 
 LEAST_COUNT = 30
-"""A measure of fewer sequences or episodes decides nothing."""
+"""A measure of fewer sequences or episodes decides nothing: resampled intervals of fewer are too narrow."""
 Use = Literal["shaping", "terminal"]
 """What a scorer is to be used for: a potential that shapes the reward; or to end episodes with a reward of its own."""
 USES: tuple[Use, ...] = ("shaping", "terminal")
@@ -84,10 +86,14 @@ def _check(criterion: Criterion, measures: Mapping[str, Estimate]) -> str:
     found, name = measures.get(criterion.measure, Estimate(None)), criterion.measure
     if found.value is None:
         return f"{name} was not measured: no episode of this evaluation tells it."
+    if found.low is None or found.high is None:
+        return f"{name} has no interval: measure it with `embodied-rl critic eval`."
     if found.count < LEAST_COUNT:
         return f"{name} was measured {found.count} times, and takes {LEAST_COUNT} at least: give more episodes."
-    if criterion.least is not None and not found.value >= criterion.least:
-        return f"{name} is {found.value:.2f}, and must be at least {criterion.least:g}: {criterion.why}."
-    if criterion.most is not None and not found.value <= criterion.most:
-        return f"{name} is {found.value:.3f}, and must be at most {criterion.most:g}: {criterion.why}."
+    least, most = criterion.least, criterion.most
+    said = f"{name} is {found.value:.3g} [{found.low:.3g}, {found.high:.3g}], and the interval must be at"
+    if least is not None and not found.low >= least:
+        return f"{said} least {least:g}: {'give more episodes' if found.value >= least else criterion.why}."
+    if most is not None and not found.high <= most:
+        return f"{said} most {most:g}: {'give more episodes' if found.value <= most else criterion.why}."
     return ""

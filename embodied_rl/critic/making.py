@@ -1,7 +1,7 @@
 """Makes a critic: gathers or reads episodes, trains on most of them, and measures it on the others."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +22,10 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.requests.service import ServiceLimits
 
 SHOWN = (
-    "voc", "failures", "other_object", "gap_object", "true_gap_object", "gap_task", "true_gap_task", "wrong_object",
-    "wrong_object_share", "done_recall", "done_false", "progress_error",
+    "valid", "voc", "failures", "other_object", "gap_object", "true_gap_object", "gap_task", "true_gap_task",
+    "wrong_object", "wrong_object_share", "done_recall", "done_false", "progress_error",
 )  # fmt: skip
-"""Measures that are told, and kept in the critic's file."""
+"""Measures that are kept in the critic's file."""
 OTHERS = 4
 """Other instructions under which each held-out episode is judged."""
 LIMITS = ServiceLimits(in_flight=1, timeout=600.0)
@@ -112,7 +112,7 @@ def read_material(config: CriticTrainConfig, critic: ProgressCritic, tell: Tell)
 def describe_critic(config: CriticTrainConfig, material: Material, found: Assessment) -> dict[str, Any]:
     """Return what a critic's file says about its origin and worth."""
     source = {"dataset": Path(config.dataset).name} if config.dataset is not None else {"sim": config.sim.name}
-    measures = {name: found.measures[name].value for name in SHOWN}
+    measures = {name: asdict(found.measures[name]) for name in SHOWN}
     families = {
         family: {name: values[name].value for name in ("voc", "done_recall", "done_false") if name in values}
         for family, values in found.families.items()

@@ -109,7 +109,7 @@ def test_a_scorer_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.Mon
 
     monkeypatch.setattr("embodied_rl.judge.scorers.vlm.VlmScorer.check", never)
     with pytest.raises(UserError, match=r"within reward\.timeout=0\.05"):
-        run(configure(reward=RewardNode("vlm", timeout=0.05, options=URL)))
+        run(configure(reward=RewardNode("vlm", timeout=0.05, options=URL | {"model": "judge"})))
 
 
 # -- datasets ---------------------------------------------------------------------------------------------------------

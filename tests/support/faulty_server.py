@@ -92,18 +92,19 @@ class FaultyServer:
     Attributes:
         url: where it listens.
         wrong: number of requests that met the fault.
+        models: the list of its models.
     """
 
     def __init__(self, kind: str, random: Random, first: int, count: int | None) -> None:
         self._kind, self._random, self._first, self._count = kind, random, first, count
-        self._lock, self._asked, self.wrong = Lock(), 0, 0
+        self._lock, self._asked, self.wrong, self.models = Lock(), 0, 0, MODELS
         outer = self
 
         class Answers(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def do_GET(self) -> None:
-                send(self, json.dumps(MODELS).encode())
+                send(self, json.dumps(outer.models).encode())
 
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["Content-Length"]))

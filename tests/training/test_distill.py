@@ -98,7 +98,13 @@ def test_a_stopped_run_continues_with_the_head_it_had(
         ((*DISTILL, "reward.distill.stepz=3"), "stepz.*steps"),
         ((*DISTILL, "algo=grpo", "algo.group_size=4"), "reward.mode=distill.*cancels|cancels.*reward.mode=distill"),
         (
-            ("reward=vlm", "reward.url=http://127.0.0.1:9/v1", "reward.prompt=pair_delta", "reward.mode=distill"),
+            (
+                "reward=vlm",
+                "reward.url=http://127.0.0.1:9/v1",
+                "reward.model=judge",
+                "reward.prompt=pair_delta",
+                "reward.mode=distill",
+            ),
             "single observations; reward.name=vlm answers only: pair",
         ),
         (("reward.mode=distill",), "reward.mode=distill needs a scorer"),

@@ -24,8 +24,9 @@ class CriticTrainConfig:
     """Whose perception the critic looks with, and who explores: a policy file, a run folder, or asset:<name>."""
     episodes: int = at_least(10, 3900, at_most=MOST_EPISODES)
     """Episodes to learn from."""
-    held_out: int = at_least(10, 900, at_most=MOST_EPISODES)
-    """Episodes of other scenes that it is measured on; of a dataset it is every tenth."""
+    held_out: int = at_least(120, 900, at_most=MOST_EPISODES)
+    """Episodes of other scenes that it is measured on; of a dataset it is every tenth. Of fewer than 120, even a critic
+    without a fault would not pass the gate."""
     steps: int = at_least(1, 6000, at_most=1_000_000)
     """Of the optimiser."""
     threshold: float = at_least(0.0, 0.95, at_most=1.0)

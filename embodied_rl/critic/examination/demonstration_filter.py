@@ -16,6 +16,7 @@ from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.judge.reward.run_scoring import name_model
 
 PICTURES = 512 * 2**20
 """Bytes of pictures that are judged together, about."""
@@ -147,7 +148,7 @@ def choose_filter(
         )
     if reward.mode not in ("late", "audit"):
         raise UserError(f"reward.mode={reward.mode} means nothing for demonstrations; audit only says what would go.")
-    chosen = DemonstrationFilter(reward, rules, spec)
+    chosen = DemonstrationFilter(name_model(reward, spec), rules, spec)
     if chosen.notice:
         say(chosen.notice)
     return chosen

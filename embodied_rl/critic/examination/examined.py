@@ -5,7 +5,6 @@ A learned critic must have passed: on the held-out episodes of its training, whi
 Verdicts are made anew from measures: a file cannot say of itself that it passed.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import RewardNode
 from embodied_rl.critic.examination.report import FORMAT, VERSION
-from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, USES, GateVerdict, Use, check_gate
+from embodied_rl.critic.gate import CRITERIA, USES, GateVerdict, Use, check_gate
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.interfaces.errors import UserError
@@ -24,9 +23,6 @@ from embodied_rl.judge.scorers.calibration import CalibratedScorer
 from embodied_rl.judge.scorers.choice import configure_scorer
 from embodied_rl.runs.untrusted_files import name_file, read_json
 
-HELD_OUT = 4 * LEAST_COUNT
-"""A critic's file tells on how many episodes it was measured, not of how many each measure is made: so many episodes
-have enough for each."""
 _REMEDY = "reward.mode=audit logs its scores without using them."
 
 
@@ -73,19 +69,23 @@ def read_carried(provenance: Mapping[str, Any]) -> dict[Use, GateVerdict] | None
     """Return the verdicts on the measures that a critic's file carries; None where it carries none.
 
     Args:
-        provenance: of the file: under "held_out" the number of episodes, and measures by name.
+        provenance: of the file: under "held_out" measures by name, as in a report; earlier files have values alone.
     """
     held_out = provenance.get("held_out")
     if not isinstance(held_out, Mapping):
         return None
-    episodes = held_out.get("episodes")
-    count = LEAST_COUNT if isinstance(episodes, int) and episodes >= HELD_OUT else 0
-    measures = {"valid": Estimate(1.0, count=count)}  # a critic of our own answers every request
-    for criterion in CRITERIA:
-        value = held_out.get(criterion.measure)
-        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-            measures[criterion.measure] = Estimate(float(value), count=count)
+    measures = {criterion.measure: _read_estimate(held_out.get(criterion.measure)) for criterion in CRITERIA}
     return {use: check_gate(measures, use) for use in USES}
+
+
+def _read_estimate(told: object) -> Estimate:
+    """Return a measure of a critic's file; one without value or interval where it is damaged or lacks them."""
+    if isinstance(told, int | float) and not isinstance(told, bool):
+        return Estimate(float(told))
+    try:
+        return freeze_config(Estimate, told) if isinstance(told, Mapping) else Estimate(None)
+    except UserError:
+        return Estimate(None)
 
 
 def check_examined(

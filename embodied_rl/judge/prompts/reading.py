@@ -3,12 +3,15 @@
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from embodied_rl.interfaces.scorer import Score
 from embodied_rl.judge.prompts.labels import expect_value, measure_likelihood
+
+_TAG = re.compile(r"[<◁](/?)think(?:ing)?[>▷]", re.IGNORECASE)
+"""Tags around what a model thinks before it answers; ◁think▷ is Kimi-VL's."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +31,9 @@ class Reading:
     Attributes:
         labels: lower-case answer of one token → value; the score is their mean, weighted by probability.
         log_range: with one label: the score is 1 + log P / log_range, at least 0, of the label's probability P.
-        words: lower-case word → value; the last one in a text counts.
-        pattern: finds the number in a text.
-        entries: keys of a list of objects in JSON, one for each frame.
+        words: lower-case word → value; those of the last line with one count, and must have one value.
+        pattern: finds the number in a text; those of the last line with one count, and must be equal.
+        entries: keys of a list of objects in JSON, one for each frame; a frame with two values has none.
         offset, scale: a number x in a text means (x - offset) / scale.
     """
 
@@ -54,24 +57,59 @@ class Reading:
         return expect_value(tokens, self.labels, least_mass)
 
     def read_text(self, text: str) -> float | None:
-        """Return the number that an answer in words says, before any check of its range; None if it says none."""
+        """Return the number that an answer in words says, before any check of its range; None if it says none, or two.
+
+        What stands within tags of thinking is no answer.
+        """
+        text = drop_thoughts(text)
         if self.words:
-            found = re.findall(r"\b(" + "|".join(map(re.escape, self.words)) + r")\b", text.casefold())
-            return self.words[found[-1]] if found else None
+            known = r"\b(" + "|".join(map(re.escape, self.words)) + r")\b"
+            return _read_last_line(re.finditer(known, text.casefold()), lambda word: self.words[word])
         if self.pattern is None:
             return self.labels.get(text.strip().strip("\"'.").casefold())
-        matched = self.pattern.search(text)
-        return None if matched is None else (float(matched[1]) - self.offset) / self.scale
+        return _read_last_line(self.pattern.finditer(text), lambda found: (float(found) - self.offset) / self.scale)
 
     def read_entries(self, text: str, count: int) -> tuple[float, ...] | None:
-        """Return a number for each of `count` frames, NaN where the text has none; None if it has no list at all."""
+        """Return a number for each of `count` frames, NaN where the text has none or two; None if it has no list.
+
+        What stands within tags of thinking is no answer.
+        """
         assert self.entries is not None
-        values = [math.nan] * count
-        for entry in _find_list(text) or []:
+        said: list[set[float]] = [set() for _ in range(count)]
+        for entry in _find_list(drop_thoughts(text)) or []:
             number, value = entry.get(self.entries.number), _read_number(entry.get(self.entries.value))
             if isinstance(number, int) and 1 <= number <= count and value is not None:
-                values[number - 1] = (value - self.offset) / self.scale
+                said[number - 1].add((value - self.offset) / self.scale)
+        values = [each.pop() if len(each) == 1 else math.nan for each in said]
         return None if all(map(math.isnan, values)) else tuple(values)
+
+
+def drop_thoughts(text: str) -> str:
+    """Return a text without what stands within tags of thinking.
+
+    A tag that is not closed reaches to the end; one that was not opened, because a chat template did, reaches back to
+    the beginning.
+    """
+    kept, thinks = list[str](), False
+    parts = _TAG.split(text)  # texts, and between them "/" of a closing tag, or nothing
+    for place, part in enumerate(parts):
+        if place % 2 == 0:
+            kept += [] if thinks else [part]
+        elif part and not thinks:
+            kept.clear()
+        else:
+            thinks = not part
+    return "".join(kept)
+
+
+def _read_last_line(found: Iterator[re.Match[str]], read: Callable[[str], float]) -> float | None:
+    """Return the value of the matches that begin in the last one's line; None if there are none, or they differ."""
+    matches = list(found)
+    if not matches:
+        return None
+    begin = matches[-1].string.rfind("\n", 0, matches[-1].start()) + 1
+    values = {read(each[1]) for each in matches if each.start() >= begin}
+    return values.pop() if len(values) == 1 else None
 
 
 def _find_list(text: str) -> list[dict[str, Any]] | None:

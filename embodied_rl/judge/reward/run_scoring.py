@@ -1,12 +1,16 @@
 """The scorers of a run: what is checked before it starts, and which writer each collector gets."""
 
 import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import RewardNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Scorer, ScorerTraits
+from embodied_rl.interfaces.scorer import Scorer, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.heads.inputs import HeadInputs
 from embodied_rl.judge.heads.noting import list_columns
@@ -15,10 +19,15 @@ from embodied_rl.judge.reward.label_writer import LabelWriter
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.judge.scorers.choice import choose_scorer, configure_scorer
 from embodied_rl.judge.scorers.cost import check_budget, check_prices
+from embodied_rl.judge.scorers.remedies import explain_failure
+from embodied_rl.judge.scorers.vlm import NoSuchModelError, VlmConfig, VlmScorer
 from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
+
+log = logging.getLogger(__name__)
+Answer = TypeVar("Answer")
 
 
 def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None:
@@ -114,15 +123,64 @@ def describe_head(reward: RewardNode, judge: str) -> list[str]:
     return said
 
 
+def name_model(reward: RewardNode, spec: SimulatorSpec) -> RewardNode:
+    """Return the settings with the name of the only model of a server, where `reward.model` is open.
+
+    So the name is part of the scorer's identity: in the run's configuration, its logs, calibrations and reports.
+
+    Raises:
+        UserError: the settings are wrong, the server cannot be asked, or it has several models or none.
+    """
+    built = _build_vlm(reward, spec)
+    if built is None or built[1].model is not None:
+        return reward
+    scorer, options = built
+    try:
+        name = asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
+    except ScorerError as error:
+        raise UserError(explain_failure(options.url, options.key_variable, error)) from None
+    return replace(reward, options=reward.options | {"model": name})
+
+
+def check_model(reward: RewardNode, spec: SimulatorSpec) -> None:
+    """Check that the server of a run that goes on still has the run's model. A server that is down may come back.
+
+    Raises:
+        UserError: it has other models.
+    """
+    if (built := _build_vlm(reward, spec)) is None:
+        return
+    scorer, options = built
+    try:
+        asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
+    except NoSuchModelError as error:
+        raise UserError(explain_failure(options.url, options.key_variable, error)) from None
+    except (ScorerError, UserError) as error:
+        log.warning("The scorer's server does not answer now: %s", error)
+
+
+def _build_vlm(reward: RewardNode, spec: SimulatorSpec) -> tuple[VlmScorer, VlmConfig] | None:
+    """Return the scorer of a reward, without its calibration, and its settings; None if it is of another kind."""
+    node = choose_scorer(reward)
+    if node.name is None:
+        return None
+    kind, options = plugins.configure_plugin("scorers", node, "reward")
+    return (kind(options, spec), options) if kind is VlmScorer else None
+
+
 async def check_scorer(scorer: Scorer, timeout: float) -> None:
     """Check that a scorer answers within `timeout` seconds.
 
     Raises:
         UserError: it does not.
     """
+    await _ask_scorer(scorer, scorer.check, timeout)
+
+
+async def _ask_scorer(scorer: Scorer, ask: Callable[[], Coroutine[Any, Any, Answer]], timeout: float) -> Answer:
     await scorer.open()
     try:
-        await asyncio.wait_for(scorer.check(), timeout)
+        return await asyncio.wait_for(ask(), timeout)
     except TimeoutError:
         raise UserError(
             f"the scorer did not answer within reward.timeout={timeout:g} s. Is its server still loading its model? "

@@ -7,7 +7,7 @@ from typing import Any
 
 from embodied_rl.interfaces.scorer import Score
 from embodied_rl.judge.prompts.labels import read_log_probabilities
-from embodied_rl.judge.prompts.reading import Reading
+from embodied_rl.judge.prompts.reading import Reading, drop_thoughts
 from embodied_rl.judge.scorers.http_json import shorten
 
 NUMBERED = "token_id:"
@@ -69,7 +69,8 @@ def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
     said = repr(shorten(text.encode("utf-8", "replace"))) if isinstance(text, str) else "nothing"
     message = choice["message"]
     thought = message.get("reasoning_content") or message.get("reasoning")
-    if not text and thought:
+    written = text.strip() if isinstance(text, str) else ""
+    if not drop_thoughts(written).strip() and (thought or written):
         said = "thoughts, and no answer: turn the model's reasoning off, or use a prompt with more max_tokens"
     if choice.get("finish_reason") == "length":
         said += " (it was cut at the prompt's max_tokens)"

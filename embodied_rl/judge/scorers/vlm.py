@@ -5,6 +5,7 @@ data: labels and numbers are read from it, and nothing else is done with it.
 """
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -21,9 +22,11 @@ from embodied_rl.judge.prompts.prompt_checks import MOST_LABELS
 from embodied_rl.judge.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
 from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_usage
 from embodied_rl.judge.scorers.chat_message import order_frames
-from embodied_rl.judge.scorers.http_json import AnsweredError, JsonServer, check_url, list_ids
+from embodied_rl.judge.scorers.http_json import AnsweredError, JsonServer, check_url, list_ids, shorten
 from embodied_rl.judge.scorers.pictures import Fit, PictureEncoder
 from embodied_rl.judge.scorers.remedies import explain_failure, is_about_probabilities
+
+log = logging.getLogger(__name__)
 
 WITHOUT_LIST = (404, 405, 500, 501)
 """Statuses with which servers answer that have no list of models; 500: `transformers serve` without a cache."""
@@ -40,7 +43,7 @@ class VlmConfig:
     url: Address | None = None
     """of the server, up to and with /v1, such as http://127.0.0.1:8000/v1."""
     model: Text | None = None
-    """of the server; null takes the only one that it has."""
+    """of the server; null takes the only one that it has, by whose name it is known from then on."""
     prompt: Annotated[str, Trust.PATH, PROMPT_NAMES] = "progress_digit"
     """what is asked: a name of `embodied-rl list prompts`, or a YAML file of the same keys."""
     done_prompt: Annotated[str, Trust.PATH, PROMPT_NAMES] | None = None
@@ -69,8 +72,15 @@ class VlmConfig:
             raise UserError(f"reward.least_mass={self.least_mass} must be within 0 … 1.")
 
 
+class NoSuchModelError(ScorerError):
+    """An error raised where a server does not have the model that is asked for, or several where none is named."""
+
+
 class VlmScorer(Scorer):
     """Asks a server, one request a call, or two with `done_prompt`.
+
+    The server's list of models is read before the first request, and again after the server could not be reached. An
+    answer that names another model than the first answer did is an invalid score.
 
     Where the server tells log-probabilities, a prompt with labels is answered by their expectation; where it refuses
     to, the text of the answer is read.
@@ -88,6 +98,10 @@ class VlmScorer(Scorer):
         encoder = PictureEncoder(config.picture_size or PICTURE_SIZE, config.picture_fit)
         self._writers = make_writers(self._prompts, spec, encoder, config.views, config.reference, config.references)
         self._tells_probabilities = True
+        self._listed, self._listing = False, asyncio.Lock()
+        self._signature: object = None
+        """The name of the model in the first answer that had one."""
+        self._warned = False
         main, asked = self._prompts[0], " and ".join(prompt.name for prompt in self._prompts)
         seen = "" if config.reference is None else f", reference {config.reference}"
         identity = f"{config.model or 'the only model'} at {config.url}, prompt {asked}{seen}"
@@ -140,9 +154,12 @@ class VlmScorer(Scorer):
             ScorerError: the server did not answer it.
         """
         (request,) = requests
-        if self._model is None:
-            await self.choose_model()
-        answers = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
+        await self._find_model()
+        try:
+            answers = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
+        except ScorerError as error:
+            self._listed = isinstance(error, AnsweredError) and error.status != 404
+            raise
         tokens = add_usage([each.tokens for each in answers])
         score, *beside = (replace(each, tokens=tokens) for each in answers)
         if not beside or not score.valid:
@@ -152,6 +169,21 @@ class VlmScorer(Scorer):
         return [replace(score, done=beside[0].value)]
 
     # -- asking -----------------------------------------------------------------------------------------------------
+
+    async def _find_model(self) -> None:
+        """Look for the model in the server's list, where that was not done since the server was last unreachable.
+
+        Raises:
+            ScorerError: see `choose_model`; never a permanent one for a model that is not there, which may come back.
+        """
+        async with self._listing:
+            if self._listed:
+                return
+            try:
+                await self.choose_model()
+            except NoSuchModelError as error:
+                raise ScorerError("refused", str(error)) from None
+            self._listed = True
 
     async def _ask(self, place: int, request: ScoreRequest) -> Score:
         """Return the answer to the prompt at `place`."""
@@ -165,37 +197,55 @@ class VlmScorer(Scorer):
             wants = self._tells_probabilities = False
             answer = await self._post(prompt, messages, wants)
         order = order_frames(prompt, request)
-        score = read_answer(answer, prompt.reading, self._config.least_mass, wants, order)
+        foreign = self._check_signature(answer.get("model"))
+        score = foreign or read_answer(answer, prompt.reading, self._config.least_mass, wants, order)
         return replace(score, tokens=read_usage(answer)).checked(prompt.kind)
+
+    def _check_signature(self, name: object) -> Score | None:
+        """Return an invalid score if an answer names another model than the first one did; servers may name none."""
+        if not isinstance(name, str) or name == (self._signature or name):
+            self._signature = self._signature or name
+            return None
+        self._listed = False
+        what = f"the answer is from the model {shorten(name.encode('utf-8', 'replace'))}, not from {self._signature}"
+        if not self._warned:
+            log.warning("reward.url=%s: %s. Such answers do not count.", self._config.url, what)
+        self._warned = True
+        return Score.invalid("refused", what)
 
     async def _post(self, prompt: Prompt, messages: Sequence[object], wants_probabilities: bool) -> dict[str, object]:
         told = {"logprobs": True, "top_logprobs": MOST_LABELS} if wants_probabilities else {}
         body = {"model": self._model, "messages": messages, "max_tokens": prompt.max_tokens, "temperature": 0}
         return await self._server.send("POST", "chat/completions", json=body | told)
 
-    async def choose_model(self) -> None:
-        """Take the configured model if the server has it, or else the only one that it has.
+    async def choose_model(self) -> str:
+        """Return the name of the configured model if the server has it, or else of the only one that it has.
 
         `transformers serve` lists what its cache holds, fails where it has no cache, and never lists the folder that it
         serves. So a model that is not listed is asked, and counts where the answer is signed as `_is_signed` says.
 
         Raises:
-            ScorerError: the server has no such model, or does not answer.
+            NoSuchModelError: the server has no such model, or several where none is configured.
+            ScorerError: it does not answer.
         """
-        name = self._config.model
+        self._model = await self._choose_model(self._config.model)
+        return self._model
+
+    async def _choose_model(self, name: str | None) -> str:
         try:
             known = list_ids(await self._server.send("GET", "models"))
         except AnsweredError as error:
             if name is None or error.status not in WITHOUT_LIST or not await self._is_signed(name, listed=False):
                 raise
-            return
+            return name
         if name is None and len(known) == 1:
-            self._model = known[0]
-        elif name is None:
+            return known[0]
+        if name is None:
             wanted = "several models; choose one with reward.model" if known else "no model; name it with reward.model"
             raise _refuse(f"the server has {wanted}.", known)
-        elif known and name not in known:
+        if known and name not in known:
             await self._check_unlisted(name, known)
+        return name
 
     async def _check_unlisted(self, name: str, known: Sequence[str]) -> None:
         beside = suggest_name(name, known)
@@ -223,6 +273,6 @@ class VlmScorer(Scorer):
         return signature.startswith(f"{name}@") or (signature == name and (not listed or "@" in name))
 
 
-def _refuse(what: str, known: Sequence[str], said: str = "") -> ScorerError:
-    listed = f" It has: {', '.join(known)}." if known else ""
-    return ScorerError("refused", f"{what}{listed}{said}", permanent=True)
+def _refuse(what: str, known: Sequence[str], said: str = "") -> NoSuchModelError:
+    listed = f" It has: {shorten(', '.join(known).encode())}." if known else ""
+    return NoSuchModelError("refused", f"{what}{listed}{said}", permanent=True)

@@ -191,7 +191,11 @@ def test_rows_of_a_dataset_are_left_out_where_they_lie(tmp_path: Path) -> None:
         (EMBEDDED, FilterNode(), "none is set: such as filter.voc=0.9"),
         (RewardNode("embedded", mode="terminal"), RULES, "reward.mode=terminal means nothing for demonstrations"),
         (RewardNode("scripted", options={"judge": "oracle"}), RULES, "repeats the simulator's own"),
-        (RewardNode("vlm", options={"url": "http://x/v1", "prompt": "done_yesno"}), RULES, "a filter needs progress"),
+        (
+            RewardNode("vlm", options={"url": "http://x/v1", "model": "judge", "prompt": "done_yesno"}),
+            RULES,
+            "a filter needs progress",
+        ),
     ],
 )
 def test_what_means_nothing_is_refused(reward: RewardNode, rules: FilterNode, message: str) -> None:

@@ -1,5 +1,6 @@
 """Prompts are data: those that are shipped are sound, and what is wrong in one of one's own is named."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,25 @@ def test_words_of_others_name_source_and_licence(name: str) -> None:
         ("dopamine", "<score>0%</score>", 0.0),
         ("dopamine", "33%", None),
         ("trend", '{"trend": "negative"}', -0.1),
-        ("trend", "It is not negative, but Positive.", 0.1),
+        ("trend", "It went in a negative direction at first.\nPositive.", 0.1),
+        ("trend", "It is not negative, but Positive.", None),
+        ("trend", "positive, negative, or unclear", None),
+        ("trend", "Positive. Yes, positive!", 0.1),
+        ("trend", "<think>negative?</think> positive", 0.1),
+        ("progress_percent", "<think>progress: 90%? no</think> progress: 10 %", 0.1),
+        ("progress_percent", "<THINK>progress: 90%\n\nno</Think>\nprogress: 10%", 0.1),
+        ("progress_percent", "progress: 90%, so\n</think>\nprogress: 10%", 0.1),
+        ("progress_percent", "<think>a<think>progress: 20%</think>progress: 90%</think>progress: 10%", 0.1),
+        ("progress_percent", "progress: 10% <think>or progress: 90%?</think>", 0.1),
+        ("progress_percent", "progress: 10% <think>or progress: 90%", 0.1),
+        ("progress_percent", "<think>progress: 90%", None),
+        ("progress_percent", "◁think▷progress: 90%◁/think▷", None),
+        ("progress_percent", "<think>" * 100_000, None),
+        ("progress_percent", "First progress: 90%.\nNow progress: 10%.", 0.1),
+        ("progress_percent", "progress: 10% or progress: 90%", None),
+        ("progress_percent", "progress: 10%, yes, progress: 10%", 0.1),
+        ("done_yesno", "<think>no</think>\n\nYes", 1),
+        ("vlac_pair", "<think>-5</think>\n12", 0.12),
         ("trend", "positively", None),
         ("trend", "maybe", None),
     ],
@@ -83,6 +102,17 @@ def test_answers_in_words(name: str, said: str, value: float | None) -> None:
         ('[{"frame_number": 1, "task_completion_percentage": true}]', None),
         ('[{"frame_number": 1, "task_completion_percentage": 1e999}]', None),
         ('[{"frame_number": 1, "task_completion_percentage": 50}', None),
+        (
+            '<think>[{"frame_number": 1, "task_completion_percentage": 9}]</think>'
+            '[{"frame_number": 1, "task_completion_percentage": 50}]',
+            (0.5, None, None),
+        ),
+        (
+            json.dumps(
+                [{"frame_number": n, "task_completion_percentage": p} for n, p in ((1, 9), (1, 8), (2, 9), (2, 9))]
+            ),
+            (None, 0.09, None),
+        ),
         ("[" * 100_000 + "]", None),
         ("[1, 2]", None),
         ("", None),

@@ -191,7 +191,12 @@ def test_progress_counts_where_nothing_is_said_about_done() -> None:
     with pytest.raises(ScorerError, match="503"):
         ask(answer_both(httpx2.Response(503)), make_request(1, "absolute"), done_prompt="done_yesno")
     with pytest.raises(UserError, match=r"done_yesno@1 cannot read"):
-        ask(answer_both(make_transformers("?")), make_request(1, "absolute"), done_prompt="done_yesno", check=True)
+        ask(
+            answer_both(make_transformers("?") | {"model": "judge"}),
+            make_request(1, "absolute"),
+            done_prompt="done_yesno",
+            check=True,
+        )
 
 
 # -- settings -------------------------------------------------------------------------------------------------------

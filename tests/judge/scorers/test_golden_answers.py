@@ -46,7 +46,7 @@ def test_a_server_without_probabilities_is_read_by_text() -> None:
     "answer",
     [
         make_vllm(content=None, reasoning="First the cube"), make_sglang(content=None, reasoning_content="First"),
-        make_transformers(None, reasoning_content="First the cube"),
+        make_transformers(None, reasoning_content="First the cube"), make_transformers("<think>progress: 90%"),
     ],
 )  # fmt: skip
 def test_thoughts_without_an_answer_are_named(answer: dict[str, Any]) -> None:

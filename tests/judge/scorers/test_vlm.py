@@ -256,6 +256,71 @@ def test_a_server_that_does_not_tell_its_models_now_is_no_server_without_a_list(
         choose(httpx2.Response(status, text="later"), signed("typo"), "typo")
 
 
+class Swapped:
+    """A server whose model can be exchanged, and which can be down; notes which one was shown pictures."""
+
+    def __init__(self, model: str, signature: str | None = None) -> None:
+        self.model, self.signature, self.asked, self.down = model, signature, list[str](), False
+
+    def __call__(self, sent: httpx2.Request) -> httpx2.Response:
+        if self.down:
+            raise httpx2.ConnectError("refused", request=sent)
+        if sent.url.path.endswith("/models"):
+            return httpx2.Response(200, json={"data": [{"id": self.model}]})
+        self.asked += [self.model] if b"image_url" in sent.content else []
+        usage = {"usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+        return httpx2.Response(200, json=completion() | {"model": self.signature or self.model} | usage)
+
+
+def test_a_model_that_is_not_there_any_more_is_refused_by_name_until_it_is_back() -> None:
+    """Before the first request, as after a resume, and after the server could not be reached."""
+    server = Swapped("judge")
+
+    async def run() -> None:
+        scorer = VlmScorer(VlmConfig(url=URL, model="judge"), SPEC, httpx2.MockTransport(server))
+        await scorer.open()
+        for down in (False, True):
+            server.model, server.down = "another", down
+            if down:
+                with pytest.raises(ScorerError, match="cannot be reached"):
+                    await scorer.score([request(1)])
+                server.down = False
+            with pytest.raises(ScorerError, match=r"no model 'judge'.*another") as raised:
+                await scorer.score([request(1)])
+            assert raised.value.reason == "refused" and not raised.value.permanent
+            server.model = "judge"
+            assert (await scorer.score([request(1)]))[0].valid
+
+    asyncio.run(run())
+    assert server.asked == ["judge", "judge"], "another model was never asked"
+
+
+def test_answers_of_another_model_do_not_count_and_are_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    """What signs otherwise than before is another model, whatever the server's list says."""
+    server = Swapped("judge", "judge-0806")
+
+    async def run() -> list[Score]:
+        scorer = VlmScorer(VlmConfig(url=URL, model="judge"), SPEC, httpx2.MockTransport(server))
+        await scorer.open()
+        scores = []
+        for server.signature in ("judge-0806", "judge-1120", "judge-1120", "judge-0806"):
+            scores += await scorer.score([request(1)])
+        return scores
+
+    scores = asyncio.run(run())
+    assert [score.reason for score in scores] == ["ok", "refused", "refused", "ok"]
+    assert "judge-1120" in scores[1].detail and "judge-0806" in scores[1].detail
+    assert all(score.tokens == (9, 1) for score in scores), "they were paid for all the same"
+    assert caplog.text.count("judge-1120") == 1
+
+
+def test_a_long_list_of_models_is_cut() -> None:
+    listed = httpx2.Response(200, json={"data": [{"id": f"model-{number}" * 9} for number in range(1000)]})
+    with pytest.raises(ScorerError) as raised:
+        choose(listed, signed("typo"), "judge")
+    assert "no model 'judge'" in str(raised.value) and len(str(raised.value)) < 400
+
+
 def test_what_keeps_an_unlisted_model_from_answering_is_told() -> None:
     """A while, in which it is asked again, or for good."""
     with pytest.raises(ScorerError, match="is loading") as raised:
