@@ -91,4 +91,4 @@ def _check_inference(weights: ServedWeights) -> None:
     spec = weights.spec
     images = {IMAGES + name: np.full((*size, 3), 128, np.uint8) for name, size in spec.cameras.items()}
     fixed = images | {STATE: np.zeros(len(spec.state_names), np.float32), PROMPT: (*spec.words, "move")[0]}
-    ServedPolicy(weights, 1).answer([read_request(fixed, spec, WireNames())])
+    ServedPolicy(weights).answer([read_request(fixed, spec, WireNames())], fill=False)
