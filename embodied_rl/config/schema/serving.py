@@ -1,7 +1,7 @@
 """The configurations of a policy behind a server: of the command `serve`, and of who asks one."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from embodied_rl.config.freeze import at_least
 
@@ -26,6 +26,9 @@ class ServeConfig:
     send: Literal["horizon", "executed"] = "horizon"
     """Actions that clients of other projects get: all that the policy predicts, as openpi's server sends them, or those
     that are meant to be executed before the next question. Clients of embodied-rl get the latter, unless they ask."""
+    metadata: dict[str, Any] = field(default_factory=dict)
+    """What clients get when they connect, in place of the policy's description: RoboArena's and DreamZero's want their
+    server's configuration there, such as {image_resolution: [224, 224], n_external_cameras: 1, …}."""
     device: str = "cpu"
     """Where the policy computes: cpu, cuda or cuda:<number>."""
     threads: int | None = at_least(1, None)

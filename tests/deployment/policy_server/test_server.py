@@ -89,6 +89,8 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         (bytes.fromhex(OPENPI["observation"]), "lacks 'images/wrist'"),
         (pack(make_observation() | {"observation/state": 1}), "'observation/state', which the policy does not take"),
         (pack(make_observation() | {"prompt": "fly"}), "does not know the word 'fly'"),
+        (pack(make_observation() | {"endpoint": "train"}), "endpoint is one of infer, reset"),
+        (pack(make_observation() | {"endpoint": 1}), "endpoint is one of infer, reset"),
         (pack(make_observation() | {"seq": -1}), "seq is a whole number"),
         (pack(make_observation() | {"seq": 1.5}), "seq is a whole number"),
         (pack(make_observation() | {"decision": 1}), "keys of the noise, beside a seed"),
