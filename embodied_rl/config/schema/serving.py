@@ -51,7 +51,8 @@ class ServedNode:
     """A policy behind a server that an evaluation asks."""
 
     keys: dict[str, str] = field(default_factory=dict)
-    """How the server calls entries of observations, our name: its name, such as {images/front: observation/image}."""
+    """How the server calls entries of observations, our name: its name, such as {images/front: observation/image}. A
+    state that it takes as several entries: their names and sizes, a:7+b:1."""
     actions: str = "actions"
     """How a server of others calls the actions in its answer."""
     deadline: float = at_least(0.1, 60.0)
