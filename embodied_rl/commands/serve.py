@@ -64,5 +64,6 @@ def check_serving(config: ServeConfig) -> None:
 def _make_settings(config: ServeConfig) -> PolicyServerSettings:
     return PolicyServerSettings(
         config.host, config.port, config.token_variable, config.batch, config.wait_ms / 1e3, config.clients,
-        config.message_mb * 2**20, config.deadline, config.send, WireNames(config.keys, config.ignore),
+        config.message_mb * 2**20, config.deadline, config.send, config.metadata,
+        WireNames(config.keys, config.ignore),
     )  # fmt: skip

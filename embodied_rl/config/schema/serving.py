@@ -1,10 +1,10 @@
 """The configurations of a policy behind a server: of the command `serve`, and of who asks one."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal
 
 from embodied_rl.config.freeze import at_least
-from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text
+from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class ServeConfig:
     send: Literal["horizon", "executed"] = "horizon"
     """Actions that clients of other projects get: all that the policy predicts, as openpi's server sends them, or those
     that are meant to be executed before the next question. Clients of embodied-rl get the latter, unless they ask."""
+    metadata: Annotated[dict[str, Any], Trust.PLAIN] = field(default_factory=dict)
+    """What clients get when they connect, in place of the policy's description: RoboArena's and DreamZero's want their
+    server's configuration there, such as {image_resolution: [224, 224], n_external_cameras: 1, …}."""
     device: Text = "cpu"
     """Where the policy computes: cpu, cuda or cuda:<number>."""
     threads: int | None = at_least(1, None)
@@ -49,7 +52,8 @@ class ServedNode:
     """A policy behind a server that an evaluation asks."""
 
     keys: dict[Text, Text] = field(default_factory=dict)
-    """How the server calls entries of observations, our name: its name, such as {images/front: observation/image}."""
+    """How the server calls entries of observations, our name: its name, such as {images/front: observation/image}. A
+    state that it takes as several entries: their names and sizes, a:7+b:1."""
     actions: Text = "actions"
     """How a server of others calls the actions in its answer."""
     deadline: float = at_least(0.1, 60.0)

@@ -17,7 +17,7 @@ class WireNames:
 
     Attributes:
         given: such as {"images/front": "observation/image"}; what is not here has our name. For the state several names
-            may be joined: "observation/joint_position+observation/gripper_position".
+            may be joined: "observation/joint_position:7+observation/gripper_position:1". A receiver needs no sizes.
         ignored: names of theirs that are left out.
     """
 
@@ -41,20 +41,45 @@ class WireNames:
         """Return a message's entries by our names; groups of theirs are spread, `a: {b: …}` to `a/b`, but `state`."""
         plain = {name: value for name, value in _spread(theirs).items() if name not in self.ignored}
         ours: dict[str, Any] = {}
-        for name, parts in ((name, text.split("+")) for name, text in self.given.items()):
-            if all(part in plain for part in parts):
-                ours[name] = _join([plain[part] for part in parts])
-        taken = {part for text in self.given.values() for part in text.split("+")}
+        parts = {name: _find_sizes(text) for name, text in self.given.items()}
+        for name, sizes in parts.items():
+            if plain.keys() >= sizes.keys():
+                ours[name] = _join({part: plain[part] for part in sizes}, sizes)
+        taken = {part for sizes in parts.values() for part in sizes}
         rest = {name: value for name, value in plain.items() if name not in taken}
         if twice := [name for name in ours if name in rest]:
             raise UserError(f"The observation has {twice[0]!r} beside {self.given[twice[0]]!r}: leave one out.")
         return rest | ours
 
     def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
-        """Return an observation's entries by their names."""
-        if joined := [text for text in self.given.values() if "+" in text]:
-            raise UserError(f"{joined[0]!r}: a client sends the state under one name.")
-        return {self.given.get(name, name): value for name, value in ours.items()}
+        """Return an observation's entries by their names.
+
+        Raises:
+            UserError: a joined state cannot be split.
+        """
+        theirs: dict[str, Any] = {}
+        for name, value in ours.items():
+            sizes = _find_sizes(self.given.get(name, name))
+            theirs |= dict.fromkeys(sizes, value) if len(sizes) == 1 else _split(value, sizes)
+        return theirs
+
+
+def _find_sizes(text: str) -> dict[str, int | None]:
+    """Return the names of `a:7+b:1` with their sizes; None where none is given."""
+    found: dict[str, int | None] = {}
+    for part in text.split("+"):
+        name, _, size = part.rpartition(":")
+        found |= {name: int(size)} if name and size.isascii() and size.isdigit() else {part: None}
+    return found
+
+
+def _split(value: Any, sizes: Mapping[str, int | None]) -> dict[str, Any]:
+    array, given = as_array(value, STATE), [size for size in sizes.values() if size is not None]
+    if len(given) < len(sizes):
+        raise UserError(f"state: say how many entries each name has, such as {next(iter(sizes))}:2.")
+    if array.dtype.kind not in "fiu" or array.shape[-1:] != (sum(given),):
+        raise UserError(f"state is {array.dtype} {list(array.shape)}; {', '.join(sizes)} have {sum(given)} entries.")
+    return dict(zip(sizes, np.split(array, np.cumsum(given)[:-1], axis=-1), strict=True))
 
 
 def _spread(group: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -70,16 +95,19 @@ def _spread(group: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def _join(parts: Sequence[Any]) -> Any:
+def _join(parts: Mapping[str, Any], sizes: Mapping[str, int | None]) -> Any:
     """Return one part as it is, several as one array.
 
     Raises:
-        UserError: they are no arrays, or do not fit together.
+        UserError: they are no arrays, of other sizes, or do not fit together.
     """
     if len(parts) == 1:
-        return parts[0]
-    arrays = [np.atleast_1d(as_array(part, STATE)) for part in parts]
-    if len({(array.shape[:-1], array.dtype.kind in "fiu") for array in arrays}) > 1:
-        found = " and ".join(f"{array.dtype} {list(array.shape)}" for array in arrays)
+        return next(iter(parts.values()))
+    arrays = {name: np.atleast_1d(as_array(part, STATE)) for name, part in parts.items()}
+    if len({(array.shape[:-1], array.dtype.kind in "fiu") for array in arrays.values()}) > 1:
+        found = " and ".join(f"{array.dtype} {list(array.shape)}" for array in arrays.values())
         raise UserError(f"state: its parts are {found}; they are numbers, or rows of them.")
-    return np.concatenate(arrays, axis=-1)
+    for name, array in arrays.items():
+        if sizes[name] not in (None, array.shape[-1]):
+            raise UserError(f"state: {name!r} has {array.shape[-1]} entries, not {sizes[name]}.")
+    return np.concatenate(list(arrays.values()), axis=-1)

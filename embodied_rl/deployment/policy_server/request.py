@@ -20,8 +20,14 @@ ROWS = 256
 ECHOED = ("seq", "epoch")
 STRATEGIES = ("prefix", "replacement", "guided")
 """How a chunk continues what is committed; see `Actor.infer`."""
-BESIDE = (*ECHOED, "prefix", "committed", "strategy", "whole", "seed", "episode", "decision", "protocol_version")
-"""Entries of a request that are no part of its observation."""
+ENDPOINTS = ("infer", "reset")
+"""What clients of RoboArena and vLLM-Omni ask for; without `endpoint` a message asks for actions."""
+BESIDE = (
+    *ECHOED, "prefix", "committed", "strategy", "whole", "seed", "episode", "decision", "protocol_version", "endpoint",
+    "session_id",
+)  # fmt: skip
+"""Entries of a request that are no part of its observation. `session_id` names an episode, of which policies keep
+nothing between two requests."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +61,18 @@ class PolicyRequest:
     def shape(self) -> Hashable:
         """Return what requests have in common that are answered together."""
         return (self.seed, None if self.prefix is None else (self.prefix.shape[1], self.strategy), self.whole)
+
+
+def is_reset(message: Any) -> bool:
+    """Return whether a message asks to begin an episode, and not for actions.
+
+    Raises:
+        UserError: it asks for something else.
+    """
+    endpoint = message.get("endpoint", ENDPOINTS[0]) if isinstance(message, dict) else ENDPOINTS[0]
+    if not isinstance(endpoint, str) or endpoint not in ENDPOINTS:
+        raise UserError(f"endpoint is one of {', '.join(ENDPOINTS)}, not {ascii(endpoint)[:40]}.")
+    return endpoint == "reset"
 
 
 def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whole: bool = False) -> PolicyRequest:

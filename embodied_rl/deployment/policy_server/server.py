@@ -1,4 +1,5 @@
-"""A policy behind a websocket: openpi's protocol at `/`, the vla-eval harness's at `/vla-eval`, health at `/healthz`.
+"""A policy behind a websocket: openpi's protocol at `/`, vLLM-Omni's form of it at `/v1/realtime/robot/openpi`, the
+vla-eval harness's at `/vla-eval`, health at `/healthz`.
 
 A connection asks one question at a time. While it is not answered, at most `READ_AHEAD` bytes and what one read returns
 are read of the next: then TCP's flow control stops the client. Questions of several connections are answered together.
@@ -12,7 +13,7 @@ import hmac
 import logging
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from socket import socket
 from typing import Any
@@ -25,7 +26,14 @@ from websockets.http11 import Response
 from websockets.protocol import Event
 
 from embodied_rl.deployment.policy_server.harness import HarnessSession
-from embodied_rl.deployment.policy_server.request import PROTOCOL, PROTOCOL_VERSION, ROWS, PolicyRequest, read_request
+from embodied_rl.deployment.policy_server.request import (
+    PROTOCOL,
+    PROTOCOL_VERSION,
+    ROWS,
+    PolicyRequest,
+    is_reset,
+    read_request,
+)
 from embodied_rl.deployment.policy_server.served import Answer, ServedPolicy, Unanswered
 from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
 from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, pack, unpack
@@ -35,7 +43,9 @@ from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
 
 log = logging.getLogger(__name__)
 
-HARNESS = "/vla-eval"
+OPENPI, VLLM_OMNI, HARNESS = "/", "/v1/realtime/robot/openpi", "/vla-eval"
+RESET = "reset successful"
+"""What RoboArena's and vLLM-Omni's servers answer to a reset."""
 GRACE = 3.0
 """Seconds that connections have to end after a signal."""
 PING = 20.0
@@ -141,9 +151,9 @@ class PolicyServer:
         path = handshake.path.partition("?")[0]
         if path in ("/healthz", "/health"):
             return connection.respond(HTTPStatus.OK, "OK\n")
-        if path not in ("/", HARNESS):
-            return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]}: / is openpi's protocol, {HARNESS} that of "
-                                      "the harness vla-eval.\n")  # fmt: skip
+        if path not in (OPENPI, VLLM_OMNI, HARNESS):
+            return connection.respond(HTTPStatus.NOT_FOUND, f"{path[:80]}: {OPENPI} is openpi's protocol, {VLLM_OMNI} "
+                                      f"vLLM-Omni's, {HARNESS} that of the harness vla-eval.\n")  # fmt: skip
         if self._digests is not None:
             sent = _digest(handshake.headers.get("Authorization", ""))
             if not any([hmac.compare_digest(sent, digest) for digest in self._digests]):
@@ -156,11 +166,12 @@ class PolicyServer:
         assert connection.request is not None, "the handshake is over"
         self._connections += 1
         try:
-            if connection.request.path.partition("?")[0] == HARNESS:
+            path = connection.request.path.partition("?")[0]
+            if path == HARNESS:
                 spec, names = self._served.weights.spec, self._settings.names
                 await HarnessSession(connection, spec, names, self._limits, self.ask).run()
             else:
-                await self._converse(connection)
+                await self._converse(connection, bare=path == VLLM_OMNI)
         except ConnectionClosed:
             pass
         except Exception:
@@ -169,9 +180,14 @@ class PolicyServer:
         finally:
             self._connections -= 1
 
-    async def _converse(self, connection: ServerConnection) -> None:
-        """Answer a client of openpi's protocol: metadata first, then an answer for each observation."""
-        await connection.send(pack(self.describe()))
+    async def _converse(self, connection: ServerConnection, bare: bool) -> None:
+        """Answer a client of openpi's protocol: metadata first, then an answer for each observation.
+
+        Args:
+            connection: of the client.
+            bare: answer with the array of actions alone, and to a reset with a map, as vLLM-Omni does.
+        """
+        await connection.send(pack(dict(self._settings.metadata) or self.describe()))
         before: dict[str, float] = {}
         while True:
             message = await connection.recv()
@@ -179,21 +195,26 @@ class PolicyServer:
             try:
                 request = self._read(message)
                 del message  # the request holds copies of its arrays
-                answer = await self.ask(request)
+                answer = None if request is None else await self.ask(request)
             except (WireError, UserError, Unanswered) as error:
                 code = BAD_DATA if isinstance(error, WireError) else getattr(error, "code", REFUSED)
                 log.info("%s: %s", connection.remote_address, error)
                 await connection.send(str(error))  # openpi's clients show a text as the error it is
                 await connection.close(code, "refused; the reason is in the last message")
                 return
-            timing = {"infer_ms": answer.seconds * 1e3}
-            said = {"actions": answer.actions, "policy_timing": timing, "server_timing": timing | before}
-            await connection.send(pack(said | {"version": answer.version} | dict(request.echoed)))
-            before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
+            if request is None or answer is None:
+                await connection.send(pack({"status": RESET}) if bare else RESET)
+            else:
+                await connection.send(
+                    pack(answer.actions if bare else _describe(answer, before) | dict(request.echoed))
+                )
+                before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
 
-    def _read(self, message: bytes | str) -> PolicyRequest:
+    def _read(self, message: bytes | str) -> PolicyRequest | None:
+        """Return what a message asks; None for a reset: policies keep nothing between two requests."""
         spec, settings = self._served.weights.spec, self._settings
-        return read_request(unpack(message, self._limits), spec, settings.names, settings.send == "horizon")
+        said = unpack(message, self._limits)
+        return None if is_reset(said) else read_request(said, spec, settings.names, settings.send == "horizon")
 
     def _compute(self, requests: Sequence[PolicyRequest]) -> list[Answer]:
         return self._served.answer(requests, fill=self._settings.batch > 1 and self._connections > 1)
@@ -216,6 +237,14 @@ class PolicyServer:
         except Exception as error:
             log.exception("The policy failed")
             raise Unanswered(f"The policy failed: {type(error).__name__}: {str(error)[:500]}", FAILED) from error
+
+
+def _describe(answer: Answer, before: Mapping[str, float]) -> dict[str, Any]:
+    timing = {"infer_ms": answer.seconds * 1e3}
+    server_timing = {**timing, **before}
+    return {
+        "actions": answer.actions, "policy_timing": timing, "server_timing": server_timing, "version": answer.version,
+    }  # fmt: skip
 
 
 def serve_policy(

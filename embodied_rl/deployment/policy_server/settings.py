@@ -1,8 +1,9 @@
 """The settings of a server, and what keeps it from starting. Imports nothing of the extra."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.interfaces.errors import UserError
@@ -21,6 +22,7 @@ class PolicyServerSettings:
         message: bytes of a message.
         deadline: seconds until a request is given up.
         send: actions that clients of other projects get: the whole horizon, or those that are meant to be executed.
+        metadata: what clients get when they connect, in place of the server's own description; empty: that.
         names: how observations are called on the wire.
     """
 
@@ -33,6 +35,7 @@ class PolicyServerSettings:
     message: int = 16 * 2**20
     deadline: float = 30.0
     send: Literal["horizon", "executed"] = "horizon"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     names: WireNames = field(default_factory=WireNames)
 
 

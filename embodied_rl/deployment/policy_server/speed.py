@@ -1,6 +1,6 @@
 """How fast a policy answers behind `embodied-rl serve`: one client, several, and what the way there and back costs.
 
-Each server is a process of its own; clients share this one. All figures depend on what else the machine does.
+The server is a process of its own; clients share this one. All figures depend on what else the machine does.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,7 +39,7 @@ class ServedSpeed:
 
     Attributes:
         per_second: clients → answers a second, of all of them together; median of the rounds.
-        alone_ms: one client's question, from its call to its actions, with `batch=1`; median.
+        alone_ms: the question of a client that is connected alone, from its call to its actions; median.
         infer_ms: how much of it is the policy's.
         overhead_ms: the rest: checks, messages, both ways.
         first_s, first_cpu_s: seconds from the start of Python to the first action, on the clock and of the processor.
@@ -60,7 +59,7 @@ class ServedSpeed:
         one, many = (self.per_second[count] for count in CLIENTS)
         return (
             f"{one:.0f} answers a second for one client, {many:.0f} for {CLIENTS[1]} ({many / one:.1f} times)\n"
-            f"{self.alone_ms:.1f} ms for a client alone with batch=1: {self.infer_ms:.1f} ms the policy, "
+            f"{self.alone_ms:.1f} ms for a client alone: {self.infer_ms:.1f} ms the policy, "
             f"{self.overhead_ms:.1f} ms the way\n"
             f"{self.first_s:.1f} s from the start of Python to the first action ({self.first_cpu_s:.1f} s of the "
             f"processor)\nload {self.load[0]:.1f} before, {self.load[1]:.1f} after"
@@ -68,29 +67,25 @@ class ServedSpeed:
 
 
 def measure_serving(policy: str, seconds: float = 10.0) -> ServedSpeed:
-    """Measure a policy behind servers that this starts, and ends.
+    """Measure a policy behind a server that this starts, and ends.
 
     Args:
         policy: a run, a file or asset:<name>.
         seconds: length of each measurement.
 
     Raises:
-        RunFailed: a server does not start, or does not answer.
+        RunFailed: the server does not start, or does not answer.
     """
     before = os.getloadavg()[0]
-    with _start_server(policy, "batch=8") as (_, url):
+    with start_announced(["serve", policy, "port=0"], r"ws://[^;\s]+") as (_, url):
         rates = [{count: asyncio.run(count_answers(url, count, seconds)) for count in CLIENTS} for _ in range(ROUNDS)]
-    with _start_server(policy, "batch=1") as (_, url), PolicyClient(url, deadline=ANSWER_S) as client:
-        assert client.spec is not None, "our server says what it expects"
-        spec = client.spec
-        alone = _time_alone(client, seconds)
+        with PolicyClient(url, deadline=ANSWER_S) as client:
+            assert client.spec is not None, "our server says what it expects"
+            spec = client.spec
+            alone = _time_alone(client, seconds)
     first = _time_first(policy, spec)
     per_second = {count: statistics.median(rate[count] for rate in rates) for count in CLIENTS}
     return ServedSpeed(per_second, *alone, *first, load=(before, os.getloadavg()[0]))
-
-
-def _start_server(policy: str, *options: str) -> AbstractContextManager[tuple[int, str]]:
-    return start_announced(["serve", policy, "port=0", *options], r"ws://[^;\s]+")
 
 
 async def count_answers(url: str, clients: int, seconds: float) -> float:

@@ -1,14 +1,33 @@
-"""openpi's own client, and the harness's, from their own packages in an environment of their own, are answered."""
+"""Clients of other projects are answered.
+
+openpi's and the harness vla-eval's run from their packages, in an environment of their own. RoboArena's and
+vLLM-Omni's are in no package on PyPI: what they sent to this server is recorded, and the test checks what they need of
+its answers.
+"""
 
 import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from websockets.sync.client import connect
 
-from tests.support.policy_serving import SPEC, ToldPolicy, as_batch, make_observation, running_policy
+from embodied_rl.deployment.policy_server.names import WireNames
+from embodied_rl.deployment.policy_server.wire import unpack
+from tests.support.policy_serving import (
+    DEADLINE,
+    SPEC,
+    ToldPolicy,
+    as_batch,
+    ask,
+    expect,
+    make_observation,
+    running_policy,
+)
+from tests.support.recorded_messages import ROBOARENA, VLLM_OMNI_RESET
 
 CODE = """
 import json, sys
@@ -68,6 +87,47 @@ async def run(form):
         return {"actions": [action.tolist() for action in actions], "said": said, "dims": spec["dims"]}
 print(json.dumps([asyncio.run(run(form)) for form in ("raw", "png")]))
 """
+
+
+DROID = WireNames(
+    {
+        "images/front": "observation/exterior_image_0_left",
+        "images/wrist": "observation/wrist_image_left",
+        "state": "observation/joint_position+observation/gripper_position",
+    },
+    ("observation/cartesian_position",),
+)
+CONFIGURATION = {
+    "image_resolution": [4, 5],
+    "needs_wrist_camera": True,
+    "n_external_cameras": 1,
+    "needs_stereo_camera": False,
+    "needs_session_id": True,
+    "action_space": "joint_position",
+}
+"""Of RoboArena's server: scripts around its client, and DreamZero's, take these metadata and no others."""
+
+
+@pytest.mark.parametrize(
+    ("path", "reset", "acknowledged"),
+    [
+        ("", ROBOARENA["reset"], "reset successful"),
+        ("/v1/realtime/robot/openpi", VLLM_OMNI_RESET, {"status": "reset successful"}),
+    ],
+    ids=["roboarena", "vllm-omni"],
+)
+def test_recorded_clients_are_answered(path: str, reset: str, acknowledged: Any) -> None:
+    expected = expect(make_observation(), whole=True)
+    with (
+        running_policy(names=DROID, metadata=CONFIGURATION) as running,
+        connect(running.url + path, proxy=None) as connection,
+    ):
+        assert unpack(connection.recv(DEADLINE)) == CONFIGURATION
+        for _ in range(2):
+            answer = ask(connection, bytes.fromhex(ROBOARENA["infer"]))
+            actions = answer if path else answer["actions"]
+            assert actions.dtype == np.float32 and np.array_equal(actions, expected)
+            assert ask(connection, bytes.fromhex(reset)) == acknowledged
 
 
 @pytest.fixture(scope="module")

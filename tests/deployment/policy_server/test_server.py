@@ -89,6 +89,8 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         (bytes.fromhex(OPENPI["observation"]), "lacks 'images/wrist'"),
         (pack(make_observation() | {"observation/state": 1}), "'observation/state', which the policy does not take"),
         (pack(make_observation() | {"prompt": "fly"}), "does not know the word 'fly'"),
+        (pack(make_observation() | {"endpoint": "train"}), "endpoint is one of infer, reset"),
+        (pack(make_observation() | {"endpoint": 1}), "endpoint is one of infer, reset"),
         (pack(make_observation() | {"seq": -1}), "seq is a whole number"),
         (pack(make_observation() | {"seq": 1.5}), "seq is a whole number"),
         (pack(make_observation() | {"decision": 1}), "keys of the noise, beside a seed"),
@@ -294,6 +296,45 @@ def test_others_names_are_taken_where_they_are_said() -> None:
 def test_parts_of_a_state_that_do_not_fit_together_are_refused_in_words(part: Any, said: str) -> None:
     with running_policy(names=NAMES) as running:
         assert said in ask(open_raw(running.url), rename(make_observation()) | {"observation/gripper": part})
+
+
+JOINED = {"state": "observation/joint:2+observation/gripper:1"}
+
+
+@pytest.mark.parametrize("rows", [None, 2])
+def test_client_and_server_take_the_same_names_for_a_joined_state(rows: int | None) -> None:
+    given = make_observation(rows=rows)
+    with running_policy(names=WireNames(JOINED)) as running, PolicyClient(running.url, names=JOINED) as client:
+        assert np.array_equal(client.act(given), expect(given))
+
+
+def test_a_joined_state_is_sent_as_its_parts() -> None:
+    sent = WireNames(JOINED).to_theirs({"state": [1.0, 2.0, 3.0], "prompt": "go"})
+    assert {name: np.shape(value) for name, value in sent.items()} == {
+        "observation/joint": (2,), "observation/gripper": (1,), "prompt": (),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("names", "state", "said"),
+    [
+        ("joint+gripper", [1.0, 2.0, 3.0], "joint:2"),
+        ("joint:2+gripper", [1.0, 2.0, 3.0], "joint:2"),
+        ("joint:2+gripper:2", [1.0, 2.0, 3.0], "state"),
+        ("joint:2+gripper:1", {"x": 1.0}, "state"),
+        ("joint:2+gripper:1", [[1.0], [1.0, 2.0]], "state"),
+    ],
+)
+def test_a_state_that_cannot_be_split_is_refused(names: str, state: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        WireNames({"state": names}).to_theirs({"state": state})
+
+
+def test_a_part_of_another_size_than_its_name_says_is_refused() -> None:
+    with running_policy(names=WireNames(JOINED)) as running:
+        parts = {"observation/joint": np.zeros(1, np.float32), "observation/gripper": np.zeros(2, np.float32)}
+        given = {name: value for name, value in make_observation().items() if name != "state"}
+        assert "observation/joint" in ask(open_raw(running.url), given | parts)
 
 
 def test_a_fault_of_the_server_is_on_its_screen(
