@@ -167,6 +167,9 @@ class RobotDescription:
         tracking_error: largest distance [A] between commanded and measured motion; `inf` for none.
         jump: [A] largest difference between a chunk's first action and the last command, in the policy's units.
         use_sim_time: time comes from /clock.
+        silence_s: what is planned is dropped when the policy has not answered for so long.
+        open_loop_s: no action is executed later than this after its observation; where the robot holds during each
+            inference, after the answer.
     """
 
     name: str
@@ -183,6 +186,8 @@ class RobotDescription:
     tracking_error: tuple[float, ...]
     jump: tuple[float, ...] | None
     use_sim_time: bool = False
+    silence_s: float = 1.0
+    open_loop_s: float = 1.0
 
     @property
     def body(self) -> Body:

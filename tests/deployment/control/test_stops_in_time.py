@@ -4,7 +4,6 @@ The core is the real one, with the settings of the robot's file; robot, topics a
 clock of the test.
 """
 
-
 import numpy as np
 import pytest
 
