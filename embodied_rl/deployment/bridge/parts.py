@@ -109,6 +109,11 @@ def measure_latency(client: PolicyClient, inbox: Inbox, words: str, count: int) 
     return found[1:]
 
 
-def make_source_clock(inbox: Inbox, robot: RobotDescription) -> Callable[[], int] | None:
-    """Return the clock of the robot's stamps: /clock where it is simulated; None: it is estimated."""
-    return (lambda: inbox.clock_ns or 0) if robot.use_sim_time else None
+def make_source_clock(inbox: Inbox, robot: RobotDescription, now_ns: Callable[[], int]) -> Callable[[], int] | None:
+    """Return the clock of the robot's stamps: /clock where it is simulated, `now_ns` where the clocks agree.
+
+    None: it is estimated.
+    """
+    if robot.use_sim_time:
+        return lambda: inbox.clock_ns or 0
+    return now_ns if robot.clocks_agree else None

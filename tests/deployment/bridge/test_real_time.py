@@ -223,6 +223,17 @@ def test_a_picture_that_cannot_be_read_stops_the_robot_in_the_next_tick(
     np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
 
 
+def test_pictures_that_are_late_by_their_own_stamps_stay_stale_where_clocks_agree() -> None:
+    bench = RealTimeBench(MovingPolicy(), description=replace(ROBOT, use_sim_time=False))
+    bench.prepare()
+    bench.robot.set_faults(FaultsNode(cameras="delayed", delay=1.0))
+    bench.run(0.5)
+    count = len(bench.commands)
+    bench.run(2.5)
+    assert not np.array(bench.commands[count:])[:, :3].any()
+    assert "its stamp is 1." in bench.why
+
+
 def test_in_a_dry_run_the_robot_need_not_follow() -> None:
     bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
     bench.prepare()
