@@ -43,6 +43,7 @@ def make_core_settings(robot: RobotDescription, config: BridgeConfig, inbox: Inb
         keeps=tuple(entry.keeps for entry in robot.actions),
         tracking_error=robot.tracking_error if obeyed else (math.inf,) * len(robot.actions),
         lost_s=None if config.lockstep else find_lost_s(robot),
+        probe=robot.probe and obeyed,
         silence_s=None if config.lockstep else robot.silence_s,
         deadman_s=robot.operator.deadman_timeout_s if _has_deadman(robot, config) else None,
     )

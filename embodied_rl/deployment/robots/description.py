@@ -170,6 +170,8 @@ class RobotDescription:
         clocks_agree: stamps are of the bridge's clock: one machine, or machines that NTP or PTP synchronises. Then what
             is late by its own stamps is stale. Else each publisher's clock is estimated, see `StreamGate`.
         silence_s: what is planned is dropped when the policy has not answered for so long.
+        probe: each measured entry is moved a little and back before the robot moves for the first time, to compare
+            units, signs and order.
         open_loop_s: no action is executed later than this after its observation; where the robot holds during each
             inference, after the answer.
     """
@@ -190,6 +192,7 @@ class RobotDescription:
     use_sim_time: bool = False
     clocks_agree: bool = True
     silence_s: float = 1.0
+    probe: bool = True
     open_loop_s: float = 1.0
 
     @property

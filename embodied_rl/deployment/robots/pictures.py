@@ -34,7 +34,7 @@ def read_picture(message: Any, camera: CameraEntry, info: Any = None) -> Picture
 
 
 def check_picture(message: Any, camera: CameraEntry, info: Any = None) -> None:
-    """Check what `read_picture` would refuse, without converting the pixels; a JPEG is decoded at an eighth of its size.
+    """Check what `read_picture` would refuse, without converting the pixels; a JPEG is decoded as a small draft.
 
     Raises:
         UnusableMessageError: as `read_picture`.

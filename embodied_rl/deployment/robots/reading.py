@@ -113,6 +113,7 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
         use_sim_time=keys.use_sim_time,
         clocks_agree=keys.clocks_agree,
         silence_s=keys.silence_s,
+        probe=keys.probe,
         open_loop_s=keys.open_loop_s,
     )
 

@@ -104,4 +104,5 @@ class RobotKeys:
     use_sim_time: bool = False
     clocks_agree: bool = True
     silence_s: float = 1.0
+    probe: bool = True
     open_loop_s: float = 1.0
