@@ -30,7 +30,10 @@ def choose_settings(
     slowest = float(np.quantile(latencies, SLOWEST)) if len(latencies) else 0.0
     delay = 0 if config.lockstep else max(1, math.ceil(slowest * robot.control_hz - 1e-3))
     strategy = _choose_strategy(config, spec, delay)
-    replan = config.replan or choose_replan(delay, strategy, spec.executed)
+    longest = spec.horizon if config.lockstep else math.floor(robot.open_loop_s * robot.control_hz * (1 + 1e-9))
+    replan = config.replan or min(choose_replan(delay, strategy, spec.executed), longest)
+    if not config.lockstep:
+        _check_waits(robot, strategy, replan, longest, slowest)
     low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
     try:
         check_budget(spec.horizon, delay, replan, strategy)
@@ -40,15 +43,30 @@ def choose_settings(
         spec.horizon, low, high, strategy, replan, delay, robot.control_hz,
         longest_prefix=spec.prefix_trained_to if strategy == "prefix" else None,
         jump=None if robot.jump is None else np.array(robot.jump, np.float32),
+        open_loop=None if strategy == "stop" else min(spec.horizon, longest),
     )  # fmt: skip
     needed = slowest * robot.control_hz + (0 if strategy == "stop" else replan)
     if settings.budget < needed:
         raise UserError(
             f"{_describe_latency(slowest, robot, len(latencies))} With an inference every {replan} control steps an "
             f"action would be executed {needed:.1f} steps after its observation, and the open-loop budget is "
-            f"{settings.budget}. Take a smaller replan, a quicker policy, or one with a longer horizon."
+            f"{settings.budget}, the lesser of the horizon and open_loop_s of the robot's file. Take a smaller replan, "
+            "a quicker policy, or a larger budget."
         )
     return settings
+
+
+def _check_waits(robot: RobotDescription, strategy: Strategy, replan: int, longest: int, slowest: float) -> None:
+    if strategy == "stop" and replan > longest:
+        raise UserError(
+            f"replan={replan}: a chunk would be executed for {replan / robot.control_hz:g} s without an observation, "
+            f"and open_loop_s={robot.open_loop_s:g} in the file of {robot.name}. Take replan={longest} or less."
+        )
+    if strategy != "stop" and slowest >= robot.silence_s:
+        raise UserError(
+            f"Answers take {slowest:.2f} s, and silence_s={robot.silence_s:g} in the file of {robot.name} drops the "
+            "plan before. Take a quicker policy, strategy=stop, or a longer silence_s."
+        )
 
 
 def _choose_strategy(config: BridgeConfig, spec: PolicyDescription, delay: int) -> Strategy:

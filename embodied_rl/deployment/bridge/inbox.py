@@ -1,7 +1,7 @@
 """The newest message of each topic that an observation needs, decoded where they arrive, read by the control loop."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -99,7 +99,10 @@ class Inbox:
 
     def _note(self, name: str) -> Callback:
         def note(message: Any, received_ns: int, source_ns: int) -> None:
-            self.newest[name] = Received(message, make_stream(message, source_ns, self._clock()), source_ns)
+            stream = make_stream(message, source_ns, self._clock())
+            seen = name in self.mapping.picture_topics
+            unreadable = self.mapping.explain_unreadable(name, message, self.keep()) if seen else ""
+            self.newest[name] = Received(message, replace(stream, unreadable=unreadable), source_ns)
 
         return note
 

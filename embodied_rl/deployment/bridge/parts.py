@@ -43,6 +43,8 @@ def make_core_settings(robot: RobotDescription, config: BridgeConfig, inbox: Inb
         keeps=tuple(entry.keeps for entry in robot.actions),
         tracking_error=robot.tracking_error if obeyed else (math.inf,) * len(robot.actions),
         lost_s=None if config.lockstep else find_lost_s(robot),
+        probe=robot.probe and obeyed,
+        silence_s=None if config.lockstep else robot.silence_s,
         deadman_s=robot.operator.deadman_timeout_s if _has_deadman(robot, config) else None,
     )
 
@@ -108,6 +110,11 @@ def measure_latency(client: PolicyClient, inbox: Inbox, words: str, count: int) 
     return found[1:]
 
 
-def make_source_clock(inbox: Inbox, robot: RobotDescription) -> Callable[[], int] | None:
-    """Return the clock of the robot's stamps: /clock where it is simulated; None: it is estimated."""
-    return (lambda: inbox.clock_ns or 0) if robot.use_sim_time else None
+def make_source_clock(inbox: Inbox, robot: RobotDescription, now_ns: Callable[[], int]) -> Callable[[], int] | None:
+    """Return the clock of the robot's stamps: /clock where it is simulated, `now_ns` where the clocks agree.
+
+    None: it is estimated.
+    """
+    if robot.use_sim_time:
+        return lambda: inbox.clock_ns or 0
+    return now_ns if robot.clocks_agree else None

@@ -150,7 +150,9 @@ class Bridge:
             self.publisher = node.create_publisher(command.name, command.type_name, command.qos)
         self._commands = CommandMapping(robot, node.messages)
         self._previous: np.ndarray | None = None
-        source = make_source_clock(self.inbox, robot) if self._lockstep is None else self._lockstep.read_source
+        source = (
+            make_source_clock(self.inbox, robot, node.now) if self._lockstep is None else self._lockstep.read_source
+        )
         self.core = DeploymentCore(clock, source)
         self._watch = None if self.publisher is None else TopicWatch(self.publisher, self.operator)
         self._said, self._due = "", 0.0

@@ -84,7 +84,8 @@ class DeploymentCore:
                 nearest to 0.
 
         Raises:
-            UserError: the emergency stop is latched, a stream is stale, or an entry is not measured or outside its box.
+            UserError: the emergency stop is latched, a stream is stale, an entry is not measured or outside its box, or
+                the probe has found that measured motion is not what was commanded.
         """
         self._life.check("activate")
         parts, now = self._get_parts(), self._read_clock()
@@ -94,8 +95,11 @@ class DeploymentCore:
             raise UserError(f"activate was refused: {stale}. See that these topics are published.")
         if not parts.is_measured(measured):
             raise UserError("activate was refused: an entry that must be measured is NaN or infinite.")
+        if parts.probe.refused or (parts.probe.pending and (outside := parts.probe.find_outside(measured))):
+            raise UserError(f"activate was refused: {parts.probe.refused or f'{outside} is measured outside its box.'}")
         self._measured = parts.keep_measured(measured)
         parts.guard.forget()
+        parts.probe.begin(self._measured)
         parts.filter.begin(self._measured, start)
         self._command = self._before = parts.filter.command
         parts.intentions.interrupt(self._command)
@@ -184,7 +188,7 @@ class DeploymentCore:
         if self._parts is None or self.mode != Mode.RUN or self._phase != 0 or self.state != State.ACTIVE:
             return None
         guard, intentions = self._parts.guard, self._parts.intentions
-        if intentions.executor is None or self._blocked or guard.gate.explain(now):
+        if intentions.executor is None or self._blocked or self._parts.probe.pending or guard.gate.explain(now):
             return None
         made = intentions.executor.request()
         if made is not None:
@@ -209,6 +213,8 @@ class DeploymentCore:
         self._counts["ticks"] += 1
         parts.guard.update(now, self._command, self._measured)
         lost = parts.guard.lost
+        if lost:
+            parts.probe.begin(self._measured)
         if lost and (why := self._begin_again(parts)):
             made = Tick(None, None, None, Source.HOLD, self.mode, self.state, why)
         else:
@@ -272,6 +278,8 @@ class DeploymentCore:
         self._blocked = blocked
         if blocked:
             self._give_up_motion(blocked)
+        if parts.probe.pending and (want := self._probe(parts, moves=self.mode in MOVING and not blocked)) is not None:
+            return want
         if self.mode not in MOVING or blocked:
             return Want(None, why=blocked or self._modes.why)
         if self.mode == Mode.TELEOP:
@@ -283,6 +291,20 @@ class DeploymentCore:
             self._change_mode(lambda: self._modes.fall(want.over))
             return Want(None, why=want.over)
         return want
+
+    def _probe(self, parts: CoreParts, *, moves: bool) -> Want | None:
+        """Return what the probe wants; None: the mode decides. A robot that does not pass is deactivated."""
+        wanted = None
+        if moves:
+            wanted = parts.probe.move(self._command, self._measured, self._still)
+        else:
+            parts.probe.hold(self._measured, self._still)
+        if parts.probe.refused:
+            self._leaving, moves = True, True
+            self._change_mode(lambda: self._modes.fall(parts.probe.refused))
+            return Want(None, why=parts.probe.refused)
+        why = "comparing commanded and measured motion"
+        return Want(wanted, Source.HOLD if wanted is None else Source.REPLAY, why) if moves else None
 
     def _report(self, parts: CoreParts, want: Want, filtered: FilteredCommand, now: float) -> Tick:
         """Return the tick, and end its control step if it is the last one."""

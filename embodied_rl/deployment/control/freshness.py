@@ -24,6 +24,7 @@ READINGS = 3
 class Fault(StrEnum):
     """Why a reading was refused."""
 
+    UNREADABLE = "it cannot be read"
     NOT_FINITE = "it holds NaN or infinity"
     DUPLICATE = "it came twice"
     STANDS_STILL = "its stamp stands still while its content changes"
@@ -85,6 +86,8 @@ class StreamGate:
     def explain(self, now: float) -> str:
         """Return in words why the stream is stale; empty where it is fresh."""
         last, limit = self._last, self.rule.max_age_s
+        if self._fault == Fault.UNREADABLE and self._seen is not None:
+            return f"{self.rule.name}: {self._seen.unreadable}"
         if last is None:
             return f"{self.rule.name}: {self._fault or 'no message has come'}"
         age, late = now - last.received_s, self._find_source_s(now) - last.source_ns * 1e-9
@@ -119,6 +122,8 @@ class StreamGate:
 
     def _find_fault(self, stream: Stream, now: float, finite: bool) -> Fault | None:
         last = self._last
+        if stream.unreadable:
+            return Fault.UNREADABLE
         if not finite:
             return Fault.NOT_FINITE
         if stream.received_s > now or (last is not None and stream.received_s < last.received_s):

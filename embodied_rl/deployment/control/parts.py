@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.control.control_step import StepAccount, find_material
 from embodied_rl.deployment.control.guard import Guard
 from embodied_rl.deployment.control.intentions import MOST, Intentions
+from embodied_rl.deployment.control.probing import MotionProbe
 from embodied_rl.deployment.control.settings import CoreSettings
 from embodied_rl.deployment.execution.safety_filter import SafetyFilter
 from embodied_rl.deployment.execution.settings import Settings
@@ -24,6 +25,7 @@ class CoreParts(NamedTuple):
     intentions: Intentions
     filter: SafetyFilter
     account: StepAccount
+    probe: MotionProbe
 
     def is_measured(self, measured: NDArray[np.float64]) -> bool:
         """Return whether all entries [A] that must be measured are numbers."""
@@ -58,4 +60,4 @@ def assemble_parts(
     intentions = Intentions(settings, policy, clock)
     account = StepAccount(intentions.units, find_material(settings, policy))
     guard, safety = Guard(settings, source_clock), SafetyFilter(settings.limits, settings.period_s)
-    return CoreParts(settings, guard, intentions, safety, account)
+    return CoreParts(settings, guard, intentions, safety, account, MotionProbe(settings))

@@ -57,6 +57,7 @@ class CoreSettings:
         silence_s: the plan is dropped when a request is unanswered for so long; None: the executor's own budget alone.
         approach: share of the largest speed at which a takeover draws the robot to where the human's command is.
         visible: share of an entry's box; a robot that moved so far must have changed what its cameras see.
+        probe: compare small commanded and measured motions before anything else moves the robot, see `MotionProbe`.
         material: share of the range of the policy's action; a step that the filter changed by more is `Source.SAFETY`.
 
     Raises:
@@ -79,6 +80,7 @@ class CoreSettings:
     silence_s: float | None = None
     approach: float = 0.25
     visible: float = 0.02
+    probe: bool = False
     material: float = 0.1
 
     def __post_init__(self) -> None:

@@ -40,12 +40,14 @@ class Stream:
     Attributes:
         source_ns: when it was published, by its publisher's clock. received_s: when it came, by the core's clock.
         digest: of its content; an equal one is a repetition. finite: it has no NaN and no infinity.
+        unreadable: why it cannot be used at all, such as a picture of another size; empty: it can.
     """
 
     source_ns: int
     received_s: float
     digest: bytes
     finite: bool = True
+    unreadable: str = ""
 
 
 @dataclass(frozen=True)

@@ -68,6 +68,10 @@ def _check_rates(robot: RobotDescription) -> None:
         raise UserError(
             f"command_hz={robot.command_hz:g} must be a multiple of control_hz={robot.control_hz:g}, such as {near:g}."
         )
+    for key in ("silence_s", "open_loop_s"):
+        if not 1 <= getattr(robot, key) * robot.control_hz * (1 + 1e-9) < math.inf:
+            step_s = 1 / robot.control_hz
+            raise UserError(f"{key}={getattr(robot, key):g} must last a control step, {step_s:g} s, at least.")
 
 
 def _check_rate(value: float, where: str) -> None:

@@ -167,6 +167,13 @@ class RobotDescription:
         tracking_error: largest distance [A] between commanded and measured motion; `inf` for none.
         jump: [A] largest difference between a chunk's first action and the last command, in the policy's units.
         use_sim_time: time comes from /clock.
+        clocks_agree: stamps are of the bridge's clock: one machine, or machines that NTP or PTP synchronises. Then what
+            is late by its own stamps is stale. Else each publisher's clock is estimated, see `StreamGate`.
+        silence_s: what is planned is dropped when the policy has not answered for so long.
+        probe: each measured entry is moved a little and back before the robot moves for the first time, to compare
+            units, signs and order.
+        open_loop_s: no action is executed later than this after its observation; where the robot holds during each
+            inference, after the answer.
     """
 
     name: str
@@ -183,6 +190,10 @@ class RobotDescription:
     tracking_error: tuple[float, ...]
     jump: tuple[float, ...] | None
     use_sim_time: bool = False
+    clocks_agree: bool = True
+    silence_s: float = 1.0
+    probe: bool = True
+    open_loop_s: float = 1.0
 
     @property
     def body(self) -> Body:

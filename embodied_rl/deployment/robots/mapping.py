@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.execution.tick import Stream
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader
-from embodied_rl.deployment.robots.pictures import Picture, read_picture
+from embodied_rl.deployment.robots.pictures import Picture, check_picture, read_picture
 
 LARGEST_STATE = float(np.finfo(np.float32).max)
 _STAMPS = ("header", "stamp")
@@ -76,6 +76,20 @@ class ObservationMapping:
             )
             for camera in self._robot.cameras
         }
+
+    def explain_unreadable(self, topic: str, message: Any, others: Mapping[str, Any]) -> str:
+        """Return why a new message of a camera is no picture of it; empty if it is one, or of another kind.
+
+        Args:
+            topic: its short name. message: as it was decoded. others: the newest messages, of which CameraInfo counts.
+        """
+        for camera in self._robot.cameras:
+            if camera.topic == topic:
+                try:
+                    check_picture(message, camera, others.get(camera.info) if camera.info else None)
+                except UnusableMessageError as error:
+                    return str(error)
+        return ""
 
     def _find(self, messages: Mapping[str, Any], topic: str) -> Any:
         found = messages.get(topic)

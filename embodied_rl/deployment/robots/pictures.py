@@ -29,40 +29,54 @@ def read_picture(message: Any, camera: CameraEntry, info: Any = None) -> Picture
     Raises:
         UnusableMessageError: an encoding that is not read, bytes that do not fit, or another size than expected.
     """
-    image = _decode(message, camera.name) if hasattr(message, "format") else _unpack(message, camera.name)
-    width, height = image.size
-    if info is not None and (height, width) != (info.height, info.width):
-        raise UnusableMessageError(
-            f"camera {camera.name}: its picture has {width}×{height} pixels, and its CameraInfo says "
-            f"{info.width}×{info.height}: they belong to different cameras or settings."
-        )
-    return np.array(_resize(image, camera))
+    image = _decode(message, camera.name)[0] if hasattr(message, "format") else _unpack(message, camera.name)
+    return np.array(_resize(image, camera, _choose_box(image.size, camera, info)))
 
 
-def _unpack(message: Any, name: str) -> Image.Image:
+def check_picture(message: Any, camera: CameraEntry, info: Any = None) -> None:
+    """Check what `read_picture` would refuse, without converting the pixels; a JPEG is decoded as a small draft.
+
+    Raises:
+        UnusableMessageError: as `read_picture`.
+    """
+    if hasattr(message, "format"):
+        size = _decode(message, camera.name, draft=True)[1]
+    else:
+        _check_pixels(message, camera.name)
+        size = message.width, message.height
+    _choose_box(size, camera, info)
+
+
+def _check_pixels(message: Any, name: str) -> tuple[str, int]:
+    """Return pillow's layout of an Image, and the bytes of a pixel."""
     known = ENCODINGS.get(message.encoding)
     if known is None:
         raise UnusableMessageError(
             f"camera {name}: encoding {message.encoding[:40]!r} is not read: let the driver send "
             f"{', '.join(ENCODINGS)}."
         )
-    layout, channels = known
     height, width, step = message.height, message.width, message.step
-    if not (height and width) or step < width * channels or len(message.data) != height * step:
+    if not (height and width) or step < width * known[1] or len(message.data) != height * step:
         raise UnusableMessageError(
             f"camera {name}: {len(message.data)} bytes in rows of {step} are no picture of {width}×{height} pixels in "
             f"{message.encoding}."
         )
     if max(height, width) > LARGEST_SIDE:
         raise _refuse_size(name, width, height)
+    return known
+
+
+def _unpack(message: Any, name: str) -> Image.Image:
+    layout, _ = _check_pixels(message, name)
     mode = "L" if layout == "L" else "RGB"
     data = np.ascontiguousarray(message.data, np.uint8)
     # Not `frombuffer`, which takes RGBX as it is: four channels and the message's own memory.
-    image = Image.frombytes(mode, (width, height), data.data, "raw", layout, step)
+    image = Image.frombytes(mode, (message.width, message.height), data.data, "raw", layout, message.step)
     return image if mode == "RGB" else image.convert("RGB")
 
 
-def _decode(message: Any, name: str) -> Image.Image:
+def _decode(message: Any, name: str, *, draft: bool = False) -> tuple[Image.Image, tuple[int, int]]:
+    """Return the picture of a CompressedImage and its width and height; a draft of a JPEG is smaller than that."""
     words = message.format.lower().replace(";", " ").split()
     known = [FORMATS[word] for word in words if word in FORMATS]
     if not known or any("depth" in word for word in words):
@@ -71,35 +85,51 @@ def _decode(message: Any, name: str) -> Image.Image:
         )
     try:
         image = Image.open(io.BytesIO(np.asarray(message.data, np.uint8).tobytes()), formats=known[:1])
-        if max(image.size) <= LARGEST_SIDE:
-            return image.convert("RGB")
+        size = image.size
+        if draft and max(size) <= LARGEST_SIDE:
+            image.draft("L", (1, 1))
+            image.load()
+        if max(size) <= LARGEST_SIDE:
+            return image if draft else image.convert("RGB"), size
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise UnusableMessageError(f"camera {name}: its bytes are no {known[0]}: {error}") from None
-    raise _refuse_size(name, *image.size)
+    raise _refuse_size(name, *size)
 
 
 def _refuse_size(name: str, width: int, height: int) -> UnusableMessageError:
     return UnusableMessageError(f"camera {name}: {width}×{height} pixels are too many to decode.")
 
 
-def _resize(image: Image.Image, camera: CameraEntry) -> Image.Image:
-    width, height = image.size
+def _choose_box(size: tuple[int, int], camera: CameraEntry, info: Any) -> tuple[float, float, float, float]:
+    """Return left, top, right and bottom of what the policy sees of a picture of this width and height."""
+    width, height = size
+    if info is not None and (height, width) != (info.height, info.width):
+        raise UnusableMessageError(
+            f"camera {camera.name}: its picture has {width}×{height} pixels, and its CameraInfo says "
+            f"{info.width}×{info.height}: they belong to different cameras or settings."
+        )
+    box = (0.0, 0.0, float(width), float(height))
     if (height, width) == (camera.height, camera.width):
-        return image
+        return box
     problem = (
         f"camera {camera.name}: its picture has {width}×{height} pixels, and cameras.{camera.name} says "
         f"{camera.width}×{camera.height}"
     )
     if camera.resize == "none":
         raise UnusableMessageError(f"{problem}: set the camera's size, or say how to resize, such as resize: area.")
-    box = (0.0, 0.0, float(width), float(height))
     if width * camera.height != height * camera.width:
         if camera.fit == "same":
             raise UnusableMessageError(f"{problem}, of other proportions: say fit: crop or stretch, as in the data.")
         if camera.fit == "crop":
-            box = _crop(width, height, camera.width / camera.height)
+            return _crop(width, height, camera.width / camera.height)
+    return box
+
+
+def _resize(image: Image.Image, camera: CameraEntry, box: tuple[float, float, float, float]) -> Image.Image:
+    if (image.height, image.width) == (camera.height, camera.width):
+        return image
     if camera.resize == "nearest":
-        return _pick_pixels(image.crop(box), camera)
+        return _pick_pixels(image.crop(box), camera)  # type: ignore[arg-type]
     return image.resize((camera.width, camera.height), _RESAMPLING[camera.resize], box=box)
 
 

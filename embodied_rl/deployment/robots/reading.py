@@ -111,6 +111,10 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
         tracking_error=tuple(_read_tracking_error(name, each) for name, each in keys.actions.items()),
         jump=None if all(map(math.isinf, jumps)) else jumps,
         use_sim_time=keys.use_sim_time,
+        clocks_agree=keys.clocks_agree,
+        silence_s=keys.silence_s,
+        probe=keys.probe,
+        open_loop_s=keys.open_loop_s,
     )
 
 

@@ -102,3 +102,7 @@ class RobotKeys:
     cameras: dict[str, CameraKeys] = field(default_factory=dict[str, CameraKeys])
     operator: OperatorTopics = field(default_factory=OperatorTopics)
     use_sim_time: bool = False
+    clocks_agree: bool = True
+    silence_s: float = 1.0
+    probe: bool = True
+    open_loop_s: float = 1.0

@@ -72,6 +72,24 @@ def test_a_sound_robot_and_policy_run() -> None:
     assert len(bench.commands) > 20
 
 
+def test_a_robot_that_is_measured_with_another_sign_is_deactivated_by_the_probe() -> None:
+    bench = RealTimeBench(StillPolicy(), description=replace(ROBOT, probe=True))
+    bench.prepare()
+    bench.run(6.0)
+    assert bench.bridge.describe()["mode"] == "run", "as the file says"
+    y = ROBOT.state[1]
+    turned = (ROBOT.state[0], replace(y, terms=(replace(y.terms[0], scale=-1.0),)), *ROBOT.state[2:])
+    bench = RealTimeBench(StillPolicy(), description=replace(ROBOT, probe=True, state=turned))
+    bench.prepare()
+    begun = bench.robot.robot.read().tool[0]
+    bench.run(6.0)
+    assert bench.bridge.describe()["state"] == "inactive" and "move_y was commanded to move by" in bench.why
+    assert np.abs(bench.robot.robot.read().tool[0] - begun).max() < 0.015
+    count = len(bench.commands)
+    bench.run(0.5)
+    assert len(bench.commands) == count
+
+
 @pytest.mark.parametrize(
     ("description", "said"),
     [

@@ -81,7 +81,7 @@ class ArmBench:
 
 @pytest.fixture
 def arm(tmp_path: Path) -> ArmBench:
-    return start_arm(change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop"}))
+    return start_arm(change_robot(tmp_path, "ur5e", probe=False, cameras=None, operator={"estop": "/estop"}))
 
 
 def start_arm(robot: RobotDescription) -> ArmBench:
@@ -110,7 +110,7 @@ def test_commands_end_with_the_driver_and_begin_where_the_arm_is_then(arm: ArmBe
 
 def test_what_nothing_measures_begins_at_its_last_command(tmp_path: Path) -> None:
     changes = {"actions__wrist_3__measured": "", "actions__wrist_3__tracking_error": None}
-    arm = start_arm(change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop"}, **changes))
+    arm = start_arm(change_robot(tmp_path, "ur5e", probe=False, cameras=None, operator={"estop": "/estop"}, **changes))
     arm.talks = False
     arm.run(2.0)
     arm.commands.clear()

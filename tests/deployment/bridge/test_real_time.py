@@ -199,6 +199,41 @@ def test_a_state_that_stays_the_same_stops_a_robot_that_is_commanded_speeds(benc
     assert_ramped(bench)
 
 
+@pytest.mark.parametrize("changes", [{"encoding": "yuv422"}, {"height": 32}], ids=["encoding", "size"])
+def test_a_picture_that_cannot_be_read_stops_the_robot_in_the_next_tick(
+    bench: RealTimeBench, changes: dict[str, Any]
+) -> None:
+    send, broken = bench.robot.topics.send_pictures, []
+    sound = bench.bridge.inbox.newest["front"].message
+
+    def spoil(pictures: Any) -> None:
+        if broken:
+            return
+        broken.append(len(bench.commands))
+        stamp, data = bench.bridge.inbox.newest["tool"].message.header, sound.data[: changes.get("height", 64) * 192]
+        message = replace(sound, header=stamp, data=data, **changes)
+        bench.node.create_publisher("/camera/front/image_raw", sound.__msgtype__, "sensor_data").publish(message)
+
+    bench.robot.topics.send_pictures = spoil  # type: ignore[method-assign]
+    bench.run(0.2)
+    slower = [each[1] < 0.05 - 1e-6 for each in bench.commands[broken[0] :]]
+    assert slower.index(True) <= 2 and is_still(bench) and "camera front" in bench.why
+    bench.robot.topics.send_pictures = send  # type: ignore[method-assign]
+    bench.run(1.5)
+    np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
+
+
+def test_pictures_that_are_late_by_their_own_stamps_stay_stale_where_clocks_agree() -> None:
+    bench = RealTimeBench(MovingPolicy(), description=replace(ROBOT, use_sim_time=False))
+    bench.prepare()
+    bench.robot.set_faults(FaultsNode(cameras="delayed", delay=1.0))
+    bench.run(0.5)
+    count = len(bench.commands)
+    bench.run(2.5)
+    assert not np.array(bench.commands[count:])[:, :3].any()
+    assert "its stamp is 1." in bench.why
+
+
 def test_in_a_dry_run_the_robot_need_not_follow() -> None:
     bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
     bench.prepare()

@@ -218,3 +218,11 @@ def test_measured_entries_are_used_when_all_that_measures_was_accepted() -> None
     assert gate.explain(1.5, measuring=False).startswith("front: no message for")
     with pytest.raises(UserError, match=r"wrist is no stream of this robot\. Its streams are joints, tool, front"):
         send_both(gate, ("wrist",), 1.3)
+
+
+def test_an_unreadable_message_is_stale_at_once_and_a_readable_one_ends_that() -> None:
+    gate = StreamGate(StreamRule("front", AGE), None, SETTLE)
+    assert gate.take(Stream(1, 10.0, b"a"), 10.0) and gate.explain(10.0) == ""
+    assert gate.take(Stream(2, 10.01, b"b", unreadable="another size"), 10.01) is False
+    assert gate.explain(10.01) == "front: another size" and gate.counts["unreadable"] == 1
+    assert gate.take(Stream(3, 10.02, b"c"), 10.02) and gate.explain(10.02) == ""

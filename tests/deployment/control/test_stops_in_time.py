@@ -4,6 +4,8 @@ The core is the real one, with the settings of the robot's file; robot, topics a
 clock of the test.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -14,9 +16,10 @@ from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.messages import Chunk
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, Stream
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Stream
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.interfaces.errors import UserError
 
 ROBOT = load_robot("tabletop")
 SETTINGS = make_core_settings(
@@ -40,19 +43,20 @@ LIMITS = {
     "late camera": AGES["front"] + PICTURE_S,
     "silent camera": AGES["front"] + PICTURE_S,
 }
+LIMITS["dead server"] = ROBOT.open_loop_s + 1 / ROBOT.control_hz
 """Fault → seconds after which the robot's file wants it noticed; a distance at the slowest speed."""
 
 
 class FaultyRobot:
     """The tool, its topics, a policy that goes straight on, and the core; ten milliseconds a tick."""
 
-    def __init__(self, seed: int) -> None:
-        self.rng = np.random.default_rng(seed)
+    def __init__(self, seed: int, units: np.ndarray | None = None) -> None:
+        self.rng, self.units = np.random.default_rng(seed), np.eye(3) if units is None else units
         self.now, self.fault, self.since = 100.0, "", np.inf
         self.core = DeploymentCore(lambda: self.now, self.read_source)
         high = np.array([0.03, 0.03, 0.03, 1.0], np.float32)
-        policy = Settings(HORIZON, -high, high, "naive", 5, 1, ROBOT.control_hz)
-        self.core.configure(SETTINGS, policy)
+        policy = Settings(HORIZON, -high, high, "naive", 5, 1, ROBOT.control_hz, open_loop=12)
+        self.core.configure(replace(SETTINGS, probe=units is not None), policy)
         self.place = self.aim = self.rng.uniform(LOW + 0.05, HIGH - 0.05)
         self.speed, self.command, self.outside = np.zeros(3), np.zeros(4), 0.0
         self.streams: dict[str, Stream] = {}
@@ -77,7 +81,7 @@ class FaultyRobot:
         place = self.place
         if "frozen state" in self.fault:
             place = self.frozen + (self.rng.normal(0, 1e-4, 3) if "noisy" in self.fault else 0.0)
-        return np.array([*place, np.nan])
+        return np.array([*self.units @ place, np.nan])
 
     def observe(self) -> None:
         measured, stamp = self.measured, self.read_source()
@@ -104,7 +108,7 @@ class FaultyRobot:
             actions = np.tile(np.array([*self.speed / ROBOT.control_hz, 1.0], np.float32), (HORIZON, 1))
             self.core.receive(Chunk(request.sequence, request.epoch, request.step, actions))
         made = self.core.tick()
-        self.command = self.command if made.command is None else made.command
+        self.command = np.zeros(4) if made.command is None else made.command
 
     def spoil(self, fault: str) -> None:
         self.fault, self.since, self.frozen = fault, self.now, self.place
@@ -129,7 +133,6 @@ def drive(seed: int) -> FaultyRobot:
     robot.turn()
     for _ in range(20):
         robot.tick()
-    print(f"before: {1e3 * robot.outside:.1f} mm")
     return robot
 
 
@@ -140,6 +143,27 @@ def test_a_random_fault_stops_the_robot_in_time_and_in_its_box(seed: int) -> Non
     robot.spoil(fault)
     longest = LIMITS[fault] + RAMP_S + MARGIN_S
     stopped = robot.measure_stop(longest + 1.0)
-    print(f"{fault}: {stopped:.3f} s of {LIMITS[fault] + RAMP_S:.3f} s, {1e3 * robot.outside:.1f} mm outside")
+    print(f"{fault}: {stopped:.3f} s of {LIMITS[fault] + RAMP_S:.3f} s, {1e3 * robot.outside:.1f} mm outside the box")
     assert stopped <= longest
     assert robot.outside <= STOPPING_M
+
+
+SWAPPED = np.eye(3)[[1, 0, 2]]
+UNITS = [np.diag(each) for each in np.where(np.eye(3), [[1e3], [57.3], [-1.0]], 1.0)] + [SWAPPED, 1e-3 * np.eye(3)]
+"""From the true to the measured place: one axis in mm, one in degrees, one reversed, two exchanged, all in km."""
+
+
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("units", UNITS, ids=["millimetres", "degrees", "sign", "order", "kilometres"])
+def test_a_robot_of_other_units_is_refused_before_its_policy_moves_it(units: np.ndarray, seed: int) -> None:
+    try:
+        robot = FaultyRobot(seed, units)
+    except UserError as error:
+        assert "outside" in str(error)
+        return
+    begun, farthest = robot.place, 0.0
+    for _ in range(800):
+        robot.tick()
+        farthest = max(farthest, float(np.abs(robot.place - begun).max()))
+    print(f"{1e3 * farthest:.1f} mm, {1e3 * robot.outside:.1f} mm outside the box")
+    assert robot.core.state == State.INACTIVE and farthest <= STOPPING_M and robot.outside <= STOPPING_M

@@ -9,7 +9,7 @@ from PIL import Image
 
 from embodied_rl.deployment.robots.description import CameraEntry
 from embodied_rl.deployment.robots.fields import UnusableMessageError
-from embodied_rl.deployment.robots.pictures import LARGEST_SIDE, read_picture
+from embodied_rl.deployment.robots.pictures import LARGEST_SIDE, check_picture, read_picture
 from embodied_rl.deployment.transport.messages import Messages
 
 MESSAGES = Messages()
@@ -130,3 +130,32 @@ def test_a_camera_info_of_another_size_is_refused() -> None:
     with pytest.raises(UnusableMessageError, match="8×6 pixels, and its CameraInfo says 640×480"):
         read_picture(make_image(RGB, "rgb8"), EXACT, info)
     read_picture(make_image(RGB, "rgb8"), EXACT, MESSAGES.make("sensor_msgs/msg/CameraInfo", height=6, width=8))
+
+
+BROKEN = compress(RGB, "jpeg")
+BROKEN.data = BROKEN.data[: len(BROKEN.data) // 2]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        make_image(RGB, "rgb8"),
+        make_image(RGB, "yuv422"),
+        make_image(RGB[:4], "rgb8"),
+        make_image(RGB, "rgb8", height=7),
+        compress(RGB, "png"),
+        compress(RGB[:4], "png"),
+        compress(RGB, "png", "32FC1; compressedDepth png"),
+        compress(RGB, "jpeg"),
+        BROKEN,
+    ],
+    ids=["sound", "encoding", "size", "length", "png", "png size", "depth", "jpeg", "half a jpeg"],
+)
+def test_the_quick_check_refuses_what_reading_refuses(message: Any) -> None:
+    said = []
+    for look in (read_picture, check_picture):
+        try:
+            look(message, EXACT)
+        except UnusableMessageError as error:
+            said.append(str(error))
+    assert len(said) in (0, 2) and len(set(said)) <= 1

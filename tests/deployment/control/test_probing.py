@@ -1,0 +1,134 @@
+"""The comparison of small motions at the first activation: what it refuses, by which entry, and how little it moves."""
+
+import math
+
+import numpy as np
+import pytest
+
+from embodied_rl.deployment.control.probing import DISTANCE
+from embodied_rl.deployment.execution.tick import Mode, State
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Source
+from tests.support.control_loop import ARM, TOOL, ControlLoop
+
+LAG_S = 0.08
+
+
+class MeasuredLoop(ControlLoop):
+    """A robot that lags behind its command, and whose driver measures it otherwise than its file says.
+
+    Attributes:
+        matrix: [A, A], from the true place to the measured one.
+    """
+
+    def __init__(self, limits, matrix, place: tuple[float, ...], **changes) -> None:
+        self.matrix = np.asarray(matrix, np.float64)
+        super().__init__(limits, place=place, probe=True, **changes)
+        self.aim = self.place.copy()
+
+    @property
+    def measured(self) -> np.ndarray:
+        return np.where(self.settings.measured, self.matrix @ self.place, np.nan)
+
+    def _move(self) -> None:
+        command = self.last.command
+        if command is None:
+            return
+        position = np.array([entry.kind == "position" for entry in self.settings.limits.entries])
+        before = self.place
+        self.aim = np.where(position, command, self.aim + command * self.settings.period_s)
+        self.place = before + (self.aim - before) * self.settings.period_s / LAG_S
+
+
+def run(loop: MeasuredLoop, seconds: float = 8.0) -> str:
+    """Ask for the policy, let time pass; return why the robot holds, empty while it runs."""
+    loop.ask(Mode.RUN)
+    loop.pass_s(seconds)
+    return loop.core.status().why
+
+
+def arm(matrix, place=(0.6, -0.4)) -> MeasuredLoop:
+    return MeasuredLoop(ARM, matrix, place, tracking_error=(0.3, 0.3))
+
+
+def tool(matrix, place=(0.5, -0.4, 0.0)) -> MeasuredLoop:
+    return MeasuredLoop(TOOL, matrix, place, tracking_error=(0.2, 0.2, math.inf))
+
+
+@pytest.mark.parametrize("loop", [arm(np.eye(2)), tool(np.eye(3))], ids=["positions", "speeds"])
+def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(loop: MeasuredLoop) -> None:
+    count = 2 if len(loop.place) == 2 else 3
+    begun = loop.place.copy()
+    loop.answer = lambda request: None
+    assert run(loop) == "" and loop.core.state == State.ACTIVE
+    moved = [each for each in loop.ticks if each.source == Source.REPLAY]
+    assert len(moved) == pytest.approx(2 * 2 * 0.75 * 50, abs=8), "two measured entries, each there and back"
+    np.testing.assert_allclose(loop.place, begun, atol=2e-3)
+    loop.core.deactivate()
+    loop.pass_s(0.1)
+    loop.core.activate(loop.measured)
+    loop.answer = lambda request: loop.make_chunk(request, 0.01)
+    loop.start()
+    assert loop.last.source == Source.POLICY and len(loop.last.command) == count, "it has passed"
+
+
+@pytest.mark.parametrize(
+    ("matrix", "place"),
+    [
+        (np.diag([math.pi / 180] * 2), (0.6, -0.4)),
+        (np.diag([-1.0, 1.0]), (0.6, -0.4)),
+        (np.diag([1.0, -1.0]), (0.0, 0.0)),
+        (np.array([[0.0, 1.0], [1.0, 0.0]]), (0.6, -0.4)),
+        (np.array([[0.0, 1.0], [1.0, 0.0]]), (0.2, 0.2)),
+        (np.diag([180 / math.pi] * 2), (0.01, 0.02)),
+        (np.diag([1.0, 0.0]), (0.6, 0.0)),
+    ],
+    ids=["degrees", "sign", "sign at 0", "order", "order at equal places", "radians", "dead encoder"],
+)
+def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: tuple[float, float]) -> None:
+    loop = arm(matrix, place)
+    why = run(loop)
+    assert loop.core.state == State.INACTIVE and loop.core.mode == Mode.HOLD
+    assert why.split()[0] in ("shoulder", "elbow") and "measured to move by" in why
+    assert not [each for each in loop.ticks if each.source == Source.POLICY]
+    with pytest.raises(UserError, match="measured to move by"):
+        loop.core.activate(loop.measured)
+
+
+@pytest.mark.parametrize(
+    ("matrix", "name"),
+    [
+        (np.diag([1e3, 1.0, 1.0]), "x"),
+        (np.diag([1.0, 1e-3, 1.0]), "y"),
+        (np.diag([-1.0, 1.0, 1.0]), "x"),
+        (np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), "x"),
+    ],
+    ids=["millimetres", "kilometres", "sign", "order"],
+)
+def test_a_tool_that_is_measured_in_other_units_moves_by_the_probing_distance_alone(matrix, name: str) -> None:
+    loop = tool(matrix, (0.0, 0.0, 0.0))
+    farthest = 0.0
+    loop.ask(Mode.RUN)
+    for _ in range(400):
+        loop.tick()
+        farthest = max(farthest, float(np.abs(loop.place[:2]).max()))
+    assert loop.core.state == State.INACTIVE and loop.core.status().why.startswith(name)
+    assert farthest <= 1.01 * DISTANCE * 0.2
+
+
+def test_a_tool_that_is_measured_outside_its_box_is_not_activated() -> None:
+    with pytest.raises(UserError, match="x is measured outside its box"):
+        tool(np.diag([1e3, 1.0, 1.0]))
+
+
+def test_a_probe_that_is_interrupted_begins_again() -> None:
+    loop = arm(np.eye(2))
+    loop.ask(Mode.RUN)
+    loop.pass_s(0.8)
+    assert loop.last.source == Source.REPLAY
+    loop.held = False
+    loop.pass_s(1.0)
+    assert loop.core.mode == Mode.HOLD
+    loop.held = True
+    loop.ask(None)
+    assert run(loop) == "" and loop.core.state == State.ACTIVE and loop.last.source == Source.POLICY
