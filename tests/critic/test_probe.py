@@ -38,7 +38,10 @@ def answer_all(asked: dict[str, Any]) -> httpx2.Response:
     return httpx2.Response(200, json=complete(asked))
 
 
-def probe(answer: Answer = answer_all, models: Any = ("judge",), limits: ProbeLimits = QUICK, **config: Any):
+def probe(
+    answer: Answer = answer_all, models: Any = ("judge",), limits: ProbeLimits = QUICK,
+    found: dict[str, str] | None = None, **config: Any,
+) -> tuple[list[str], dict[str, str]]:  # fmt: skip
     """Settings and findings of a server that is a function."""
 
     def serve(sent: httpx2.Request) -> httpx2.Response:
@@ -48,7 +51,7 @@ def probe(answer: Answer = answer_all, models: Any = ("judge",), limits: ProbeLi
             return httpx2.Response(200, json={"data": [{"id": name} for name in models]})
         return answer(json.loads(sent.content))
 
-    found: dict[str, str] = {}
+    found = {} if found is None else found
     settings: dict[str, Any] = {"url": URL} | config
     options = VlmConfig(**settings)
     transport = httpx2.MockTransport(serve)
@@ -66,8 +69,23 @@ def test_what_a_good_server_can_do() -> None:
 
 
 def test_a_model_that_wants_to_say_something_else() -> None:
-    _, found = probe(lambda asked: httpx2.Response(200, json=complete(asked, mass=0.1)))
+    """No prompt is recommended that was called unusable."""
+    found: dict[str, str] = {}
+    unsure = lambda asked: httpx2.Response(200, json=complete(asked, mass=0.1))  # noqa: E731
+    with pytest.raises(UserError, match=r"reward\.prompt"):
+        probe(unsure, found=found)
     assert found["prompt progress_digit"].startswith("its answers have a probability of 0.10 together: below")
+    assert probe(unsure, least_mass=0.05)[0][3] == "reward.prompt=progress_digit"
+
+
+def test_another_prompt_is_recommended_where_the_given_one_is_not_usable() -> None:
+    def answer(asked: dict[str, Any]) -> httpx2.Response:
+        reads_text = "progress: " in json.dumps(asked["messages"])
+        return httpx2.Response(200, json=complete(asked, *(("progress: 40%",) if reads_text else ("7", 0.1))))
+
+    settings, found = probe(answer)
+    assert "not usable" in found["prompt progress_digit"] and "not usable" not in found["prompt progress_percent"]
+    assert settings[3] == found["asked with"] == "reward.prompt=progress_percent"
 
 
 def test_a_server_without_log_probabilities() -> None:

@@ -202,7 +202,7 @@ def test_the_guard_of_a_run_that_was_stopped_goes_on(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of its fading, to the bit."""
-    monkeypatch.setattr(guard, "diverges", lambda critic, true: True)
+    monkeypatch.setattr(guard, "find_hacking", lambda *figures: "a test")
     settings = (*SMALL, *TABLETOP, *ORACLE, "plan.ranks=1")
     straight = assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
     weights = [row["reward/weight"] for row in read_metrics(straight / "metrics.jsonl")]

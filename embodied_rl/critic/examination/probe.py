@@ -21,6 +21,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.prompts.prompt import list_prompts, load_prompt
+from embodied_rl.judge.scorers.http_json import shorten
 from embodied_rl.judge.scorers.remedies import explain_failure
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 
@@ -86,7 +87,8 @@ async def probe_server(
         pictures = _draw_pictures(spec)
         model = await _check(config, spec, watch, limits, tell)
         config = replace(config, model=config.model or model)
-        await _compare_prompts(config, spec, watch, limits, tell, pictures)
+        usable = await _compare_prompts(config, spec, watch, limits, tell, pictures)
+        config = replace(config, prompt=choose_prompt(config.prompt, usable))
         scorer = VlmScorer(config, spec, watch)
         await scorer.open()
         tell("asked with", f"reward.prompt={config.prompt}")
@@ -119,6 +121,21 @@ def choose_load(loads: Sequence[LoadResult]) -> LoadResult:
     return next(load for load in whole if load.rate * RISE >= best)
 
 
+def choose_prompt(prompt: str, usable: Sequence[str]) -> str:
+    """Return a prompt that is usable: the given one, or else another one with the same question.
+
+    Raises:
+        UserError: there is none.
+    """
+    if prompt in usable:
+        return prompt
+    kind = load_prompt(prompt).kind
+    others = [name for name in usable if load_prompt(name).kind == kind and not name.startswith("embedded")]
+    if not others:
+        raise UserError(f"reward.prompt={prompt} is not usable with this model, nor is another one for '{kind}'.")
+    return next((name for name in others if name.startswith("progress")), others[0])
+
+
 # -- what it can do ---------------------------------------------------------------------------------------------------
 
 
@@ -147,9 +164,9 @@ async def _check(config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: P
         raise ScorerError("timeout", f"no answer within {limits.timeout:g} s") from None
     except UserError:
         if (models := watch.models) and config.model in (None, *models):
-            tell("models", ", ".join(models))
+            tell("models", shorten(", ".join(models).encode()))
         raise
-    tell("models", ", ".join(watch.models) or "not listed")
+    tell("models", shorten(", ".join(watch.models).encode()) or "not listed")
     tell("pictures", "accepted")
     tokens = watch.tokens
     told = "none: scores are read from text, which is coarser" if tokens is None else f"{len(tokens)} a token"
@@ -159,11 +176,13 @@ async def _check(config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: P
 
 async def _compare_prompts(
     config: VlmConfig, spec: SimulatorSpec, watch: Watch, limits: ProbeLimits, tell: Tell, pictures: "Iterator[Frame]"
-) -> None:
-    """Tell of each built-in prompt what the model makes of it."""
-    for name in list_prompts():
+) -> list[str]:
+    """Tell of each built-in prompt, and of the given one, what the model makes of it; return the usable ones."""
+    usable: list[str] = []
+    for name in dict.fromkeys((*list_prompts(), config.prompt)):
         views = (spec.cameras[0].name,) * load_prompt(name).views
-        own = replace(config, prompt=name, done_prompt=None, least_mass=0.0, views=views, reference=None)
+        own = replace(config, prompt=name, done_prompt=None, least_mass=0.0)
+        own = own if name == config.prompt else replace(own, views=views, reference=None)
         try:
             scorer = VlmScorer(own, spec, watch)
         except UserError as error:
@@ -171,21 +190,25 @@ async def _compare_prompts(
             continue
         await scorer.open()
         try:
-            found = _describe_prompt(name, await _ask(scorer, next(pictures), limits), watch)
+            score = await _ask(scorer, next(pictures), limits)
+            found, is_usable = _describe_prompt(name, score, watch, config.least_mass)
         except ScorerError as error:
-            found = f"not usable: {error}"
+            found, is_usable = f"not usable: {error}", False
+        usable += [name] if is_usable else []
         tell(f"prompt {name}", found)
+    return usable
 
 
-def _describe_prompt(name: str, score: Score, watch: Watch) -> str:
+def _describe_prompt(name: str, score: Score, watch: Watch, least_mass: float) -> tuple[str, bool]:
+    """Return what a model makes of a prompt, and whether it is usable."""
     labels, tokens = load_prompt(name).reading.labels, watch.tokens
     if labels and tokens is not None:
         mass = sum(math.exp(value) for token, value in tokens if token.strip().casefold() in labels)
-        weak = "" if mass >= VlmConfig.least_mass else f": below reward.least_mass={VlmConfig.least_mass}, not usable"
-        return f"its answers have a probability of {mass:.2f} together{weak}"
+        weak = "" if mass >= least_mass else f": below reward.least_mass={least_mass}, not usable"
+        return f"its answers have a probability of {mass:.2f} together{weak}", not weak
     if not score.valid:
-        return f"not usable: {score.reason}, {score.detail}"
-    return f"answered, {score.value:.2f}"
+        return f"not usable: {score.reason}, {score.detail}", False
+    return f"answered, {score.value:.2f}", True
 
 
 # -- how fast ---------------------------------------------------------------------------------------------------------

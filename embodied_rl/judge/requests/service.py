@@ -197,6 +197,7 @@ class ScoreService:
 
     def _send(self, questions: list[QueuedRequest]) -> None:
         self.spent += len(questions)
+        self.cost.begin(len(questions))
         self._breaker.begin()
         task = self._loop.create_task(self._ask(questions))
         self._tasks.add(task)

@@ -1,31 +1,36 @@
-"""The guard against a scorer that is fooled: its own opinion rises while the true success falls.
+"""The guard against reward hacking: the true success falls, and the scorer's opinion does not follow it.
 
-It compares two figures of each iteration, the mean of what the scorer said at the end of episodes and the share of true
-successes. In shaping, it then fades the scorer out. In mode `terminal` nothing else is there to learn from: it warns.
+It compares figures of the whole run: the mean of what the scorer said at the end of episodes, the share of true
+successes, and what scores lose under another task's words where that is probed. In shaping, it then fades the scorer
+out. In mode `terminal` nothing else is there to learn from: it warns.
 """
 
 import logging
 from collections.abc import Mapping
-from typing import TypeGuard
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from embodied_rl.config.schema import RewardNode
+from embodied_rl.judge.reward.probes import LEAST_GAP
 from embodied_rl.rollout.buffer import Rollout
 
 log = logging.getLogger(__name__)
 
 WINDOW = 6
-"""Iterations whose figures are compared: five changes."""
-LEAST_RISE, LEAST_FALL = 0.02, 0.05
-"""Changes along the fitted lines over the window that count."""
-CLEAR = 3.0
-"""A slope is so many of its standard errors away from 0: a few hundred episodes an iteration are noisy."""
+"""Iterations whose figures are averaged; the present ones are compared with those in which success was highest."""
+CLEAR = 5.0
+"""A fall counts from so many standard errors on: the highest of many windows is high by chance, too."""
+LEAST_FALL, RARE_FALL, LEAST_SHARE = 0.05, 0.01, 0.5
+"""A fall counts where it is so large; or, where success is rare, so large and so large a share of what there was."""
+LEAST_RISE, CLEAR_RISE = 0.02, 3.0
+"""A rise of the opinion counts where it is so large, and from so many standard errors on."""
+LARGE_FALL, FOLLOWS = 0.15, 0.1
+"""After so large a fall, an opinion that fell by less than this share of it does not follow it."""
 FADE = 5
 """Iterations in which the weight goes from 1 to 0."""
-_CRITIC, _TRUE = "reward/critic_return", "rollout/success"
+_FIGURES = ("reward/critic_return", "rollout/success", "reward/mismatch_gap")
 
 
 class Guard:
@@ -44,7 +49,8 @@ class Guard:
         self._fades, self._speaks = reward.mode != "terminal", speaks
         self.weight = self._applied = 1.0
         self._fired = False
-        self._seen = np.full((2, WINDOW), np.nan)
+        self._seen = np.zeros((len(_FIGURES), 0))
+        """Figures of all iterations so far, float64 [figures, iterations]; NaN where nothing was probed."""
 
     def fade(self, rollout: Rollout) -> None:
         """Scale the potentials of a rollout by the present weight.
@@ -63,32 +69,28 @@ class Guard:
     def note(self, figures: Mapping[str, float]) -> dict[str, float]:
         """Look at the figures of an iteration. Return its own: the weight in this iteration, and whether it has fired.
 
-        An iteration without one of the figures, because no episode ended, is left out.
+        An iteration without an opinion or success, because no episode ended, is left out.
         """
         if not self._active:
             return {}
-        told, pair = self.weight, (figures.get(_CRITIC), figures.get(_TRUE))
-        if _are_known(pair):
-            self._seen = np.column_stack([self._seen[:, 1:], pair])
+        told, row = self.weight, np.array([figures.get(name, np.nan) for name in _FIGURES])
+        if np.isfinite(row[:2]).all():
+            self._seen = np.column_stack([self._seen, row])
         if self._fired and self._fades:
             self.weight = max(0.0, round(self.weight - 1 / FADE, 6))
-        elif not self._fired and diverges(*self._seen):
-            self._fire()
+        elif not self._fired and (evidence := find_hacking(*self._seen)):
+            self._fire(evidence)
         return {"reward/weight": told, "reward/guard": float(self._fired)}
 
-    def _fire(self) -> None:
+    def _fire(self, evidence: str) -> None:
         self._fired = True
         if self._fades:
             self.weight = 1 - 1 / FADE
         if self._speaks:
-            log.warning("%s", self._explain())
+            log.warning("%s", self._explain(evidence))
 
-    def _explain(self) -> str:
-        (said, says), (was, now) = self._seen[:, [0, -1]]
-        what = (
-            f"The scorer is being fooled: over the last {WINDOW} iterations its own opinion of the episodes rose from "
-            f"{said:.2f} to {says:.2f}, while the true success fell from {was:.1%} to {now:.1%}."
-        )
+    def _explain(self, evidence: str) -> str:
+        what = f"The scorer is being fooled: {evidence}."
         if self._fades:
             return f"{what} Its weight goes to 0 within {FADE} iterations; reward.guard=false keeps it."
         return (
@@ -107,31 +109,62 @@ class Guard:
         """Restore a `state`; checkpoints of runs without a guard hold none."""
         if self._active and state:
             self.weight, self._applied, fired = state["scalars"].tolist()
-            self._fired, self._seen = bool(fired), state["seen"].numpy().copy()
+            seen = state["seen"].numpy()
+            self._seen = np.full((len(_FIGURES), seen.shape[1]), np.nan)
+            self._seen[: len(seen)] = seen
+            self._seen = self._seen[:, np.isfinite(seen[:2]).all(axis=0)]  # earlier versions filled up with NaN
+            self._fired = bool(fired)
 
 
-def diverges(critic: np.ndarray, true: np.ndarray) -> bool:
-    """Return whether the first clearly rises and the second clearly falls, along lines fitted by least squares.
+def find_hacking(opinion: np.ndarray, success: np.ndarray, gap: np.ndarray) -> str:
+    """Return why a scorer is being fooled, or an empty text.
 
     Args:
-        critic, true: float64 [WINDOW] each, of consecutive iterations; NaN where there is none yet.
+        opinion, success: float64 [n], of n iterations.
+        gap: float64 [n], what scores lose under another task's words; NaN where nothing was probed.
     """
-    if not (np.isfinite(critic).all() and np.isfinite(true).all()):
-        return False
-    (rise, rise_error), (fall, fall_error) = _fit_slope(critic), _fit_slope(true)
-    steps = len(critic) - 1
-    large = rise * steps >= LEAST_RISE and -fall * steps >= LEAST_FALL
-    return bool(large and rise >= CLEAR * rise_error and -fall >= CLEAR * fall_error)
+    if (best := _find_divergence(opinion, success)) is not None:
+        (said, says), (true, now) = (_average(each)[[best, -1]] for each in (opinion, success))
+        return (
+            f"since {len(success) - best - WINDOW} iterations ago the true success fell from {true:.1%} to {now:.1%}, "
+            f"while its own opinion of the episodes went from {said:.2f} to {says:.2f}"
+        )
+    probed = np.isfinite(gap)
+    opinion, success, gap = opinion[probed], success[probed], gap[probed]
+    if (best := _find_divergence(opinion, gap)) is None:
+        return ""
+    (lost, loses), (true, now) = (_average(each)[[best, -1]] for each in (gap, success))
+    if loses >= LEAST_GAP or now - true > CLEAR_RISE * _estimate_error(success, best):
+        return ""
+    return (
+        f"under the words of another task its scores lose {loses:.2f}, where they lost {lost:.2f}, while its own "
+        f"opinion of the episodes holds, and the true success does not rise ({true:.1%}, {now:.1%})"
+    )
 
 
-def _fit_slope(values: np.ndarray) -> tuple[float, float]:
-    """Return the slope of a line through values at 0, 1, 2, …, and its standard error."""
-    x = np.arange(len(values)) - (len(values) - 1) / 2
-    spread = float((x**2).sum())
-    slope = float((x * values).sum()) / spread
-    residual = values - values.mean() - slope * x
-    return slope, float(np.sqrt((residual**2).sum() / (len(values) - 2) / spread))
+def _find_divergence(opinion: np.ndarray, figure: np.ndarray) -> int | None:
+    """Return the window in which a figure was highest, if it clearly fell since, and the opinion did not follow."""
+    if len(figure) < 2 * WINDOW:
+        return None
+    level, said = _average(figure), _average(opinion)
+    best = int(np.argmax(level[:-WINDOW]))
+    fall, rise = level[best] - level[-1], said[-1] - said[best]
+    least = min(LEAST_FALL, max(RARE_FALL, LEAST_SHARE * level[best]))
+    if fall < max(least, CLEAR * _estimate_error(figure, best)):
+        return None
+    rose = rise >= max(LEAST_RISE, CLEAR_RISE * _estimate_error(opinion, best))
+    return best if rose or (fall >= LARGE_FALL and rise >= -FOLLOWS * fall) else None
 
 
-def _are_known(pair: tuple[float | None, float | None]) -> TypeGuard[tuple[float, float]]:
-    return None not in pair
+def _average(values: np.ndarray) -> np.ndarray:
+    """Return the means of all windows of values, float64 [n - WINDOW + 1]."""
+    return np.convolve(values, np.full(WINDOW, 1 / WINDOW), "valid")
+
+
+def _estimate_error(values: np.ndarray, window: int) -> float:
+    """Estimate the standard error of the difference of two windows, from how much consecutive values differ.
+
+    Both over the whole run and within a window: rare successes are noisy where they are, and silent elsewhere.
+    """
+    changes = np.diff(values) ** 2
+    return float(np.sqrt(max(changes.mean(), changes[window : window + WINDOW - 1].mean()) / WINDOW))

@@ -52,9 +52,15 @@ class CostMeter:
         self._prices, self._budget = prices, budget
         self.read = self.written = self.uncounted = 0
         self._dearest, self._reserved, self._silent = 0.0, 0.0, False
+        self._in_flight = 0
+
+    def begin(self, questions: int) -> None:
+        """Count questions that are sent, each of which `note` takes the answer to."""
+        self._in_flight += questions
 
     def note(self, score: Score) -> None:
         """Count the answer to a question. One that came too late is reserved for at the highest price so far."""
+        self._in_flight = max(0, self._in_flight - 1)
         if score.tokens is not None:
             self.read, self.written = self.read + score.tokens[0], self.written + score.tokens[1]
             self._dearest = max(self._dearest, self._prices.of(score.tokens) if self._prices else 0.0)
@@ -90,9 +96,10 @@ class CostMeter:
         return f"its budget of {self._budget:g} is spent but for less than a request costs (reward.budget_money)"
 
     def state(self) -> dict[str, float]:
-        """Return what `load` needs."""
-        names = ("read", "written", "uncounted", "_dearest", "_reserved", "_silent")
-        return {name.strip("_"): float(getattr(self, name)) for name in names}
+        """Return what `load` needs. What is in flight is reserved for: a resumed run never hears what it cost."""
+        names = ("read", "written", "uncounted", "_dearest", "_silent")
+        reserved = self._reserved + self._in_flight * self._dearest
+        return {name.strip("_"): float(getattr(self, name)) for name in names} | {"reserved": reserved}
 
     def load(self, state: Mapping[str, float]) -> None:
         """Restore a `state`."""

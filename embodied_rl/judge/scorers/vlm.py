@@ -99,7 +99,7 @@ class VlmScorer(Scorer):
         self._writers = make_writers(self._prompts, spec, encoder, config.views, config.reference, config.references)
         self._tells_probabilities = True
         self._listed, self._listing = False, asyncio.Lock()
-        self._signature: object = None
+        self._signature = ""
         """The name of the model in the first answer that had one."""
         self._warned = False
         main, asked = self._prompts[0], " and ".join(prompt.name for prompt in self._prompts)
@@ -158,7 +158,8 @@ class VlmScorer(Scorer):
         try:
             answers = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
         except ScorerError as error:
-            self._listed = isinstance(error, AnsweredError) and error.status != 404
+            if not isinstance(error, AnsweredError) or error.status == 404:
+                self._listed = False
             raise
         tokens = add_usage([each.tokens for each in answers])
         score, *beside = (replace(each, tokens=tokens) for each in answers)
@@ -203,11 +204,12 @@ class VlmScorer(Scorer):
 
     def _check_signature(self, name: object) -> Score | None:
         """Return an invalid score if an answer names another model than the first one did; servers may name none."""
-        if not isinstance(name, str) or name == (self._signature or name):
-            self._signature = self._signature or name
+        told = shorten(name.encode("utf-8", "replace")) if isinstance(name, str) else ""
+        self._signature = self._signature or told
+        if told in ("", self._signature):
             return None
         self._listed = False
-        what = f"the answer is from the model {shorten(name.encode('utf-8', 'replace'))}, not from {self._signature}"
+        what = f"the answer is from the model {told}, not from {self._signature}"
         if not self._warned:
             log.warning("reward.url=%s: %s. Such answers do not count.", self._config.url, what)
         self._warned = True

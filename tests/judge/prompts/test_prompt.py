@@ -11,6 +11,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import RANGES
 from embodied_rl.judge.prompts.prompt import FOLDER, list_prompts, load_prompt
 from embodied_rl.judge.prompts.prompt_parts import PromptPictures, PromptText
+from embodied_rl.serving.limits import RequestLimits
 
 SOUND = {"version": 2, "kind": "absolute", "user": [{"text": "{instruction}"}, "frame"], "labels": {"Yes": 1, "No": 0}}
 PAIR = {"kind": "pair", "frames": 2, "user": ["before", "frame"]}
@@ -37,6 +38,12 @@ def test_what_is_shipped_is_sound(name: str) -> None:
     low, high = RANGES[prompt.kind]
     assert all(low <= value <= high for value in [*prompt.reading.labels.values(), *prompt.reading.words.values()])
     assert 10 < len(list_prompts()[name]) < 160, "its first line says what it is"
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.yaml")))
+def test_a_server_of_ours_accepts_what_is_shipped(name: str) -> None:
+    prompt, limits = load_prompt(name), RequestLimits()
+    assert prompt.max_tokens <= limits.tokens and prompt.frames + ("first" in prompt.pictures) <= limits.pictures
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in FOLDER.glob("*.yaml")))

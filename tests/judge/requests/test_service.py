@@ -4,6 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -80,6 +81,8 @@ def test_equal_requests_are_asked_once_in_flight_and_later() -> None:
         assert len(scorer.calls) == 1
         ask(service, request(7, words="go right"))
         assert len(scorer.calls) == 2, "other words are another question"
+        ask(service, replace(request(7), first=request(8).first))
+        assert len(scorer.calls) == 3, "another first picture is another question"
 
 
 def test_a_scorer_that_says_so_is_asked_each_time() -> None:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from embodied_rl.config.schema import DistillNode, RewardNode
-from embodied_rl.judge.reward.guard import FADE, WINDOW, Guard, diverges
+from embodied_rl.judge.reward.guard import FADE, WINDOW, Guard, find_hacking
 from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
@@ -23,49 +23,102 @@ def watch(guard: Guard, critic: list[float], true: list[float]) -> list[dict[str
     return [guard.note({"reward/critic_return": said, "rollout/success": was}) for said, was in pairs]
 
 
-HACKED = [0.4 + 0.03 * i for i in range(14)], [0.6 - 0.02 * i for i in range(14)]
+LONG = 4 * WINDOW
+HACKED = [0.2 + 0.03 * i for i in range(LONG)], [0.6 - 0.02 * i for i in range(LONG)]
+FIRES = 2 * WINDOW
+"""From so many iterations on: the first windows are compared that do not overlap."""
 
 
 def test_a_scorer_that_is_fooled_fades_within_some_iterations_and_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Five falls in a row are enough, and no fewer; what was faded stays faded."""
+    """What was faded stays faded."""
     found = watch(Guard(NODE, speaks=True), *HACKED)
     fired = [figures["reward/guard"] for figures in found]
-    assert fired == [0.0] * (WINDOW - 1) + [1.0] * (14 - WINDOW + 1)
+    assert fired == [0.0] * (FIRES - 1) + [1.0] * (LONG - FIRES + 1)
     weights = [figures["reward/weight"] for figures in found]
-    assert weights == pytest.approx([1.0] * WINDOW + [0.8, 0.6, 0.4, 0.2] + [0.0] * (14 - WINDOW - FADE + 1))
+    assert weights == pytest.approx([1.0] * FIRES + [0.8, 0.6, 0.4, 0.2] + [0.0] * (LONG - FIRES - FADE + 1))
     assert caplog.text.count("is being fooled") == 1
-    assert "from 0.40 to 0.55" in caplog.text and "from 60.0% to 50.0%" in caplog.text
+    assert "from 0.28 to 0.4" in caplog.text and "from 55.0% to 43.0%" in caplog.text
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_an_honest_scorer_is_left_alone(seed: int) -> None:
-    """Success and opinion rise, stand still or fall together, with the noise of 200 episodes an iteration."""
+Course = tuple[np.ndarray, np.ndarray]
+STEPS = np.arange(200)
+
+
+def draw_noisy(random: np.random.Generator, opinion: np.ndarray, success: np.ndarray) -> Course:
+    """The figures of 300 episodes an iteration."""
+    return opinion + random.normal(0, 0.02, len(opinion)), random.binomial(300, success) / 300
+
+
+def find_first(opinion: np.ndarray, success: np.ndarray) -> int | None:
+    fired = [each["reward/guard"] for each in watch(Guard(NODE, speaks=False), [*opinion], [*success])]
+    return fired.index(1.0) if 1.0 in fired else None
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "success",
+    [np.linspace(0.4, 0.9, 200), np.full(200, 0.5), np.linspace(0.9, 0.4, 200), np.full(200, 0.01),
+     np.interp(STEPS, [0, 100, 200], [0.2, 0.8, 0.3])],
+    ids=["rises", "stays", "falls", "rare", "rises and falls"],
+)  # fmt: skip
+def test_an_honest_scorer_is_left_alone(success: np.ndarray, seed: int) -> None:
+    """Its opinion follows success, in full or by a third; or it rises while success stays rare."""
     random = np.random.default_rng(seed)
-    courses = (np.linspace(0.4, 0.9, 100), np.full(100, 0.5), np.linspace(0.9, 0.4, 100))
-    for course in courses:
-        true = random.binomial(200, course) / 200
-        critic = 0.8 * true + 0.1 + random.normal(0, 0.01, 100)
-        assert not any(figures["reward/guard"] for figures in watch(Guard(NODE, True), [*critic], [*true]))
+    for share in (0.8, 0.3):
+        _, true = draw_noisy(random, success, success)
+        assert find_first(share * true + 0.1 + random.normal(0, 0.01, 200), true) is None
+    if success.max() < 0.1:
+        assert find_first(*draw_noisy(random, np.linspace(0.2, 0.8, 200), success)) is None
 
 
-@pytest.mark.parametrize("critic, true", [(HACKED[0], [0.5] * 14), ([0.5] * 14, HACKED[1]), (HACKED[1], HACKED[0])])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("opinion", "success"),
+    [
+        (np.interp(STEPS, [40, 55], [0.4, 0.9]), np.interp(STEPS, [40, 55], [0.6, 0.2])),
+        (np.interp(STEPS, [20, 180], [0.4, 0.9]), np.interp(STEPS, [20, 180], [0.6, 0.2])),
+        (np.interp(STEPS, [0, 60], [0.4, 0.95]), np.interp(STEPS, [0, 60, 120], [0.3, 0.7, 0.2])),
+        (np.interp(STEPS, [40, 80], [0.3, 0.8]), np.interp(STEPS, [40, 80], [0.05, 0.003])),
+    ],
+    ids=["fast", "slow", "saturating", "rare"],
+)
+def test_a_fooled_scorer_is_found(opinion: np.ndarray, success: np.ndarray, seed: int) -> None:
+    assert find_first(*draw_noisy(np.random.default_rng(seed), opinion, success)) is not None
+
+
+FLAT = [0.5] * LONG
+
+
+@pytest.mark.parametrize("critic, true", [(HACKED[0], FLAT), (HACKED[1], HACKED[0]), (HACKED[1], HACKED[1])])
 def test_one_of_both_is_not_enough(critic: list[float], true: list[float]) -> None:
     assert not any(figures["reward/guard"] for figures in watch(Guard(NODE, True), critic, true))
 
 
-def test_a_fall_that_may_be_noise_is_not_enough() -> None:
-    """The fitted line falls by 8.6 points, and the points lie further from it."""
-    noisy = [0.6, 0.4] * (WINDOW // 2)
-    assert not diverges(np.array(HACKED[0][:WINDOW]), np.array(noisy))
-    assert diverges(np.array(HACKED[0][:WINDOW]), np.linspace(0.6, 0.514, WINDOW))
+def test_a_fall_or_a_rise_that_may_be_noise_is_not_enough() -> None:
+    """The means change by the same, and single iterations by far more; the fall is too small to count alone."""
+    opinion, success = np.linspace(0.4, 0.6, 2 * WINDOW), np.linspace(0.6, 0.45, 2 * WINDOW)
+    noise, gap = 0.1 * (-1.0) ** np.arange(2 * WINDOW), np.full(2 * WINDOW, np.nan)
+    assert find_hacking(opinion, success, gap)
+    assert not find_hacking(opinion, success + noise, gap)
+    assert not find_hacking(opinion + 2 * noise, success, gap)
+
+
+def test_scores_that_hold_under_any_words_are_evidence_where_success_is_never_seen() -> None:
+    rises, never, lost = np.linspace(0.4, 0.6, 2 * WINDOW), np.zeros(2 * WINDOW), np.linspace(0.8, 0.0, 2 * WINDOW)
+    assert "under the words of another task" in find_hacking(rises, never, lost)
+    assert not find_hacking(rises, never, lost + 0.2), "they still tell tasks apart"
+    assert not find_hacking(rises, rises, lost), "success rises with the opinion"
+    assert not find_hacking(rises[::-1], never, lost), "the opinion falls, too"
+    some = np.where(np.arange(2 * WINDOW) % 2 == 0, lost, np.nan)
+    assert not find_hacking(rises, never, some), "too few iterations were probed"
 
 
 @pytest.mark.parametrize("node", [replace(NODE, guard=False), replace(NODE, mode="audit"), RewardNode()])
 def test_it_rests_where_it_is_off_or_nothing_is_shaped(node: RewardNode) -> None:
     guard = Guard(node, speaks=True)
-    assert watch(guard, *HACKED) == [{}] * 14 and guard.state() == {} and guard.weight == 1.0
+    assert watch(guard, *HACKED) == [{}] * LONG and guard.state() == {} and guard.weight == 1.0
 
 
 def test_in_terminal_mode_it_warns_and_fades_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -88,13 +141,23 @@ def test_iterations_without_an_ended_episode_are_left_out() -> None:
     assert guard.weight == 0.0
 
 
-@pytest.mark.parametrize("halted", [3, WINDOW, WINDOW + 2])
+@pytest.mark.parametrize("halted", [0, 3, FIRES, FIRES + 2])
 def test_it_goes_on_after_a_resume(halted: int) -> None:
     straight = watch(Guard(NODE, speaks=False), *HACKED)
     first, second = Guard(NODE, speaks=False), Guard(NODE, speaks=False)
     found = watch(first, *(part[:halted] for part in HACKED))
     second.load(first.state())
     assert found + watch(second, *(part[halted:] for part in HACKED)) == straight
+
+
+def test_it_goes_on_from_a_checkpoint_of_six_iterations_filled_up_with_nan() -> None:
+    """As earlier versions wrote them, without probes."""
+    seen = torch.full((2, WINDOW), float("nan"), dtype=torch.float64)
+    seen[:, -2:] = torch.tensor([part[:2] for part in HACKED], dtype=torch.float64)
+    guard = Guard(NODE, speaks=False)
+    guard.load({"scalars": torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), "seen": seen})
+    found = watch(guard, *(part[2:] for part in HACKED))
+    assert found == watch(Guard(NODE, speaks=False), *HACKED)[2:]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 6])
@@ -139,7 +202,7 @@ def test_an_episode_that_begins_takes_back_nothing() -> None:
 
 def test_the_bonus_of_a_head_fades_as_well() -> None:
     guard = Guard(replace(NODE, mode="distill", distill=DistillNode(bonus=True)), speaks=False)
-    watch(guard, *(each[: WINDOW + 1] for each in HACKED))
+    watch(guard, *(each[: FIRES + 1] for each in HACKED))
     rollout = Rollout.allocate(ACTOR, 2, 1)
     rollout.bonus.fill_(0.5)
     guard.fade(rollout)

@@ -102,8 +102,8 @@ def test_what_is_not_valid_is_not_paid() -> None:
 
 def test_the_guard_fades_it() -> None:
     guard, rollout = Guard(NODE, speaks=False), make_rollout([0, 1])
-    for step in range(WINDOW + FADE):
-        guard.note({"reward/critic_return": 0.4 + 0.03 * step, "rollout/success": 0.6 - 0.02 * step})
+    for step in range(2 * WINDOW + FADE):
+        guard.note({"reward/critic_return": 0.3 + 0.03 * step, "rollout/success": 0.6 - 0.02 * step})
     assert guard.weight == 0
     paid(rollout, tell([0.1, 0.5], 0.9))
     guard.fade(rollout)

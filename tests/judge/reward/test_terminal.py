@@ -134,6 +134,18 @@ def test_several_judgements_in_a_row_count_across_rollouts(cut: int) -> None:
     assert found == [False] * 4 + [True, False]
 
 
+@pytest.mark.parametrize("cut", [2, 4])
+def test_judgements_of_two_episodes_are_not_in_a_row(cut: int) -> None:
+    """The first episode ends with one, in this rollout or in the last one; the second begins with one."""
+    mode, numbers, said = make_mode(done_in_a_row=2), [0, 1, 0, 1], [0.0, 1.0, 1.0, 0.0]
+    found: list[bool] = []
+    for first in range(0, 4, cut):
+        rollout = make_rollout(numbers[first : first + cut], cut=(1,) if first == 0 else ())
+        mode.settle(rollout, tell([NAN, *said[first : first + cut - 1]], said[first + cut - 1], final={1: said[1]}))
+        found += rollout.terminated[:, 0].tolist()
+    assert found == [False] * 4
+
+
 def test_what_was_not_asked_breaks_no_row_and_what_is_missing_does() -> None:
     def settle(asked: bool) -> Rollout:
         rollout, scores = make_rollout([0, 1, 2]), tell([0.0, 1.0, NAN], 1.0)

@@ -109,6 +109,24 @@ def test_a_resumed_run_goes_on_with_what_is_left() -> None:
     assert again.cause == meter.cause != "" and again.spent == meter.spent
 
 
+def test_what_is_in_flight_at_a_checkpoint_is_reserved_after_a_resume() -> None:
+    """Its answer may come, and be paid for, without the resumed run."""
+    gate = threading.Event()
+    gate.set()
+    scorer, again = Paid(gate=gate, cacheable=False), CostMeter(PRICES, 5.5)
+    with serving(scorer, prices=PRICES, money=5.5, in_flight=2) as service:
+        service.wait(service.submit([request(0)], [0]), 60)
+        gate.clear()
+        tickets = service.submit([request(each, decision=each) for each in (1, 2)], [0] * 2)
+        wait_for(lambda: len(scorer.calls) == 3)
+        again.load(service.cost.state())
+        gate.set()
+        service.wait(tickets, 60)
+        assert service.cost.spent == again.spent == pytest.approx(3.0)
+        again.load(service.cost.state())
+    assert again.spent == pytest.approx(3.0), "nothing is in flight any more"
+
+
 @pytest.mark.parametrize(
     "settings, says",
     [

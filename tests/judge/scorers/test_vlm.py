@@ -314,6 +314,22 @@ def test_answers_of_another_model_do_not_count_and_are_told_once(caplog: pytest.
     assert caplog.text.count("judge-1120") == 1
 
 
+@pytest.mark.parametrize("name", [None, 3, ""])
+def test_answers_without_a_name_count(name: object) -> None:
+    """Also before one that has a name."""
+    answers = iter([completion() | {"model": name}, completion(), completion() | {"model": name}])
+
+    async def run() -> list[Score]:
+        transport = httpx2.MockTransport(
+            lambda sent: httpx2.Response(200, json=MODELS if sent.method == "GET" else next(answers))
+        )
+        scorer = VlmScorer(VlmConfig(url=URL), SPEC, transport)
+        await scorer.open()
+        return [score for _ in range(3) for score in await scorer.score([request(1)])]
+
+    assert all(score.valid for score in asyncio.run(run()))
+
+
 def test_a_long_list_of_models_is_cut() -> None:
     listed = httpx2.Response(200, json={"data": [{"id": f"model-{number}" * 9} for number in range(1000)]})
     with pytest.raises(ScorerError) as raised:
