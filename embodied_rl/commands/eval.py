@@ -28,6 +28,7 @@ from embodied_rl.assembly.evaluated import (
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import trust
+from embodied_rl.config.checks import check_actor
 from embodied_rl.config.schema import EvalConfig, SimNode
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
@@ -158,6 +159,7 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
             unused=("resume", "out"),
             remedy="resume continues an evaluation exactly as it was begun. Evaluate anew, without resume.",
         )
+        check_actor(stored)
     check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
     change = trust.take_typed_change(stored.sim, config.sim, name_simulators(stored), file, home)
     return replace(stored, sim=change, resume=None), before

@@ -18,7 +18,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runs.untrusted_files import check_inside, shorten
+from embodied_rl.runs.untrusted_files import check_ends, check_inside, shorten
 
 FILE = "episodes.jsonl"
 
@@ -34,7 +34,7 @@ class ResultFile(Results):
         torn: whether the file ended in an incomplete line.
 
     Raises:
-        UserError: another process writes to the file, it is a link out of its folder, or a line is damaged or of
+        UserError: another process writes to the file, its folder holds a link out of it, or a line is damaged or of
             another evaluation.
         StorageError: the file cannot be written.
     """
@@ -42,7 +42,10 @@ class ResultFile(Results):
     def __init__(self, path: Path, episodes: Sequence[Episode]) -> None:
         super().__init__()
         self._path = path
-        check_inside(path.parent, path)  # in a folder that somebody sent, it could be a link to any file
+        folder = path.parent  # somebody may have sent it, and it is written to from now on
+        for entry in (*folder.glob("*"), *folder.glob("part_*/*")):
+            check_inside(folder, entry)
+        check_ends(path)
         with explain_errors(path, "out"):
             self._file = path.open("a+b")
         try:

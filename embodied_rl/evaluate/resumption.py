@@ -16,7 +16,7 @@ from embodied_rl.evaluate import kept
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_text
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
-from embodied_rl.runs.untrusted_files import read_json
+from embodied_rl.runs.untrusted_files import check_inside, read_json
 
 FILE = "evaluation.json"
 LAST = "report.html"
@@ -32,7 +32,10 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
     name = what + use + ("" if config.ablate == "none" else f"_without_{config.ablate}") + late
     if config.out is not None:
         return note_folder(make_folder(Path(config.out), "out"))
-    return make_evaluation_folder(Path("eval"), name) if folder is None else folder.new_evaluation(name)
+    if folder is None:
+        return make_evaluation_folder(Path("eval"), name)
+    check_inside(folder.path, folder.evaluations)
+    return folder.new_evaluation(name)
 
 
 def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:

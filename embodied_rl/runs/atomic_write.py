@@ -77,6 +77,7 @@ def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
     with explain_errors(path, key):
+        temporary.unlink(missing_ok=True)  # in a folder that somebody sent, it could be a link to any file
         try:
             yield temporary
             settle_file(temporary, path)
@@ -88,6 +89,7 @@ def set_usual_mode(file: Path) -> None:
     """Give a file the permissions of any new file in its folder, by the user's umask: safetensors writes for the owner
     alone."""
     probe = file.with_name(f"{TEMPORARY}mode-{file.name}-{os.getpid()}")
+    probe.unlink(missing_ok=True)
     try:
         probe.touch()
         file.chmod(stat.S_IMODE(probe.stat().st_mode))

@@ -23,7 +23,7 @@ from typing import IO
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runs.untrusted_files import check_inside
+from embodied_rl.runs.untrusted_files import check_ends, check_links
 
 FILE = "run.lock"
 """In a run's folder; empty while no process holds the lock."""
@@ -90,10 +90,11 @@ def hold_run(
     Raises:
         RunInUseError: another process holds the lock; the message names the process and what to do.
         StorageError: the folder cannot be written.
-        UserError: the lock is a link that leads out of the folder.
+        UserError: the folder holds a link that leads out of it, or the lock is a pipe.
     """
     path, own = folder / FILE, Holder.describe_this_process()
-    check_inside(folder, path)
+    check_links(folder)  # somebody may have sent the run, and it is written to from now on
+    check_ends(path)
     with explain_errors(path):
         file = path.open("a+", encoding="utf-8")
     try:

@@ -3,6 +3,7 @@ of servers that may repeat a secret."""
 
 import html
 import json
+import os
 import re
 import tokenize
 from base64 import b64encode
@@ -141,6 +142,18 @@ def check_name(name: str, where: object, error: type[UserError] = UserError) -> 
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or "\\" in name or ".." in parts or not name.isprintable():
         raise error(f"{where} names the file {name!r:.200}, which does not lie in its folder, and is not opened.")
+
+
+def check_links(folder: Path) -> None:
+    """Check that nothing in a folder is a link out of it, before a program writes there.
+
+    Raises:
+        UserError: see `check_inside`.
+    """
+    for place, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            if (path := Path(place, name)).is_symlink():
+                check_inside(folder, path)
 
 
 def check_inside(folder: Path, file: Path, error: type[UserError] = UserError) -> None:

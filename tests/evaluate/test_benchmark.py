@@ -39,7 +39,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch, spec: SimulatorSpec) -> list[SimNode]
         asked.append(node)
         return Kind(node, specs[node.name])
 
-    monkeypatch.setattr(benchmark, "check_settings", lambda *said: None)
+    monkeypatch.setattr(benchmark, "check_file", lambda *said, **keys: None)
     monkeypatch.setattr(benchmark, "SimulatorKind", SimpleNamespace(find=of))
     return asked
 

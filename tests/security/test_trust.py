@@ -320,6 +320,18 @@ def test_a_folder_of_an_evaluation(plant: Plant, listener: Listener, key: str, f
     check_refused(plant, listener, key, lambda: read_resumed(EvalConfig(resume=str(folder)), folder))
 
 
+@pytest.mark.parametrize(
+    "said", [{"policy": None}, {"policies": {"pick": "random"}}, {"policy": None, "policies": {"a": "random"}}]
+)
+def test_an_evaluation_that_nobody_runs(tmp_path: Path, said: dict[str, Any]) -> None:
+    folder = write_evaluation(tmp_path / "evaluation", EvalConfig(policy="random", sim=SimChange("tabletop")))
+    content = json.loads((folder / EVALUATION).read_text())
+    content["config"] |= said
+    (folder / EVALUATION).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=EVALUATION):
+        read_resumed(EvalConfig(resume=str(folder)), folder)
+
+
 @pytest.mark.parametrize("load", [load_backbone, lambda file: find_sizes(PolicyNode("pocket", str(file)))])
 def test_settings_of_a_network_in_a_policy_file(
     plant: Plant, listener: Listener, monkeypatch: pytest.MonkeyPatch, load: Callable[[Path], object]

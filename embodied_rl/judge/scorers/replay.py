@@ -37,6 +37,8 @@ class ReplayScorer(Scorer):
         if not config.log:
             raise UserError("reward.log is missing: the run folder whose scores are repeated.")
         lines = list(read_scores(Path(config.log)))
+        if not lines:
+            raise UserError(f"reward.log={config.log} holds no complete line of a score.")
         self._scores = {(line["episode"], line["decision"], line["instruction"]): line for line in lines}
         kinds = tuple(kind for kind in get_args(ScoreKind) if any(line["kind"] == kind for line in lines))
         done = any(line.get("done") is not None for line in lines)

@@ -10,6 +10,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreKind
+from embodied_rl.runs.other_files import PICKLE_STARTS
 from embodied_rl.runs.untrusted_files import check_inside, read_whole
 
 FOLDER = "scores"
@@ -97,7 +98,10 @@ def read_scores(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _read_file(file: Path) -> Iterator[dict[str, Any]]:
-    lines = read_whole(file).split(b"\n")
+    content = read_whole(file)
+    if content.startswith(PICKLE_STARTS):
+        raise UserError(f"{file} is a pickle, which can run any code when it is opened, and is not read.")
+    lines = content.split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last line break was not written to its end
         try:
             found = json.loads(line)
