@@ -83,6 +83,8 @@ class MotionDesk:
             self._going, self._trying = (self._next if mode == Mode.RETURN else None), False
             self._draws += mode == Mode.RETURN
             self._seen = (None, "")
+        if mode != self._mode:
+            self.refused = ""
         self._mode = mode
         if self._going is not None and mode == Mode.RUN:
             self._trying |= self._going.arrived

@@ -45,7 +45,8 @@ class DeploymentCore:
         self._operator = OperatorInput()
         self._counts: Counter[str] = Counter()
         self._parts: CoreParts | None = None
-        self._said, self._blocked = "", ""
+        self._blocked, self._refusal, self._unfit = "", "", ""
+        self._refused: Mode | None = None  # the mode that the last refusal was about
         self._now, self._phase, self._leaving, self._still, self._anew = 0.0, 0, False, True, True
         self._command = self._before = self._measured = np.zeros(0)
 
@@ -155,22 +156,23 @@ class DeploymentCore:
     def operate(self, operator: OperatorInput) -> str:
         """Take what the operator does; return in words what was refused of it, empty if nothing was."""
         now, before = self._read_clock(), self._operator
-        operator, said = (operator, "") if self._parts is None else self._parts.check_teleop(operator)
-        self._counts["human's commands refused"] += bool(said)
-        self._operator = operator
+        operator, unfit = (operator, "") if self._parts is None else self._parts.check_teleop(operator)
+        self._counts["human's commands refused"] += bool(unfit)
+        self._operator, self._unfit, said = operator, unfit, ""
+        self._update_refusal(now)
         stopped = operator.estop or (operator.wanted == Mode.ESTOP != before.wanted)
         if stopped:
             self._change_mode(lambda: self._modes.stop(now, "the emergency stop was pressed"))
         self._release_deadman(now)
         if operator.wanted not in (None, Mode.ESTOP) and operator.wanted != before.wanted:
-            said = self._ask(operator.wanted, now) or said  # before the reset: a stop leads to hold, never on from it
+            said = self._ask(operator.wanted, now)  # before the reset: a stop leads to hold, never on from it
         if operator.reset and not before.reset:
             said = str(self._change_mode(lambda: self._modes.reset(stopped))) or said
         if operator.label and operator.label != before.label:
             said = self._take_label(operator.label) or said
-        self._counts["asked for and refused"] += bool(said)
-        self._said = said or self._said
-        return said
+        self._refusal = said or self._refusal
+        self._counts["asked for and refused"] += bool(said or unfit)
+        return said or unfit
 
     def plan(self, motion: Motion) -> None:
         """Say what `RETURN` or `REPLAY` does, from when the operator asks for it.
@@ -231,7 +233,13 @@ class DeploymentCore:
         """Return a snapshot, which says all that an operator who comes late must know."""
         now, parts = self._read_clock(), self._parts
         status = Status(now, self.state, self.mode, self._modes.why, self._modes.latched_s)
-        status = replace(status, blocked=self._blocked, said=self._said, still=self._still, counts=dict(self._counts))
+        status = replace(
+            status,
+            blocked=self._blocked,
+            said=self._unfit or self._refusal,
+            still=self._still,
+            counts=dict(self._counts),
+        )
         if parts is None:
             return status
         gate, loop = parts.guard.gate, parts.guard.loop
@@ -332,11 +340,19 @@ class DeploymentCore:
         if self.mode != before and self._parts is not None:
             self._counts[f"{before} to {self.mode}"] += 1
             self._parts.intentions.interrupt(self._command)
-            self._blocked = ""
+            self._blocked, self._refusal, self._refused = "", "", None
         return said
 
     def _ask(self, wanted: Mode, now: float) -> str:
-        return str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
+        said = str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
+        self._refusal, self._refused = (said, wanted) if said else ("", None)
+        return said
+
+    def _update_refusal(self, now: float) -> None:
+        """Forget the refusal of a mode once that mode would not be refused any more."""
+        if self._refused is not None:
+            self._refusal = self._modes.explain(self._refused, self._find_obstacle(self._refused, now))
+            self._refused = self._refused if self._refusal else None
 
     def _find_obstacle(self, wanted: Mode, now: float) -> str:
         """Return in words why a mode cannot begin; empty if it can."""

@@ -33,16 +33,20 @@ class Modes:
             wanted: the mode.
             obstacle: why this mode cannot begin at present; empty if it can.
         """
+        refusal = self.explain(wanted, obstacle)
+        if not refusal and wanted != self.mode:
+            self.mode, self.why = wanted, "the operator asked for it" if wanted == Mode.HOLD else ""
+        return refusal
+
+    def explain(self, wanted: Mode, obstacle: str) -> str:
+        """Return in words why a mode would be refused at present, empty if it would not; arguments as of `ask`."""
         if wanted == self.mode:
             return ""
         if self.mode == Mode.ESTOP:
             return f"{wanted} was refused: the emergency stop is latched. Release the button, then reset."
         if wanted not in ALLOWED[self.mode]:
             return f"{wanted} was refused: {self.mode} leads to {', '.join(ALLOWED[self.mode])} alone."
-        if obstacle and wanted != Mode.HOLD:
-            return f"{wanted} was refused: {obstacle}"
-        self.mode, self.why = wanted, "the operator asked for it" if wanted == Mode.HOLD else ""
-        return ""
+        return f"{wanted} was refused: {obstacle}" if obstacle and wanted != Mode.HOLD else ""
 
     def fall(self, why: str) -> None:
         """Let the robot hold until a mode is asked for; a latched stop stays."""

@@ -14,7 +14,8 @@ class Status:
         time: by the core's clock. state, mode: of the core. why: in words, why the robot holds or stops.
         latched_s: when the emergency stop was latched; None: it is not.
         blocked: why the present mode must hold, though it goes on; empty if nothing blocks it.
-        stale: in words, which streams are stale. said: the last refusal of what the operator asked for.
+        stale: in words, which streams are stale. said: the last refusal of what the operator asked for, until
+            that is over.
         still: whether the commands are at rest. epoch, step, planned: of the policy's executor.
         counts: of ticks, requests, answers, faults. refused: chunks by reason. streams: readings by stream and fate.
     """

@@ -159,8 +159,10 @@ class OperatorDesk:
             self._before = Mode.RUN if mode == Mode.RUN else Mode.HOLD  # a return or replay is not gone on with
             return Mode.TELEOP
         if mode == Mode.TELEOP and not touched and self._before is not None:
-            before, self._before = self._before, None
+            before, self._before = self._before, Mode.HOLD  # asked for next, if the mode before is refused
             return before
+        if mode != Mode.TELEOP:
+            self._before = None
         return None
 
     def _compute_teleop(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -317,7 +317,7 @@ class RealTimeLink(RobotLink):
         self._control.start()
 
     def _find_source(self) -> Callable[[], int] | None:
-        return make_source_clock(self.inbox, self.robot)
+        return make_source_clock(self.inbox, self.robot, self.node.now)
 
 
 def wait_for_listener(link: RobotLink, matched: Callable[[], int], topic: str) -> None:

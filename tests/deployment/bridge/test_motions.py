@@ -8,15 +8,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.deployment.bridge.motions import MotionDesk
 from embodied_rl.deployment.execution.return_points import (
     ReturnPoint,
     ReturnPoints,
     load_return_points,
     save_return_points,
 )
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 from tests.deployment.bridge.test_activation import ROBOT
 from tests.deployment.bridge.test_real_time import MovingPolicy, assert_ramped, is_still
 from tests.support.bridging import RealTimeBench
+from tests.support.control_loop import ControlLoop
 from tests.support.demonstrations import write_episode
 
 DEVICE = ROBOT.operator.device
@@ -229,3 +232,13 @@ def test_a_demonstration_is_replayed_from_its_start_alone(tmp_path: Path) -> Non
     operator.wait_until_holding()
     assert operator.status["why"] == "the replay is done"
     assert_ramped(operator.bench)
+
+
+def test_a_refusal_to_store_is_over_with_the_next_mode() -> None:
+    loop, desk, nowhere = ControlLoop(), MotionDesk(), (np.zeros(2), np.zeros(2))
+    desk.prepare(OperatorInput(store=True), loop.core, nowhere, "")
+    assert desk.refused
+    desk.follow(Mode.HOLD, "", "")
+    assert desk.refused
+    desk.follow(Mode.RUN, "", "")
+    assert not desk.refused

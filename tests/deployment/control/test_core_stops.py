@@ -140,3 +140,28 @@ def test_a_new_version_of_the_policy_begins_with_its_chunk() -> None:
     assert len(pairs) == len({sequence for sequence, _ in pairs}) > 5
     ended = [each.ended for each in acted if each.ended is not None]
     assert all((each.sequence, each.policy_version) in pairs for each in ended)
+
+
+def test_a_refusal_that_is_over_is_not_repeated_in_the_status() -> None:
+    loop = ControlLoop()
+    loop.published.remove("front")
+    loop.pass_s(0.4)
+    loop.ask(Mode.RUN)
+    loop.ask(None)
+    assert loop.core.status().said.startswith("run was refused: front")
+    loop.published.add("front")
+    loop.pass_s(0.6)
+    assert loop.core.status().said == ""
+    loop.published.remove("front")
+    loop.pass_s(0.4)
+    assert loop.core.status().said == "", "nobody has asked again"
+    loop.ask(None, teleop=np.zeros(7), teleop_s=loop.now)
+    assert "a human's command" in loop.core.status().said
+    loop.ask(None)
+    assert loop.core.status().said == ""
+    loop.ask(None, estop=True)
+    loop.ask(None, estop=True, reset=True)
+    assert "still pressed" in loop.core.status().said
+    loop.ask(None)
+    loop.ask(None, reset=True)
+    assert loop.core.mode == Mode.HOLD and loop.core.status().said == ""

@@ -149,8 +149,8 @@ def test_a_random_fault_stops_the_robot_in_time_and_in_its_box(seed: int) -> Non
 
 
 SWAPPED = np.eye(3)[[1, 0, 2]]
-UNITS = [np.diag(each) for each in np.where(np.eye(3), [[1e3], [57.3], [-1.0]], 1.0)] + [SWAPPED, 1e-3 * np.eye(3)]
-"""From the true to the measured place: one axis in mm, one in degrees, one reversed, two exchanged, all in km."""
+UNITS = [np.diag([1e3, 1, 1]), np.diag([1, 1 / 57.3, 1]), np.diag([1.0, -1, 1]), SWAPPED, np.diag([1, 1, 1e-3])]
+"""From the true to the measured place: x in mm, y as if in degrees, y reversed, x and y exchanged, z in km."""
 
 
 @pytest.mark.parametrize("seed", range(10))

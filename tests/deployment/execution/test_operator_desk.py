@@ -121,6 +121,18 @@ def test_a_takeover_interrupts_every_mode_and_only_a_policy_goes_on_after_it(bef
     assert person.read(Mode.TELEOP).wanted == after
 
 
+def test_a_release_whose_mode_is_refused_ends_in_hold_and_not_in_teleoperation() -> None:
+    person = Person()
+    person.move(1.0)
+    assert person.read(Mode.RUN).wanted == Mode.TELEOP
+    person.move(0.0)
+    person.move(0.0, passes=1.0)
+    assert person.read(Mode.TELEOP).wanted == Mode.RUN
+    assert person.read(Mode.TELEOP).wanted == Mode.HOLD, "the policy was refused, such as for a stale camera"
+    assert person.read(Mode.HOLD).wanted is None
+    assert person.read(Mode.TELEOP).wanted is None, "teleoperation that was asked for otherwise"
+
+
 def test_an_emergency_stop_is_not_left_by_touching_the_stick() -> None:
     person = Person()
     person.move(1.0)
