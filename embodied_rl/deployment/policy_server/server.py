@@ -227,7 +227,8 @@ class PolicyServer:
             Unanswered: the policy failed, or was not ready in time.
         """
         try:
-            return await asyncio.wait_for(self.batcher.ask(request), self._settings.deadline)
+            async with asyncio.timeout(self._settings.deadline):
+                return await self.batcher.ask(request)
         except UserError:
             raise
         except QueueFullError:

@@ -49,7 +49,7 @@ def test_an_observation_is_answered_as_openpi_does(running: RunningPolicy) -> No
     assert not first.keys() & {"seq", "epoch"}, "nothing is echoed that was not sent"
 
 
-def test_clients_of_others_get_the_executed_actions_where_the_server_is_told_so() -> None:
+def test_send_executed_gives_clients_of_others_the_executed_actions() -> None:
     given = make_observation()
     with running_policy(send="executed") as running, open_raw(running.url) as connection:
         assert np.array_equal(ask(connection, given)["actions"], expect(given))
