@@ -61,7 +61,7 @@ class Link:
         except TimeoutError:
             raise
         except InvalidStatus as error:
-            said = self._filter.clean(error.response.body or b"")[:300].decode("utf-8", "replace").strip()
+            said = self._filter.clean(bytes(error.response.body or b""))[:300].decode("utf-8", "replace").strip()
             raise RefusedConnection(f"the server refused: {error.response.status_code} {said.rstrip('.')}") from None
         except (OSError, ValueError, InvalidHandshake, InvalidURI, WebSocketException) as error:  # ValueError: the port
             raise self._lose(error) from None
