@@ -16,7 +16,7 @@ MODULE = '''
 from dataclasses import dataclass, field
 
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.interfaces.trust import Code
+from embodied_rl.interfaces.trust import Code, Text
 
 SIMS = {"toy": "toy_package:Toy", "broken": "toy_missing:Toy", "hungry": "toy_hungry:Toy"}
 POLICIES = {"toy": "toy_package:Toy"}
@@ -30,7 +30,7 @@ class ToyConfig:
     downwards."""
     size: tuple[int, int] = (8, 8)
     """(height, width)."""
-    colour: str = "red"
+    colour: Text = "red"
     """of the toy."""
     shade: Code | None = None
     """of the toy."""

@@ -255,7 +255,7 @@ def type_resume(run: Path) -> TrainConfig:
 
 def check_refused(plant: Plant, listener: Listener, key: str, act: Callable[[], object]) -> None:
     """Check that something is refused by the name of a key, and that nothing ran, was asked or was opened."""
-    plant.watch()
+    plant.watch(reads=True)
     with pytest.raises(UserError) as refused:
         act()
     assert plant.find_harm() == [] and not listener.has_visitors()

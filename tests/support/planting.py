@@ -10,6 +10,8 @@ WATCHED = ("pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "socke
 """What Python tells its audit hooks where a file that was opened could have its way."""
 
 _NOTICED: list[str] | None = None
+_UNREAD = ""
+"""A folder of which no file is opened; empty for none."""
 
 
 def _notice(event: str, args: tuple) -> None:
@@ -19,6 +21,8 @@ def _notice(event: str, args: tuple) -> None:
         _NOTICED.append(f"{event} {args!r:.200}")
     elif event == "import" and args[0] == "evil":
         _NOTICED.append("import evil")
+    elif event == "open" and _UNREAD and str(args[0]).startswith(_UNREAD):
+        _NOTICED.append(f"opened {args[0]}")
 
 
 sys.addaudithook(_notice)
@@ -54,10 +58,11 @@ class Plant:
         """Python code that leaves the mark."""
         return f"open({str(self.mark)!r}, 'w').close()\n"
 
-    def watch(self) -> None:
-        """Begin to notice; what lies outside now has to stay as it is."""
-        global _NOTICED
-        _NOTICED, self._before = [], self._outside()
+    def watch(self, reads: bool = False) -> None:
+        """Begin to notice; what lies outside now has to stay as it is, and with `reads` unread, too."""
+        global _NOTICED, _UNREAD
+        self._before = self._outside()
+        _NOTICED, _UNREAD = [], str(self.outside) if reads else ""
 
     def find_harm(self) -> list[str]:
         """Return what ran, was looked for on a network, or changed outside of the folder, since `watch`."""

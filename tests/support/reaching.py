@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.interfaces.trust import Text
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 SIMS = {"reaching": "tests.support.reaching:Reaching"}
@@ -25,9 +26,9 @@ class ReachingConfig(FakeSimulator.Config):
     """the training episode whose state becomes NaN after its first chunk; -1 for none."""
     shades: int = 1
     """grey levels of the picture's background; it says nothing."""
-    gate: str = ""
+    gate: Text = ""
     """a file that must be there before the simulator is built; "" for none."""
-    marks: str = ""
+    marks: Text = ""
     """a folder where each process writes a line before and after every chunk of training; "" for none."""
     hold: int = 0
     """in which of its chunks of training, counted from 1, a process waits until `marks` holds "go"; 0 for none."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.interfaces.trust import Text
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from tests.support.reaching import wait_for
@@ -15,7 +16,7 @@ from tests.support.reaching import wait_for
 class WaitingConfig(PPOConfig):
     """Settings."""
 
-    marks: str = ""
+    marks: Text = ""
     """a folder where each process writes a file "updating-<its number>" when it begins to wait."""
     hold: int = 0
     """in which iteration, counted from 1, it waits until that folder holds a file "learn"; 0 for none."""
