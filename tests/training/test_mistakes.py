@@ -33,6 +33,13 @@ def policy(reference: Path) -> str:
     return str(reference / "policy.safetensors")
 
 
+def test_a_large_network_without_a_checkpoint(typed: Callable[..., Any]) -> None:
+    """With random weights it never succeeds. Small ones may learn from nothing."""
+    words = ("train", "sim=tabletop", "sim.num_envs=8", "train.decisions=2", "--dry-run")
+    refused(typed(*words, "policy=smolvla"), "policy.checkpoint=null")
+    assert typed(*words, "policy=pi0_tiny", "policy.critic=prefix")[0] == 0
+
+
 @pytest.mark.process
 def test_a_checkpoint_of_another_network(
     typed: Callable[..., Any], reference: Path, policy: str, tmp_path: Path
