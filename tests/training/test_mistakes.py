@@ -76,6 +76,7 @@ def test_a_finished_run_cannot_go_on(typed: Callable[..., Any], reference: Path)
 def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
     refused(typed("train", "resume=last"), "No training run below runs (run.root)")
     refused(typed("train", f"resume={tmp_path}"), f"No run in {tmp_path}")
+    refused(typed("train", "resume=latest"), "resume=latest", "'last'")
 
 
 @pytest.mark.process
