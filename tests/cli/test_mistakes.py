@@ -1,6 +1,7 @@
 """Every mistake in what was typed ends with exit code 2, a remedy, and no traceback."""
 
 import os
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -253,3 +254,9 @@ def test_output_in_ascii_loses_characters_but_ends_well() -> None:
     told = {**os.environ, "PYTHONIOENCODING": "ascii"}
     done = subprocess.run([sys.executable, "-m", "embodied_rl", "eval", "--help"], capture_output=True, env=told)
     assert done.returncode == 0 and done.stdout.isascii() and not done.stderr
+
+
+def test_an_older_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(SystemExit, match=r"3\.11 or later"):
+        runpy.run_module("embodied_rl", run_name="__main__")

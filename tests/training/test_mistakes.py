@@ -194,7 +194,7 @@ def test_a_dry_run_looks_at_files(typed: Callable[..., Any], policy: str, tmp_pa
     refused(typed("compare", "nope", "nothing", *DRY), "nope is not there: give the folder of a run")
     refused(typed("play", "policy=exprt", *DRY), "Did you mean 'expert'?")
     refused(typed("sft", "algo=flow_sde", *DRY), "algo.name=ppo learns from rollouts")
-    refused(typed("sft", "policy.device=nowhere", *DRY), "policy.device=nowhere is no device")
+    refused(typed("sft", "policy.device=nowhere", *DRY), "policy.device=nowhere", "cuda")
     refused(typed("sft", "policy.precision=bfloat16", *DRY), "use policy.train=expert or lora")
     refused(typed("compare", str(cut), policy, *DRY), "is not a report")
 
