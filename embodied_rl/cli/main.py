@@ -12,8 +12,8 @@ from embodied_rl.cli.table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.version import __version__
+from embodied_rl.runs.stops import count_stops, find_stop_code
 from embodied_rl.runs.untrusted_files import make_printable
-from embodied_rl.runtime.processes.stops import count_stops, find_stop_code
 from embodied_rl.runtime.ranks.torchrun_place import FAILED, TorchrunPlace
 
 USER_ERROR = 2

@@ -21,7 +21,7 @@ from embodied_rl.deployment.transport.interface import Endpoint, Transport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
-from embodied_rl.runtime.processes.stops import note_stop
+from embodied_rl.runs.stops import note_stop
 
 NODE = "simulated_robot"
 ALONE_S = 1.0

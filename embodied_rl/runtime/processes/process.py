@@ -13,10 +13,10 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
+from embodied_rl.runs.stops import note_stop
 from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.processes.interpreter import Interpreter, make_own_command, make_own_environment
 from embodied_rl.runtime.processes.messages import receive, send
-from embodied_rl.runtime.processes.stops import note_stop
 
 LOG_LINES = 30
 STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
