@@ -56,7 +56,7 @@ def _copy_data(target: Any, model: Any, source: Any) -> None:
     if hasattr(mujoco, "mj_copyData"):
         mujoco.mj_copyData(target, model, source)
         return
-    (library,) = Path(mujoco.__file__).parent.glob("libmujoco*")
+    (library,) = Path(mujoco.__path__[0]).glob("libmujoco*")
     ctypes.CDLL(str(library)).mj_copyData(*(ctypes.c_void_p(each._address) for each in (target, model, source)))
 
 
