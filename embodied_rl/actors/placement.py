@@ -86,8 +86,8 @@ def _too_coarse(node: PolicyNode) -> UserError:
 def _device(name: str) -> torch.device:
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"policy.device={name} is no device: {error}") from None
+    except RuntimeError:
+        raise UserError(f"policy.device={name} is no device: give cpu, cuda or cuda:<number>.") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise UserError(f"policy.device={name}: there is no CUDA device here, or this build of torch knows none.")
     return device

@@ -115,6 +115,8 @@ def _read_plan(prefix: Any, committed: Any, single: bool) -> tuple[NDArray[np.fl
 def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, device: str = "cpu") -> LoadedPolicy:
     """Load a policy to act with; see `embodied_rl.load_policy`."""
     policy = os.fspath(policy)
+    if not policy:
+        raise UserError("load_policy('') names no policy. Give a run, a file or asset:<name>.")
     if policy in WORDS or "://" in policy:
         remedy = "embodied_rl.deployment.policy_server.client.PolicyClient asks a server" if "://" in policy else ""
         raise UserError(f"{policy!r} is no file of a policy. Give a run, a file or asset:<name>. {remedy}".rstrip())

@@ -13,6 +13,7 @@ import psutil
 from embodied_rl.config import assets
 from embodied_rl.config.checks import check_writable
 from embodied_rl.interfaces.sim import Diagnosis
+from embodied_rl.runs.provenance import count_cores
 
 GIB = 1024**3
 _FALLING_CUBE = '<mujoco><worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>'
@@ -55,7 +56,7 @@ def check_torch() -> Diagnosis:
 
 def check_cores() -> Diagnosis:
     """Check the number of cores that this process may use, and their load."""
-    usable, physical = len(os.sched_getaffinity(0)), psutil.cpu_count(logical=False)
+    usable, physical = count_cores(), psutil.cpu_count(logical=False)
     found = f"{usable} usable ({physical} physical), load {os.getloadavg()[0]:.1f}"
     if usable < 2:
         return Diagnosis("cores", "warn", found, "training works on one core, at half the speed: plan.ranks=1")

@@ -3,7 +3,7 @@
 The file's header holds JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
 auxiliary targets, the embodiment, adapters, the source checkpoint, and further entries of the writer. Nothing in the
 file is ever executed. The tokenizer and other files are long, so they are stored as tensors of bytes. From format 3 on
-the header also holds two checksums, of that JSON and of the tensors, which every reader verifies.
+that JSON also holds two checksums, of its other entries and of the tensors, which every reader verifies.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ FORMATS = (1, 2, 3)
 """Those that are read; the last one is written."""
 CHECKED = 3
 """The first format with checksums."""
-HEADER, HEADER_SUM, TENSORS_SUM = "embodied_rl", "embodied_rl_sha256", "tensors_sha256"
+HEADER, HEADER_SUM, TENSORS_SUM = "embodied_rl", "header_sha256", "tensors_sha256"
 BACKBONE, TOKENIZER, CARRIED, FILE = "backbone.", "tokenizer", "carried/", "file/"
 PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
@@ -70,9 +70,9 @@ class PolicyMetadata:
     source: CheckpointSource | None = None
     prefix_trained_to: int = 0
 
-    def to_json(self) -> str:
-        """Return the header as JSON text."""
-        data = {
+    def to_dict(self) -> dict[str, Any]:
+        """Return the header as JSON values."""
+        return {
             "format": FORMATS[-1],
             "policy": self.policy,
             "config": dict(self.config),
@@ -83,7 +83,6 @@ class PolicyMetadata:
             "source": None if self.source is None else self.source.to_dict(),
             "prefix_trained_to": self.prefix_trained_to,
         }
-        return json.dumps(data, sort_keys=True)
 
 
 def save_backbone(
@@ -257,12 +256,22 @@ def _write(path: Path, state: Mapping[str, Tensor], metadata: PolicyMetadata, dt
         tensors[TOKENIZER] = _as_tensor(metadata.embodiment.tokenizer.encode())
     make_folder(path.parent, "run.root")
     with replace_file(path) as temporary, explain_failed_writes(path):
-        save_file(tensors, temporary, add_checksums(metadata.to_json(), tensors))
+        save_file(tensors, temporary, make_header(metadata.to_dict(), tensors))
 
 
-def add_checksums(header: str, tensors: Mapping[str, Tensor]) -> dict[str, str]:
-    """Return the safetensors metadata of a policy file: its header, and the SHA-256 of header and tensors."""
-    return {HEADER: header, HEADER_SUM: hashlib.sha256(header.encode()).hexdigest(), TENSORS_SUM: _hash(tensors)}
+def make_header(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return the safetensors metadata of a policy file: `data` with checksums, in one entry.
+
+    safetensors writes several entries in random order, and equal policies have equal files.
+    """
+    checked = {**data, TENSORS_SUM: _hash(tensors)}
+    return {HEADER: json.dumps(checked | {HEADER_SUM: _hash_header(checked)}, sort_keys=True)}
+
+
+def _hash_header(data: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a header's JSON values but that of this checksum."""
+    rest = {name: value for name, value in data.items() if name != HEADER_SUM}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def _hash(tensors: Mapping[str, Tensor]) -> str:
@@ -281,8 +290,7 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
     verified = weights and checkpoint.verify_file(path)
     try:
         with safe_open(path, "pt") as opened:
-            stored = opened.metadata() or {}
-            _check_header(path, stored)
+            header = (opened.metadata() or {}).get(HEADER)
             names = [name for name in opened.keys() if weights or name.startswith((TOKENIZER, FILE))]  # noqa: SIM118
             tensors = {name: opened.get_tensor(name) for name in names}
     except SafetensorError as error:
@@ -292,9 +300,9 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
                 message = f"{path} is a pickle, which can run any code when opened; policies are safetensors files."
                 raise CheckpointError(message) from error
         raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
-    metadata = _parsed(path, stored)
+    metadata, expected = _parsed(path, header)
     if weights and not verified:
-        _check_tensors(path, stored, tensors)
+        _check_tensors(path, expected, tensors)
     if TOKENIZER in tensors:
         metadata = replace(metadata, embodiment=_with_tokenizer(path, metadata.embodiment, tensors.pop(TOKENIZER)))
     if metadata.source is not None:
@@ -307,15 +315,9 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
     return metadata, tensors
 
 
-def _check_header(path: Path, stored: Mapping[str, str]) -> None:
-    expected = stored.get(HEADER_SUM)
-    if expected is not None and hashlib.sha256(stored.get(HEADER, "").encode()).hexdigest() != expected:
-        raise CheckpointError(f"{path} is damaged: its {HEADER} header has another SHA-256 than when it was written.")
-
-
-def _check_tensors(path: Path, stored: Mapping[str, str], tensors: Mapping[str, Tensor]) -> None:
+def _check_tensors(path: Path, expected: str | None, tensors: Mapping[str, Tensor]) -> None:
     """Compare the tensors with their checksum; warn of a file of an earlier format, which has none."""
-    if (expected := stored.get(TENSORS_SUM)) is None:
+    if expected is None:
         text = f"{path} was written by an earlier version, without a checksum: damaged weights would not be noticed."
         warnings.warn(text, RuntimeWarning, stacklevel=2)
     elif _hash(tensors) != expected:
@@ -337,8 +339,9 @@ def _as_bytes(tensor: Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def _parsed(path: Path, stored: Mapping[str, str]) -> PolicyMetadata:
-    if (header := stored.get(HEADER)) is None:
+def _parsed(path: Path, header: str | None) -> tuple[PolicyMetadata, str | None]:
+    """Return the metadata in a header, and the checksum of the tensors; None in a file of an earlier format."""
+    if header is None:
         raise CheckpointError(
             f"{path} is a safetensors file, but no policy of this library: it has no {HEADER} header."
         )
@@ -347,9 +350,9 @@ def _parsed(path: Path, stored: Mapping[str, str]) -> PolicyMetadata:
         if data["format"] not in FORMATS:
             known = ", ".join(map(str, FORMATS))
             raise CheckpointError(f"{path} has format {data['format']}; this version reads formats {known}.")
-        if data["format"] >= CHECKED and not stored.keys() >= {HEADER_SUM, TENSORS_SUM}:
-            raise CheckpointError(f"{path} is damaged: it lacks its checksums.")
-        return PolicyMetadata(
+        if data["format"] >= CHECKED and data[HEADER_SUM] != _hash_header(data):
+            raise CheckpointError(f"{path} is damaged: its {HEADER} header has another SHA-256 than when written.")
+        metadata = PolicyMetadata(
             policy=str(data["policy"]),
             config=dict(data["config"]),
             embodiment=Embodiment.from_dict(data["embodiment"]),
@@ -359,6 +362,7 @@ def _parsed(path: Path, stored: Mapping[str, str]) -> PolicyMetadata:
             source=CheckpointSource.from_dict(data["source"]) if data.get("source") else None,
             prefix_trained_to=parse_prefix_length(data.get("prefix_trained_to", 0)),
         )
+        return metadata, str(data[TENSORS_SUM]) if data["format"] >= CHECKED else None
     except CheckpointError as error:
         raise error if str(path) in str(error) else _damaged(path, error) from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:

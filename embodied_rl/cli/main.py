@@ -1,5 +1,7 @@
 """The console script. The first word selects the command; the rest are Hydra overrides and a few options."""
 
+import errno
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -10,6 +12,7 @@ from embodied_rl.cli.table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.version import __version__
+from embodied_rl.runs.stops import count_stops, find_stop_code
 from embodied_rl.runs.untrusted_files import make_printable
 from embodied_rl.runtime.ranks.torchrun_place import FAILED, TorchrunPlace
 
@@ -26,14 +29,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     Returns:
         The exit code: 0; 1 if the command found a problem or lost a process that it needs; 2 for a mistake in the typed
-        command.
+        command; 128 + its number where a signal ended the command, also where it first saved its work. A process of
+        torchrun that saved its work returns 0: torchrun would take another code for a crash.
     """
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # such as "…" in ASCII
+            stream.reconfigure(errors="replace")
     if (place := TorchrunPlace.find()) is not None:
         return import_module("embodied_rl.runtime.ranks.torchrun").run_process(
             place, lambda: _run(words), lambda: _dispatch(words)
         )
-    return _run(words)
+    before = count_stops()
+    code = _run(words)
+    return (find_stop_code(before) or code) if code in (0, INTERRUPTED) else code
 
 
 def _run(arguments: list[str]) -> int:
@@ -43,12 +52,18 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        _drop_output()
         return CLOSED_PIPE
     except SystemExit as end:  # rich turns a closed pipe into this
         if not isinstance(end.__context__, BrokenPipeError):
             raise
         return CLOSED_PIPE
+    except OSError as error:
+        if error.errno != errno.ENOSPC or error.filename is not None:
+            raise
+        _drop_output()
+        print("embodied-rl: the output cannot be written: no space left on device.", file=sys.stderr)
+        return FAILED
     except KeyboardInterrupt:
         print("embodied-rl: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -63,6 +78,11 @@ def _run(arguments: list[str]) -> int:
             raise
         _tell(error)
         return FAILED
+
+
+def _drop_output() -> None:
+    """Send what is left in the buffer of standard output to nowhere, which the interpreter flushes at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def _tell(error: Exception) -> None:

@@ -3,11 +3,12 @@
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
 from embodied_rl.cli.table import Command
-from embodied_rl.config.freeze import read_text, suggest_name
+from embodied_rl.config.freeze import read_text
 from embodied_rl.interfaces.errors import UserError
 
 _SHOWN = ("--help", "--help-all", "--dry-run", "--cfg job", "--config-dir DIR", "-m")
@@ -64,7 +65,7 @@ def parse_arguments(command: Command, arguments: Sequence[str]) -> Options:
         parser.add_argument(name, dest="hydra", action="append", type=f"{name}={{}}".format)
     typed, rest = parser.parse_known_args(arguments)
     if unknown := [text for text in rest if text.startswith("-")]:
-        raise UserError(_unknown_option(unknown[0]))
+        raise UserError(_unknown_option(unknown[0], rest))
     if typed.resolve and typed.cfg is None:
         raise UserError("--resolve says how --cfg prints references: add --cfg job, or leave it out.")
     overrides = [text for text in rest if "=" in text or text.startswith("~")]
@@ -99,13 +100,14 @@ def read_config_folder(text: str | None) -> Path | None:
     return folder
 
 
-def _unknown_option(text: str) -> str:
+def _unknown_option(text: str, arguments: Sequence[str]) -> str:
     name, equals, value = text.partition("=")
-    key = name.lstrip("-").replace("-", "_")
-    return (
-        f"unknown option '{name}'.{suggest_name(name, _SHOWN)} "
-        f"Settings are written without dashes, such as {key}={value if equals else '<value>'}."
-    )
+    key, after = name.lstrip("-").replace("-", "_"), [*arguments, ""][list(arguments).index(text) + 1]
+    if not equals:
+        value = "<value>" if not after or after.startswith("-") or "=" in after else after
+    near = get_close_matches(name, _SHOWN, n=1, cutoff=0.75)
+    hint = f" Did you mean '{near[0]}'?" if near else ""
+    return f"unknown option '{name}'.{hint} Settings are written without dashes, such as {key}={value}."
 
 
 def _words(command: Command, words: Sequence[str], overrides: Sequence[str]) -> list[str]:

@@ -19,7 +19,7 @@ from embodied_rl.cli.table import Command
 from embodied_rl.config import compose as composition
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import note_new_folders
-from embodied_rl.runtime.processes.process import count_stops
+from embodied_rl.runs.stops import count_stops
 
 # Runs make their own folders: Hydra makes only the folder of the sweep's record, and configures no logging.
 _QUIET = (

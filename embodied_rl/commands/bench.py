@@ -48,6 +48,7 @@ def run(config: BenchConfig) -> None:
         hint = suggest_name(what, [*measures, ABLATIONS])
         raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
     file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
+    print(f"Measuring {what}", flush=True)
     found = measures[what](config)
     write_text(file, json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2) + "\n")
     print(f"Written: {file}")

@@ -60,8 +60,9 @@ def examine_simulator(node: SimNode) -> list[Diagnosis]:
         checks.append(Diagnosis(node.name, "fail", said, remedy))
     try:
         own = kind.ask("diagnose") if hasattr(kind.simulator, "diagnose") else []
-    except (Unavailable, RunFailed):  # its package is missing: reported above
-        own = []
+    except Exception as error:  # noqa: BLE001 - plug-ins and their drivers raise anything; each failure is a failed check
+        said, _, remedy = str(error).partition(". ")
+        own = [Diagnosis(f"{node.name}: diagnosis", "fail", said or type(error).__name__, remedy)]
     return [*checks, *own]
 
 

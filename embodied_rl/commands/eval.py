@@ -1,6 +1,5 @@
 """`embodied-rl eval`: measure a checkpoint's success on fixed episodes, and write a report and videos."""
 
-import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -57,6 +56,7 @@ from embodied_rl.reports.table import make_summary_table
 from embodied_rl.rollout.delay import Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.provenance import count_cores
 from embodied_rl.runs.untrusted_files import name_file
 from embodied_rl.runtime.processes.handle import Handle, RunFailed
 from embodied_rl.training.run_checks import check_environments
@@ -342,7 +342,7 @@ def evaluate_parallel(
     kind, spec, episodes = part.kind, part.spec, part.episodes
     processes = min(config.plan.parts, kind.limit_environments(len(episodes)))
     envs = max(1, min(kind.limit_environments(kind.node.num_envs), len(episodes)) // processes)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = count_cores()
     torch.set_num_threads(max(1, cores - processes))
     handles: list[Handle] = []
     try:

@@ -1,6 +1,5 @@
 """`embodied-rl serve`: a policy behind a websocket, by openpi's protocol."""
 
-import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config.schema import ServeConfig
 from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.deployment.policy_server.settings import PolicyServerSettings, check_settings
+from embodied_rl.runs.provenance import count_cores
 
 
 def run(config: ServeConfig) -> None:
@@ -25,7 +25,7 @@ def run(config: ServeConfig) -> None:
     from embodied_rl.deployment.policy_server.served import ServedPolicy
     from embodied_rl.deployment.policy_server.server import serve_policy
 
-    torch.set_num_threads(config.threads or max(1, len(os.sched_getaffinity(0)) - 1))
+    torch.set_num_threads(config.threads or max(1, count_cores() - 1))
     served = ServedPolicy(weigh_policy(file, config.device))
 
     def tell(url: str) -> None:

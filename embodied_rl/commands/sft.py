@@ -72,10 +72,11 @@ def run(config: SftConfig) -> None:
         if config.export is not None:
             _save(Path(config.export), backbone, embodiment, config, rate, torch.float16)
         print(f"Policy: {folder.path / build.POLICY}", flush=True)
-    lines = ["", f"Run folder: {folder.path}"]
     if config.eval_episodes:
         lines = finish_cloning(config, kind, *evaluate_clone(config, kind, backbone, embodiment, folder), folder)
-    print("\n".join([*lines, f"Next:   {make_next_command(config, kind.spec, folder.path)}"]))
+        print("\n".join(lines))
+    else:
+        print(f"\nRun folder: {folder.path}\nNext:   {make_next_command(config, kind.spec, folder.path)}")
 
 
 def check_start(config: SftConfig) -> list[Row]:

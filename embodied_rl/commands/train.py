@@ -8,6 +8,7 @@ from pathlib import Path
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins, trust
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.critic.examination.examined import check_run_scorer
 from embodied_rl.interfaces.errors import UserError
@@ -164,7 +165,12 @@ def find_run_to_resume(config: TrainConfig) -> RunFolder:
     Raises:
         UserError: the run does not exist.
     """
-    return RunFolder.latest(config.run.root) if config.resume == "last" else RunFolder.open(str(config.resume))
+    if config.resume == "last":
+        return RunFolder.latest(config.run.root)
+    path = str(config.resume)
+    if (hint := suggest_name(path, ["last"])) and not Path(path).exists():
+        raise UserError(f"resume={path}: there is no such folder.{hint}")
+    return RunFolder.open(path)
 
 
 def lock_run_to_resume(config: TrainConfig, held: ExitStack) -> str:

@@ -178,10 +178,15 @@ def _hash_files(folders: Sequence[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
+def count_cores() -> int:
+    """Return the number of cores this process may use; of all cores where the system does not say, as macOS."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def describe_hardware() -> dict[str, str | int | float]:
     """Return the cores this process may use, CPU model, memory, system, and accelerators (if torch is loaded)."""
     found: dict[str, str | int | float] = {
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        "cores": count_cores(),
         "cpu": _cpu_model(),
         "system": platform.platform(),
     }

@@ -5,11 +5,13 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.stops import note_stop
 
 CONNECTIONS = 1024
 """Open connections; more are answered 503."""
@@ -75,6 +77,10 @@ class _Server(uvicorn.Server):
         finally:
             for number in (signal.SIGINT, signal.SIGTERM):
                 loop.remove_signal_handler(number)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        note_stop(sig)
+        super().handle_exit(sig, frame)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

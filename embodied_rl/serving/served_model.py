@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.provenance import count_cores
 from embodied_rl.serving.embedded_critic import EmbeddedCritic, Judge
 from embodied_rl.serving.model import ChatModel
 from embodied_rl.serving.model_folder import check_folder
@@ -59,7 +60,7 @@ def load_served(
     Raises:
         UserError: it cannot be loaded.
     """
-    torch.set_num_threads(threads or (len(os.sched_getaffinity(0)) if path.is_dir() else 1))
+    torch.set_num_threads(threads or (count_cores() if path.is_dir() else 1))
     if not path.is_dir():
         return EmbeddedCritic(load_critic(path), name or path.stem)
     os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched, whatever a folder's files say

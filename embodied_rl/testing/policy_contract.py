@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.parameter import UninitializedParameter
 
 from embodied_rl.interfaces.policy import Actor, Context, Decision, FlowBackbone, NoiseKeys, PolicyInput, Trace
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
@@ -30,6 +31,8 @@ def check_backbone(build: Callable[[], FlowBackbone], *, vocabulary: int = 3) ->
     """
     backbone = build()
     spec = backbone.spec
+    lazy = [name for name, value in backbone.named_parameters() if isinstance(value, UninitializedParameter)]
+    assert not lazy, f"{lazy[0]} is lazy: parameters must have their sizes when the constructor returns"
     inputs = make_random_inputs(backbone, vocabulary)
     generator = torch.Generator().manual_seed(1)
     x, t = torch.randn(ROWS, spec.horizon, spec.action_dim, generator=generator), torch.tensor([1.0, 0.6, 0.2])

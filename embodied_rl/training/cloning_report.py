@@ -82,6 +82,15 @@ def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
     }
 
 
+def advise_next(config: SftConfig, kind: SimulatorKind, found: Report, folder: RunFolder) -> str:
+    """Return the command that trains further, or advice where no episode succeeded: then RL has no reward to follow."""
+    if found.success.rate:
+        return make_next_command(config, kind.spec, folder.path)
+    source = "data" if config.dataset is not None else "algo.demonstrations"
+    start = "" if config.policy.checkpoint is not None else ", or start from policy.checkpoint=<file>"
+    return f"no episode succeeded, so training has nothing to reinforce. More {source} or algo.steps{start}."
+
+
 def finish_cloning(
     config: SftConfig,
     kind: SimulatorKind,
@@ -105,4 +114,5 @@ def finish_cloning(
         f"Run folder: {folder.path}",
         f"Report: {folder.path / PAGE}",
         *(f"Video:  {video}" for video in videos),
+        f"Next:   {advise_next(config, kind, found, folder)}",
     ]

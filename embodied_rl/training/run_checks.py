@@ -13,6 +13,9 @@ from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.run_size import RunSize, measure_run
 
+LARGEST_NEW = 400e6
+"""Most bytes of a network that trains from random weights: 100 million parameters in float32."""
+
 
 def check_run(config: TrainConfig) -> RunSize:
     """Check a new run's configuration, before its folder is created and its ranks start; return what it takes.
@@ -21,8 +24,8 @@ def check_run(config: TrainConfig) -> RunSize:
 
     Raises:
         UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
-            decision, the simulator lacks a task, the checkpoint is damaged or of another network, or the run is too
-            large for this machine; or nothing can be trained with this `policy.delay`.
+            decision, the simulator lacks a task, the checkpoint is damaged or of another network, a large network has
+            none, or the run is too large for this machine; or nothing can be trained with this `policy.delay`.
     """
     needs = build.find_method(config.algo).needs
     if needs.learns_from != "rollouts":
@@ -39,6 +42,7 @@ def check_run(config: TrainConfig) -> RunSize:
     check_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
+    check_new_weights(config, size)
     return size
 
 
@@ -84,6 +88,19 @@ def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:
             f"algo.minibatch={needs.minibatch} is more than a rollout has: {rows} decisions, of sim.num_envs="
             f"{config.sim.num_envs} environments. Give algo.minibatch={rows} at most, or more environments or "
             "train.decisions."
+        )
+
+
+def check_new_weights(config: TrainConfig, size: RunSize) -> None:
+    """Check that a large network starts from a checkpoint: with random weights no episode succeeds.
+
+    Raises:
+        UserError: it has random weights.
+    """
+    if config.policy.checkpoint is None and size.held.weights > LARGEST_NEW:
+        raise UserError(
+            f"policy.checkpoint=null: {config.policy.name} would start from {format_bytes(size.held.weights)} of "
+            "random weights. Give policy.checkpoint=<folder or file>, or clone demonstrations first: embodied-rl sft."
         )
 
 

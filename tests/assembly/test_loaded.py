@@ -133,6 +133,7 @@ def test_a_path_names_a_policy_as_its_text_does(policy: LoadedPolicy) -> None:
         ("expert", "is no file of a policy"),
         ("ws://127.0.0.1:8000", "PolicyClient asks a server"),
         ("asset:tabletop_bas.safetensors", "Did you mean 'tabletop_base.safetensors'"),
+        ("", "names no policy"),
         ("runs/none", "no file or folder runs/none"),
     ],
 )
@@ -190,4 +191,4 @@ print(actions.shape, slow)
 def test_nothing_slow_is_imported() -> None:
     """These imports take longer than loading the policy; torch's compiler alone takes seconds."""
     said = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, timeout=200)
-    assert said.stdout.strip() == "(5, 4) ['mujoco']", said.stdout + said.stderr
+    assert said.stdout.strip() == "(5, 4) []", said.stdout + said.stderr

@@ -12,10 +12,10 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly.build import load_backbone
 from embodied_rl.checkpoints.policy_file import (
-    add_checksums,
     check_config,
     load_actor,
     load_network,
+    make_header,
     read_metadata,
     save_actor,
     save_backbone,
@@ -155,7 +155,7 @@ def test_headers_of_another_version_are_refused(tmp_path, make_actor, embodiment
         header = json.loads(opened.metadata()["embodied_rl"])
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     header = {name: value for name, value in (header | change).items() if value is not None}
-    save_file(tensors, path, add_checksums(json.dumps(header), tensors))
+    save_file(tensors, path, make_header(header, tensors))
     with pytest.raises(ValueError, match=message or "damaged embodied_rl header: 'config'"):
         read_metadata(path)
 
@@ -165,11 +165,11 @@ def test_a_file_without_checksums_loads_with_a_note(tmp_path, make_actor, embodi
     path = tmp_path / "base.safetensors"
     save_backbone(path, make_actor().backbone, embodiment, "pocket", small)
     with safe_open(path, "pt") as opened:
-        header = opened.metadata()["embodied_rl"]
-    tensors = load_file(path)
-    save_file(tensors, path, {"embodied_rl": header})
-    with pytest.raises(CheckpointError, match=r"base\.safetensors.*checksums"):
+        header = json.loads(opened.metadata()["embodied_rl"])
+    tensors, plain = load_file(path), {name: value for name, value in header.items() if "sha256" not in name}
+    save_file(tensors, path, {"embodied_rl": json.dumps(plain)})
+    with pytest.raises(CheckpointError, match=r"base\.safetensors.*sha256"):
         read_metadata(path)
-    save_file(tensors, path, {"embodied_rl": header.replace('"format": 3', '"format": 2')})
+    save_file(tensors, path, {"embodied_rl": json.dumps(plain | {"format": 2})})
     with pytest.warns(RuntimeWarning, match=r"base\.safetensors"):
         load_network(path, build(small))

@@ -1,5 +1,6 @@
 """How many committed actions a policy is trained to continue: files of ours keep it, and folders of others' do, too."""
 
+import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,9 +11,9 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import prefix_length
 from embodied_rl.checkpoints.policy_file import (
-    add_checksums,
     load_actor,
     load_network,
+    make_header,
     outline_network,
     read_metadata,
     save_actor,
@@ -30,7 +31,7 @@ def rewrite_header(file: Path, value: str) -> None:
     with safe_open(file, "pt") as opened:
         header = dict(opened.metadata())
     text = header["embodied_rl"].replace('"prefix_trained_to": 3', f'"prefix_trained_to": {value}')
-    save_file(held := load_file(file), file, add_checksums(text, held))
+    save_file(held := load_file(file), file, make_header(json.loads(text), held))
 
 
 def test_policy_files_keep_it(tmp_path: Path, make_actor) -> None:
@@ -61,7 +62,7 @@ def test_files_that_do_not_say_so_are_not_trained_on_prefixes(tmp_path: Path, ma
         header = dict(opened.metadata())
     assert '"prefix_trained_to": 3, ' in header["embodied_rl"]
     text = header["embodied_rl"].replace('"prefix_trained_to": 3, ', "")
-    save_file(held := load_file(file), file, add_checksums(text, held))
+    save_file(held := load_file(file), file, make_header(json.loads(text), held))
     assert read_metadata(file).prefix_trained_to == 0
 
 

@@ -1,6 +1,7 @@
 """Every mistake in what was typed ends with exit code 2, a remedy, and no traceback."""
 
 import os
+import runpy
 import subprocess
 import sys
 from dataclasses import replace
@@ -61,6 +62,10 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         (["train", "policy=[toy]"], "policy is chosen by name, such as policy=<name>"),
         (["train", "foo"], "'foo' is not a setting: train takes key=value"),
         (["train", "seed=(1"], "seed: expected a whole number, got '(1'"),
+        (["train", "--seed", "3"], "unknown option '--seed'. Settings are written without dashes, such as seed=3"),
+        ([*TOY, "seed=0,1,2"], "seed=0,1,2 has several values: add -m"),
+        ([*TOY, "~curriculum"], "~curriculum: no key can be removed"),
+        ([*TOY, "hydra.run.dir=x"], "hydra.run.dir=x has no effect"),
         (["train", "--seed=3"], "Settings are written without dashes, such as seed=3"),
         (["train", "--resolve"], "add --cfg job, or leave it out"),
         (["train", "--cfg", "jbo"], "invalid choice: 'jbo' (choose from"),
@@ -232,3 +237,25 @@ def test_what_was_noted_beside_an_error_is_told(
         "embodied-rl: /command: a message was not published\n"
         "embodied-rl: The robot was not commanded to rest. See to it.\n"
     )
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="the system has no device that is always full")
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["doctor", "--help"]])
+def test_a_full_disk_behind_the_output_is_one_line(words: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "embodied_rl", *words], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 1 and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+@pytest.mark.process
+def test_output_in_ascii_loses_characters_but_ends_well() -> None:
+    told = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-m", "embodied_rl", "eval", "--help"], capture_output=True, env=told)
+    assert done.returncode == 0 and done.stdout.isascii() and not done.stderr
+
+
+def test_an_older_python_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 10, 13))
+    with pytest.raises(SystemExit, match=r"3\.11 or later"):
+        runpy.run_module("embodied_rl", run_name="__main__")

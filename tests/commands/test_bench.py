@@ -33,10 +33,15 @@ def test_an_unknown_measurement_is_answered_with_a_hint(tmp_path) -> None:
 
 @pytest.mark.parametrize("what", ["tabletop", "sim"])
 def test_a_simulator_is_measured_and_written(tmp_path, capsys, monkeypatch, what) -> None:
-    monkeypatch.setattr(
-        peers, "measure_peer", lambda name, seconds: PeerResult(name, why_not=f"{name} is not installed")
-    )
+    before: list[str] = []
+
+    def measure_peer(name: str, seconds: float) -> PeerResult:
+        before.append(capsys.readouterr().out)
+        return PeerResult(name, why_not=f"{name} is not installed")
+
+    monkeypatch.setattr(peers, "measure_peer", measure_peer)
     bench.run(config(tmp_path, what=what))
+    assert "tabletop" in before[0], "what is measured is printed before it takes its time"
     written = json.loads((tmp_path / "out" / "bench_tabletop.json").read_text())
     assert written["simulator"] == "tabletop" and written["envs"] == 2
     assert written["control_steps_per_second"] > 0 and written["ratio_to_bare"] > 0

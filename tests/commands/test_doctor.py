@@ -4,14 +4,18 @@ import shutil
 import subprocess
 import sys
 from collections import namedtuple
+from types import SimpleNamespace
 
 import psutil
 import pytest
 
 from embodied_rl.assembly import machine_doctor
 from embodied_rl.commands import doctor
-from embodied_rl.config.schema import DoctorConfig, RunConfig
-from embodied_rl.interfaces.sim import Diagnosis
+from embodied_rl.config.schema import DoctorConfig, RunConfig, SimNode
+from embodied_rl.interfaces.sim import Diagnosis, Unavailable
+from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl_sims.tabletop.simulator import Tabletop
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -44,6 +48,18 @@ def test_a_failed_check_is_the_exit_code(tmp_path, capsys) -> None:
     assert doctor.run(DoctorConfig(run=RunConfig(root=str(tmp_path / "occupied" / "runs")))) == 1
     assert "run folder" in capsys.readouterr().out
     assert doctor.run(DoctorConfig(run=RunConfig(root=str(tmp_path)))) == 0
+
+
+@pytest.mark.parametrize("error", [RunFailed("it died"), Unavailable("no driver"), ZeroDivisionError()])
+def test_a_diagnosis_that_fails_is_a_failed_check(error: Exception, tmp_path, monkeypatch, capsys) -> None:
+    def ask(kind: SimulatorKind, method: str) -> None:
+        raise error
+
+    monkeypatch.setattr(SimulatorKind, "ask", ask)
+    monkeypatch.setattr(SimulatorKind, "spec", SimpleNamespace(tasks=(), cameras=(), action_dim=1))
+    monkeypatch.setattr(Tabletop, "diagnose", None, raising=False)
+    assert doctor.print_checks(doctor.examine_simulator(SimNode("tabletop")), "ready") == 1
+    assert "tabletop: diagnosis" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("module", ["mujoco", "torch"])

@@ -1,12 +1,14 @@
 """A run can be traced to its source."""
 
 import json
+import os
 import subprocess
 from dataclasses import asdict
 from importlib.metadata import version
 
 import pytest
 
+from embodied_rl.assembly.machine_doctor import check_cores
 from embodied_rl.runs import provenance
 
 
@@ -97,3 +99,11 @@ def test_a_damaged_file_takes_no_note(tmp_path, content):
     with pytest.raises(ValueError, match=r"provenance\.json is damaged"):
         provenance.add_note(tmp_path, "lost")
     assert (tmp_path / "provenance.json").read_text() == content
+
+
+def test_cores_are_counted_where_the_system_has_no_affinity(monkeypatch):
+    """As macOS; every command that counts cores calls this."""
+    assert provenance.count_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert provenance.count_cores() == os.cpu_count()
+    assert check_cores().status in ("ok", "warn")

@@ -3,6 +3,8 @@
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -13,7 +15,6 @@ from embodied_rl.assembly import serving
 from embodied_rl.cli.main import USER_ERROR, main
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.deployment.policy_server.follow import WeightFollower
-from embodied_rl.deployment.policy_server.served import ServedPolicy
 from embodied_rl.interfaces.errors import UserError
 
 ASSET = "asset:tabletop_base.safetensors"
@@ -78,9 +79,10 @@ def test_load_policy_and_policy_checkpoint_refuse_it(tmp_path, monkeypatch, capf
 
 def test_a_follower_keeps_the_weights_that_it_has(tmp_path: Path) -> None:
     first, lines = make_checkpoint(tmp_path), list[str]()
-    served = ServedPolicy(serving.weigh_policy(first), 1)
+    served = SimpleNamespace(weights=serving.weigh_policy(first))
+    served.replace = lambda weights: setattr(served, "weights", weights)
     newest = lambda: serving.find_newest_file(str(tmp_path))  # noqa: E731
-    follower = WeightFollower(served, first, newest, serving.weigh_policy, lines.append)
+    follower = WeightFollower(cast(Any, served), first, newest, serving.weigh_policy, lines.append)
     for seed in range(TRIES):
         file = make_checkpoint(tmp_path, 8 + seed)
         damage(file, seed)

@@ -11,7 +11,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from embodied_rl.checkpoints.policy_file import add_checksums
+from embodied_rl.checkpoints.policy_file import make_header
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
@@ -42,7 +42,7 @@ def policy_file(folder: Path, node: dict[str, Any]) -> Path:
         header = json.loads(opened.metadata()["embodied_rl"])
     header["extra"]["sim"] = node
     tensors = load_file(base)
-    save_file(tensors, file, add_checksums(json.dumps(header), tensors))
+    save_file(tensors, file, make_header(header, tensors))
     return file
 
 

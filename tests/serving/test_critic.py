@@ -99,7 +99,7 @@ def test_the_command(tmp_path: Path, critic: ProgressCritic) -> None:
         assert found.valid
         process.process.send_signal(signal.SIGINT)
         code, said = process.finish()
-        assert code == 0 and "The server has ended." in said and "Traceback" not in said
+        assert code == 128 + signal.SIGINT and "The server has ended." in said and "Traceback" not in said
 
 
 @pytest.mark.process
@@ -117,7 +117,7 @@ def test_the_command_with_a_folder_and_a_token(tmp_path: Path) -> None:
         listed = models({"Authorization": "Bearer 0123456789abcdefghij"}).json()["data"]
         assert [each["id"] for each in listed] == ["judge"]
         process.process.send_signal(signal.SIGTERM)
-        assert process.finish()[0] == 0
+        assert process.finish()[0] == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.learning.checkpoint import save_checkpoint
-from embodied_rl.checkpoints.policy_file import add_checksums
+from embodied_rl.checkpoints.policy_file import make_header
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
@@ -51,7 +51,7 @@ def reheaded(file: Path, change: Callable[[Json], object], tensors: Mapping[str,
     header = read_header(file)
     change(header)
     held = {**load_file(file), **(tensors or {})}
-    save_file(held, file, add_checksums(json.dumps(header), held))
+    save_file(held, file, make_header(header, held))
     return file
 
 
@@ -64,8 +64,7 @@ def policy(folder: Path, change: Callable[[Json], object] = lambda header: None)
 
 def policy_with_header(folder: Path, header: str) -> Path:
     """A policy file of one tensor, with this text for its header."""
-    tensors = {"backbone.x": torch.zeros(1)}
-    save_file(tensors, folder / "policy.safetensors", add_checksums(header, tensors))
+    save_file({"backbone.x": torch.zeros(1)}, folder / "policy.safetensors", {"embodied_rl": header})
     return folder / "policy.safetensors"
 
 

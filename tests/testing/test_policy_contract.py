@@ -48,6 +48,12 @@ class WithDropout(LinearBackbone):
         return nn.functional.dropout(velocity, 0.5, self.training), features
 
 
+class Lazy(LinearBackbone):
+    def __init__(self):
+        super().__init__()
+        self.mix = nn.LazyLinear(6)
+
+
 class Peeking(LinearBackbone):
     """Normalises over the batch."""
 
@@ -105,6 +111,7 @@ def test_a_sound_backbone_passes() -> None:
     ("kind", "message"),
     [
         (WithDropout, "no dropout|depends on the rest"),
+        (Lazy, "mix.weight is lazy"),
         (Peeking, "depends on the rest of its batch"),
         (IgnoringFeatures, "another context for cached features"),
         (Detached, "no gradient reaches the parameters"),

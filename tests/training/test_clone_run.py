@@ -4,7 +4,8 @@ import json
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -19,7 +20,9 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.report import Report
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import read_metrics
+from embodied_rl.training import cloning_report
 from embodied_rl.training.algorithms.imitation.demonstrations import record_demonstrations
+from embodied_rl.training.cloning_report import advise_next
 from tests.support.running import POLICY, REACHING, SMALL, TABLETOP
 from tests.training.algorithms.imitation.test_step_sources import record_tabletop
 
@@ -29,7 +32,11 @@ CLONE = (
 )  # fmt: skip
 
 
-def test_a_clone_is_reported_filmed_and_continued(typed: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_clone_is_reported_filmed_and_continued(
+    typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[Any] = []
+    monkeypatch.setattr(cloning_report, "advise_next", lambda *all_of_it: given.extend(all_of_it) or "as advised")
     code, out, err = typed(*CLONE)
     assert code == 0, err
     (run,) = (tmp_path / "runs" / "sft").iterdir()
@@ -41,8 +48,11 @@ def test_a_clone_is_reported_filmed_and_continued(typed: Callable[..., Any], tmp
     assert (run / "videos" / "grid.mp4").is_file() and (run / "policy.safetensors").is_file()
     rows = read_metrics(run / "metrics.jsonl")
     assert [row["iteration"] for row in rows] == [2, 5, 7], "the last step of each stage, counted over all of them"
-    following = next(line for line in out.splitlines() if line.startswith("Next:"))
-    words = shlex.split(following.removeprefix("Next:"))
+    assert "Next:   as advised" in out
+    config, kind, found, folder = given
+    assert found.success.rate == 0 and "embodied-rl train" not in advise_next(config, kind, found, folder)
+    half = SimpleNamespace(success=SimpleNamespace(rate=0.5))
+    words = shlex.split(advise_next(config, kind, cast(Any, half), folder))
     assert words[:2] == ["embodied-rl", "train"] and f"policy.checkpoint={name}" in words
     code, out, err = typed(*words[1:], "--dry-run")
     assert code == 0, err

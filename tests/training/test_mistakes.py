@@ -33,6 +33,13 @@ def policy(reference: Path) -> str:
     return str(reference / "policy.safetensors")
 
 
+def test_a_large_network_without_a_checkpoint(typed: Callable[..., Any]) -> None:
+    """With random weights it never succeeds. Small ones may learn from nothing."""
+    words = ("train", "sim=tabletop", "sim.num_envs=8", "train.decisions=2", "--dry-run")
+    refused(typed(*words, "policy=smolvla"), "policy.checkpoint=null")
+    assert typed(*words, "policy=pi0_tiny", "policy.critic=prefix")[0] == 0
+
+
 @pytest.mark.process
 def test_a_checkpoint_of_another_network(
     typed: Callable[..., Any], reference: Path, policy: str, tmp_path: Path
@@ -69,6 +76,7 @@ def test_a_finished_run_cannot_go_on(typed: Callable[..., Any], reference: Path)
 def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
     refused(typed("train", "resume=last"), "No training run below runs (run.root)")
     refused(typed("train", f"resume={tmp_path}"), f"No run in {tmp_path}")
+    refused(typed("train", "resume=latest"), "resume=latest", "'last'")
 
 
 @pytest.mark.process
@@ -186,7 +194,7 @@ def test_a_dry_run_looks_at_files(typed: Callable[..., Any], policy: str, tmp_pa
     refused(typed("compare", "nope", "nothing", *DRY), "nope is not there: give the folder of a run")
     refused(typed("play", "policy=exprt", *DRY), "Did you mean 'expert'?")
     refused(typed("sft", "algo=flow_sde", *DRY), "algo.name=ppo learns from rollouts")
-    refused(typed("sft", "policy.device=nowhere", *DRY), "policy.device=nowhere is no device")
+    refused(typed("sft", "policy.device=nowhere", *DRY), "policy.device=nowhere", "cuda")
     refused(typed("sft", "policy.precision=bfloat16", *DRY), "use policy.train=expert or lora")
     refused(typed("compare", str(cut), policy, *DRY), "is not a report")
 

@@ -59,11 +59,11 @@ def test_after_a_simulator_raised(plan: str, plugin_path: str, tmp_path: Path) -
     assert output.count("Traceback (most recent call last)") == 1
 
 
-SIGNALS: dict[str, Callable[[Process], None]] = {
-    "Ctrl-C": lambda process: process.signal_everybody(signal.SIGINT),
-    "SIGTERM to everybody": lambda process: process.signal_everybody(signal.SIGTERM),
-    "SIGTERM to the driver": lambda process: os.kill(process.process.pid, signal.SIGTERM),
-    "a closed terminal": lambda process: process.signal_everybody(signal.SIGHUP),
+SIGNALS: dict[str, tuple[signal.Signals, Callable[[Process, signal.Signals], None]]] = {
+    "Ctrl-C": (signal.SIGINT, Process.signal_everybody),
+    "SIGTERM to everybody": (signal.SIGTERM, Process.signal_everybody),
+    "SIGTERM to the driver": (signal.SIGTERM, lambda process, number: os.kill(process.process.pid, number)),
+    "a closed terminal": (signal.SIGHUP, Process.signal_everybody),
 }
 
 
@@ -78,9 +78,10 @@ SIGNALS: dict[str, Callable[[Process], None]] = {
 def test_after_a_signal(kind: str, plan: str, plugin_path: str, tmp_path: Path) -> None:
     with started(tmp_path, *training(plan), PYTHONPATH=plugin_path) as process:
         wait_until_it_trains(process, plan)
-        SIGNALS[kind](process)
+        number, send = SIGNALS[kind]
+        send(process, number)
         code, output = process.finish()
-        assert code == 0 and "Stopped and saved" in output, output
+        assert code == 128 + number and "Stopped and saved" in output, output
 
 
 def test_after_the_driver_was_killed(plan: str, plugin_path: str, tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from embodied_rl.runs.stops import note_stop
+
 
 @contextmanager
 def watch_signals() -> Iterator[threading.Event]:
@@ -14,7 +16,12 @@ def watch_signals() -> Iterator[threading.Event]:
         yield stopped
         return
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda *_: stopped.set()) for number in numbers}
+
+    def stop(number: int, _: object) -> None:
+        note_stop(number)
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield stopped
     finally:

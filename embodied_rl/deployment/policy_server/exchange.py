@@ -117,8 +117,8 @@ def _check_fit(actions: NDArray[np.float32], asked: ExpectedAnswer, spec: Policy
     if (outside := (actions < low) | (actions > high)).any():
         *place, entry = np.argwhere(outside)[0]
         raise NoPolicyAnswer(
-            f"{asked.url} sent {spec.action_names[entry]} = {actions[(*place, entry)]:g}, outside of its policy's "
-            f"limits [{low[entry]:g}, {high[entry]:g}]."
+            f"{asked.url} sent {spec.action_names[entry]} = {actions[(*place, entry)]:g}, outside of its limits "
+            f"[{low[entry]:g}, {high[entry]:g}]."
         )
 
 

@@ -7,11 +7,10 @@ from threading import Event, Thread
 
 import numpy as np
 
-from embodied_rl.deployment.policy_server.names import WireNames
-from embodied_rl.deployment.policy_server.request import read_request
 from embodied_rl.deployment.policy_server.served import ServedPolicy, ServedWeights
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.given_observation import read_observation
 
 log = logging.getLogger(__name__)
 
@@ -91,4 +90,6 @@ def _check_inference(weights: ServedWeights) -> None:
     spec = weights.spec
     images = {IMAGES + name: np.full((*size, 3), 128, np.uint8) for name, size in spec.cameras.items()}
     fixed = images | {STATE: np.zeros(len(spec.state_names), np.float32), PROMPT: (*spec.words, "move")[0]}
-    ServedPolicy(weights).answer([read_request(fixed, spec, WireNames())], fill=False)
+    seen, _ = read_observation(fixed, spec)
+    if not np.isfinite(weights.policy.infer(seen)).all():
+        raise RuntimeError("the actions for a fixed observation are NaN or infinite")

@@ -21,6 +21,7 @@ from embodied_rl.deployment.transport.interface import Endpoint, Transport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+from embodied_rl.runs.stops import note_stop
 
 NODE = "simulated_robot"
 ALONE_S = 1.0
@@ -141,7 +142,12 @@ def heed_signals() -> Iterator[Callable[[], bool]]:
     """Give a function that says whether Ctrl-C, SIGTERM or SIGHUP came meanwhile; ignored signals stay ignored."""
     came = threading.Event()
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, lambda *_: came.set()) for number in numbers}
+
+    def stop(number: int, _: object) -> None:
+        note_stop(number)
+        came.set()
+
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield came.is_set
     finally:

@@ -13,6 +13,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import IO, Any
 
+from embodied_rl.runs.stops import note_stop
 from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.processes.interpreter import Interpreter, make_own_command, make_own_environment
 from embodied_rl.runtime.processes.messages import receive, send
@@ -164,10 +165,9 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
     nobody insists by the second: only the end of the context restores its handler. Under nohup it stays ignored.
     """
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set[signal.Signals]()
-    handler = _count_calls(handler) if callable(handler) else handler
-    handlers = dict.fromkeys(STOP_SIGNALS - ignored, handler)
+    handlers = dict.fromkeys(STOP_SIGNALS - ignored, _make_noting_handler(handler) if callable(handler) else handler)
     if signal.SIGHUP in handlers and callable(handler):
-        handlers[signal.SIGHUP] = _make_hang_up_handler(handler)
+        handlers[signal.SIGHUP] = _make_noting_handler(_make_hang_up_handler(handler))
     before = {number: signal.signal(number, new) for number, new in handlers.items()}
 
     def restore(kept: signal.Signals | None = signal.SIGHUP) -> None:
@@ -181,23 +181,12 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
         restore(None)
 
 
-_stops = [0]
+def _make_noting_handler(handler: Callable[..., object]) -> Callable[..., object]:
+    def note(number: int, frame: object) -> None:
+        note_stop(number)
+        handler(number, frame)
 
-
-def count_stops() -> int:
-    """Return how often a handler of `handle_stop_signals` was called in this process.
-
-    A run that was told to stop saves and ends as if nothing had happened; whoever starts several asks here.
-    """
-    return _stops[0]
-
-
-def _count_calls(handler: Callable[..., object]) -> Callable[..., object]:
-    def counted(*given: object) -> None:
-        _stops[0] += 1
-        handler(*given)
-
-    return counted
+    return note
 
 
 def _make_hang_up_handler(handler: Callable[..., object]) -> Callable[..., object]:

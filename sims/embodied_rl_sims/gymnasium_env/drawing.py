@@ -1,9 +1,11 @@
 """Draw pictures of an environment without changing its simulation."""
 
 import copy
+import ctypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -44,8 +46,18 @@ def restore_after_drawing(environment: Any) -> Iterator[None]:
     try:
         yield
     finally:
-        import_module("mujoco").mj_copyData(data, model, before)
+        _copy_data(data, model, before)
         model.site_pos[:] = sites
+
+
+def _copy_data(target: Any, model: Any, source: Any) -> None:
+    """Copy a simulation's data; MuJoCo before 3.4, which MetaWorld pins, has this function in C alone."""
+    mujoco = import_module("mujoco")
+    if hasattr(mujoco, "mj_copyData"):
+        mujoco.mj_copyData(target, model, source)
+        return
+    (library,) = Path(mujoco.__path__[0]).glob("libmujoco*")
+    ctypes.CDLL(str(library)).mj_copyData(*(ctypes.c_void_p(each._address) for each in (target, model, source)))
 
 
 def aim_camera(environment: Any) -> None:

@@ -129,7 +129,7 @@ def test_the_robot_is_at_rest_when_the_bridge_leaves(tmp_path: Path) -> None:
         bridge = bed.find("bridge")
         os.kill(bridge.pid, signal.SIGTERM)
         bed.node.spin_until(lambda: bridge.process.poll() is not None, 60)
-        assert bridge.process.returncode == 0
+        assert bridge.process.returncode == 128 + signal.SIGTERM
         assert "the robot is at rest" in bridge.read_log()
         bed.node.spin_until(lambda: False, 0.3)
         assert bed.commands[-1][1] == 0
