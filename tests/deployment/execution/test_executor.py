@@ -208,9 +208,7 @@ def test_how_a_simulated_robot_holds_still() -> None:
 
 
 @pytest.mark.parametrize(("first", "refused"), [(2.5, False), (-0.5, False), (3.0, False), (-1.5, True)])
-def test_the_jump_of_a_chunk_is_measured_from_the_last_committed_action(
-    first: float, refused: bool
-) -> None:
+def test_the_jump_of_a_chunk_is_measured_from_the_last_committed_action(first: float, refused: bool) -> None:
     robot = Robot("prefix", jump=np.array([100.0, 2.0], np.float32))
     request = robot.start()
     robot.act()
