@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from embodied_rl.config.schema import DistillNode, RewardNode
-from embodied_rl.judge.reward.guard import FADE, WINDOW, Guard, diverges
+from embodied_rl.judge.reward.guard import FADE, LEAST_RISE, WINDOW, Guard, _fit_slope, diverges
 from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
@@ -148,3 +148,15 @@ def test_the_bonus_of_a_head_fades_as_well() -> None:
     watch(other, *HACKED)
     other.fade(rollout)
     assert rollout.bonus.flatten().tolist() == pytest.approx([0.5 * guard.weight] * 2), "in terminal it is all there is"
+
+
+def test_the_slope_and_its_error_are_those_of_least_squares() -> None:
+    values = np.random.default_rng(0).normal(size=WINDOW)
+    fitted, covariance = np.polyfit(np.arange(WINDOW), values, 1, cov=True)
+    assert _fit_slope(values) == pytest.approx((fitted[0], np.sqrt(covariance[0, 0])))
+
+
+@pytest.mark.parametrize(("share", "expected"), [(0.95, False), (1.05, True)])
+def test_the_rise_counts_from_the_first_iteration_of_the_window_to_the_last(share: float, expected: bool) -> None:
+    critic, true = np.linspace(0, share * LEAST_RISE, WINDOW), np.linspace(0.9, 0.1, WINDOW)
+    assert diverges(critic, true) == expected
