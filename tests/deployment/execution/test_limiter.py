@@ -1,6 +1,9 @@
 """The limiter of one entry: the motion of least time to what is wanted, and the wanted motion itself where possible."""
 
+import itertools
 import math
+from fractions import Fraction
+from random import Random
 
 import numpy as np
 import pytest
@@ -183,3 +186,37 @@ def test_a_command_that_turns_round_is_not_still():
     assert not limiter.still
     limiter.acceleration = jerk / 2
     assert limiter.still
+
+
+def test_rounding_exceeds_no_limit_by_more_than_the_documented_figure():
+    """1e-9 of a limit and 1000 rounding steps of the largest number of the box, which is narrow and far from 0."""
+    random, ticks = Random(5), 0
+    while ticks < 40_000:
+        entry, period = draw_adversarial(random)
+        try:
+            limiter = Limiter(entry, period)
+        except UserError:  # too fine for double precision
+            continue
+        limiter.begin(random.uniform(entry.low, entry.high))
+        made, wanted, stops = [limiter.command] * 4, limiter.command, False
+        for _ in range(150):
+            if random.random() < 0.15:
+                stops = random.random() < 0.1
+                edges = (entry.low, entry.high, math.nextafter(entry.high, 0), limiter.command + limiter.speed)
+                wanted = random.choice((*edges, random.uniform(entry.low, entry.high)))
+            made.append(limiter.stop(math.nan) if stops else limiter.follow(wanted, math.nan)[0])
+            ticks += 1
+        grain = 1000 * math.ulp(max(abs(entry.low), abs(entry.high)))
+        changes = [Fraction(value) for value in made]
+        for power, limit in enumerate((entry.speed, entry.acceleration, entry.jerk), 1):
+            changes = [after - before for before, after in itertools.pairwise(changes)]
+            assert max(map(abs, changes)) <= limit * period**power * (1 + 1e-9) + grain
+
+
+def draw_adversarial(random: Random) -> tuple[EntryLimits, float]:
+    """A box up to 20,000 from 0, of 2 mm to 20 m, and a period; limits from idle to a thousandth of one another."""
+    middle, width = random.uniform(-2, 2) * 10 ** random.uniform(-1, 4), 10 ** random.uniform(-3, 1)
+    period, speed = 10 ** random.uniform(-3, -0.7), 10 ** random.uniform(-3, 1)
+    acceleration = speed / 10 ** random.uniform(-0.5, 3) / period
+    jerk = acceleration / 10 ** random.uniform(-0.5, 3) / period
+    return EntryLimits("q", "position", middle - width, middle + width, speed, acceleration, jerk), period
