@@ -42,7 +42,7 @@ def check_start(config: ConvertConfig) -> Conversion:
     check_new(Path(config.out))
     robot = None if config.robot is None else load_robot(config.robot)
     messages = Messages(read_environment().distro)
-    return Conversion.open(Path(config.recording), messages, robot, config.aborted)
+    return Conversion.open(Path(config.recording), messages, robot, config.aborted, config.instruction or "")
 
 
 def check_conversion(config: ConvertConfig) -> list[tuple[str, str]]:

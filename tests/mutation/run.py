@@ -24,7 +24,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from tests.mutation.mutants import Mutant, list_mutants
 
-CPU_S, DEADLINE_S = 180, 900
+CPU_S, DEADLINE_S = 40, 400
 """Limits of a mutant's tests: processor time, and time by the clock. Beyond either, it counts as noticed."""
 
 

@@ -125,7 +125,8 @@ class RealTimeBench:
         self.robot.begin(Episode(0, 0, 0))
         self.node = InProcessTransport(self.bus, "operator")
         self.node.create_subscription("/command", "std_msgs/msg/Float64MultiArray", "command", self._note)
-        config = BridgeConfig("tabletop", "ws://in-process", **{"deadman": False, "patience": 0.2, **self.changes})
+        standard = {"policy": "ws://in-process", "deadman": False, "patience": 0.2}
+        config = BridgeConfig("tabletop", **{**standard, **self.changes})
         node = InProcessTransport(self.bus, "policy_bridge")
         told = self.description or robot
         motions = make_motions(config, told)

@@ -15,8 +15,9 @@ Carrier = Literal["dds", "rclpy"]
 class BridgeConfig:
     robot: FilePath
     """The robot: a name that `embodied-rl list robots` shows, or a YAML file."""
-    policy: Address
-    """Who acts: the address of a policy server, ws://…; `embodied-rl serve` starts one."""
+    policy: Address | None = None
+    """Who acts: the address of a policy server, ws://…; `embodied-rl serve` starts one. null: the operator alone, by
+    teleoperation, such as to record demonstrations with record=<folder>."""
     dry_run: bool = False
     """Subscribe, infer and filter, and publish nothing but the status: the robot is not commanded."""
     transport: Carrier = "dds"

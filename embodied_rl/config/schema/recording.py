@@ -34,7 +34,7 @@ class RecordConfig:
 @dataclass(frozen=True)
 class ConvertConfig:
     recording: FilePath
-    """Folder of a recording, also as a plain word, or one MCAP file."""
+    """Folder of a recording, also as a plain word, or one MCAP or SQLite file; also an ordinary one of `ros2 bag`."""
     robot: FilePath | None = None
     """The robot that was recorded: a name of configs/robot, or a YAML file; null takes what the recording says."""
     out: FilePath = "demonstrations"
@@ -43,5 +43,7 @@ class ConvertConfig:
     """lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]; replay: a replay storage."""
     images: Literal["video", "png"] = "video"
     """Pictures of format=lerobot: video loses detail and colour; png loses nothing and takes more space."""
+    instruction: str | None = None
+    """Words of the task, where the recording does not say them."""
     aborted: bool = False
     """Keep episodes that the operator aborted, as if time had ended them."""

@@ -43,7 +43,7 @@ class Surroundings:
 
     Attributes:
         inbox: messages of the robot. operator: the operator's. desk: episodes.
-        asking: the policy.
+        asking: the policy; None: the operator drives.
         now_ns: the clock that stamps messages.
         motions: returns and replays.
     """
@@ -51,7 +51,7 @@ class Surroundings:
     inbox: Inbox
     operator: OperatorListener
     desk: EpisodeDesk
-    asking: Asking
+    asking: Asking | None
     now_ns: Callable[[], int]
     motions: MotionDesk = field(default_factory=MotionDesk)
 
@@ -195,7 +195,7 @@ class Controller:
         if not self._lost:
             self._decisions = self._number = 0
         self.around.operator.ask(None)  # what is asked for anew is asked for once more
-        self._begins, self._asks = self._wishes, False
+        self._begins, self._asks = self._wishes and self.around.asking is not None, False
         self._operate(Mode.HOLD, old=True)
         if self._lost:
             self._begins &= not self._label  # judged during the silence
@@ -246,7 +246,9 @@ class Controller:
         motions.follow(self.core.mode, said.label, words)
 
     def _talk_with_policy(self) -> None:
-        self._take_answers()
+        if self.around.asking is None:
+            return
+        self._take_answers(self.around.asking)
         request = self.core.request()
         if request is not None:
             messages, words = self.around.inbox.keep(), self.around.desk.words or ""
@@ -254,10 +256,10 @@ class Controller:
             episode = None if self.present is None else self.present.index
             self.around.asking.ask(Question(request, observe, episode, self._decisions))
             self._decisions += 1
-            self._take_answers()  # in lockstep it is there already
+            self._take_answers(self.around.asking)  # in lockstep it is there already
 
-    def _take_answers(self) -> None:
-        for answer in self.around.asking.take_answers():
+    def _take_answers(self, asking: Asking) -> None:
+        for answer in asking.take_answers():
             if answer.chunk is None:
                 self.policy_why = answer.failure
                 continue

@@ -68,7 +68,13 @@ def check_bridge(config: BridgeConfig) -> list[tuple[str, str]]:
 
 def check_settings(config: BridgeConfig, robot: RobotDescription) -> None:
     """Check that settings fit together; raises `UserError`."""
-    if not config.policy.startswith(("ws://", "wss://")):
+    if config.policy is None:
+        if not robot.operator.teleop or config.lockstep:
+            raise UserError(
+                f"policy is missing. Without one the operator drives, for which the file of {robot.name} must name "
+                "operator.teleop, and lockstep=false. Give policy=ws://…, or correct that."
+            )
+    elif not config.policy.startswith(("ws://", "wss://")):
         raise UserError(
             f"policy={config.policy} is no address of a policy server. Start one, embodied-rl serve policy=…, and give "
             "its address, ws://…; or use embodied-rl deploy, which starts one."
@@ -91,8 +97,7 @@ def run_bridge(config: BridgeConfig) -> int:
     check_settings(config, robot)
     motions = make_motions(config, robot)
     with ExitStack() as stack:
-        client, _ = open_policy(config, robot)
-        stack.enter_context(closing(client))
+        client = None if config.policy is None else stack.enter_context(closing(open_policy(config, robot)[0]))
         node = stack.enter_context(open_transport(config.transport, "policy_bridge"))
         bridge = Bridge(config, robot, node, client, motions=motions)
         bridge.prepare()  # nothing is commanded yet: signals end it at once
@@ -118,7 +123,7 @@ class Bridge:
     Args:
         config: of the bridge. robot: its description.
         node: the transport; in real time it is given a thread of its own by `run`.
-        client: the policy, checked.
+        client: the policy, checked; None: the operator drives.
         clock: seconds, monotonic, also while the machine is suspended; in lockstep there is another one.
         threads: the policy is asked in a thread of its own; in lockstep it is not.
         motions: returns and replays; None: there are none.
@@ -129,7 +134,7 @@ class Bridge:
         config: BridgeConfig,
         robot: RobotDescription,
         node: Transport,
-        client: PolicyClient,
+        client: PolicyClient | None,
         clock: Callable[[], float] = read_seconds,
         *,
         threads: bool = True,
@@ -182,6 +187,12 @@ class Bridge:
         if not wait_until(self.node, lambda: self.desk.words is not None, patience):
             topic = self.robot.operator.instruction or "the robot's file names no operator.instruction"
             raise UserError(f"Nobody has said the words of the task ({topic}). Say them: instruction=…")
+        if self.client is None:
+            self._configure(None)
+            print(
+                f"{self.robot.name} is driven by teleoperation alone: no policy.{self._describe_deadman()}", flush=True
+            )
+            return
         count = 1 if config.lockstep else config.requests
         latencies = measure_latency(self.client, self.inbox, self.desk.words or "", count)
         spec = self.client.spec
@@ -205,13 +216,14 @@ class Bridge:
         without = "; deadman=false leaves it out for this simulated robot" if operator.reset else ""
         return f" It moves while the dead man's switch is held ({held}{without})."
 
-    def _configure(self, settings: Settings) -> None:
-        config = self.config
+    def _configure(self, settings: Settings | None) -> None:
+        config, asking = self.config, None
         self.core.configure(make_core_settings(self.robot, config, self.inbox), settings)
-        if not config.lockstep:
-            self.client.deadline = settings.longest_wait / settings.control_hz  # later it is of no use
-        self.asker = ChunkAsker(self.client, settings.strategy, config.seed, time.monotonic)
-        asking = AskerThread(self.asker) if self._threads else DirectAsking(self.asker)
+        if self.client is not None and settings is not None:
+            if not config.lockstep:
+                self.client.deadline = settings.longest_wait / settings.control_hz  # later it is of no use
+            self.asker = ChunkAsker(self.client, settings.strategy, config.seed, time.monotonic)
+            asking = AskerThread(self.asker) if self._threads else DirectAsking(self.asker)
         around = Surroundings(self.inbox, self.operator, self.desk, asking, self.node.now, self.motions)
         self.controller = Controller(self.robot, self.core, around, episodic=config.episodes)
 
@@ -293,7 +305,7 @@ class Bridge:
     def describe(self) -> dict[str, Any]:
         """Return the status."""
         controller, asker, control = self.controller, self.asker, self.control
-        assert controller is not None and asker is not None, "it was prepared"
+        assert controller is not None, "it was prepared"
         status = self.core.status().as_dict()
         said = status["said"] if self.core.mode == Mode.HOLD else ""
         stopped = self.operator.stopped
@@ -307,7 +319,7 @@ class Bridge:
             controller.why,
             controller.unread,
         )
-        latency = {"inference": asker.seconds.summarise()}
+        latency = {} if asker is None else {"inference": asker.seconds.summarise()}
         if control is not None:
             latency |= {
                 "wake-up": control.pacer.lateness.summarise(),
@@ -327,7 +339,7 @@ class Bridge:
             "missed_deadlines": 0 if control is None else control.pacer.missed,
             "motions": self.motions.describe(),
             "latency": latency,
-            "counters": {"asked": asker.asked, "answered": asker.answered, "failed": asker.failed},
+            "counters": {name: getattr(asker, name, 0) for name in ("asked", "answered", "failed")},
             "last_refused_chunk": controller.refused,
             "reports_unsent": self.reporter.unsent,
             "last_unsent_report": self.reporter.last_unsent,

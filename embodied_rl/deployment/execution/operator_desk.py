@@ -108,6 +108,8 @@ class OperatorDesk:
         events, self._events = self._events, []
         label, self._label = self._label or next((each for each in events if each in LABELS), ""), ""
         struck, self._struck = self._struck, False
+        if label:
+            self._let_go()
         return OperatorInput(
             estop=struck or self._estop or self._pressed.get("estop", False),
             reset="reset" in events,
@@ -148,10 +150,14 @@ class OperatorDesk:
         self._touching = self._pressed.get("takeover", False) if self.device.takeover is not None else moved
         self._touched_s = now_s if self._touching else self._touched_s
 
+    def _let_go(self) -> None:
+        """End a takeover at once, without waiting for `sticky_s`; the next touch begins another one."""
+        self._before, self._touching, self._touched_s = None, False, None
+
     def _choose_mode(self, now_s: float, mode: Mode, alive: bool, events: Sequence[str]) -> Mode | None:
         asked = next((mode for name, mode in _ASKED.items() if name in events), None)
         if asked is not None:
-            self._before, self._touching, self._touched_s = None, False, None
+            self._let_go()
             return asked
         lately = self._touched_s is not None and now_s - self._touched_s < self.device.sticky_s
         touched = self._touching or lately  # a device that fell silent while touched was not let go

@@ -33,6 +33,7 @@ class Conversion:
         place: its folder. messages: the types of messages.
         robot: the description; None takes the one in the folder.
         aborted: whether episodes that the operator aborted are kept, as if time had ended them.
+        instruction: words of the task of steps that say none.
 
     Attributes:
         robot: the description. episodes: those that are converted. omissions: what is left out, in words, so far.
@@ -51,13 +52,15 @@ class Conversion:
     kept: Counter[str] = field(default_factory=Counter)
 
     @staticmethod
-    def open(place: Path, messages: Messages, robot: RobotDescription | None, aborted: bool = False) -> "Conversion":
+    def open(
+        place: Path, messages: Messages, robot: RobotDescription | None, aborted: bool = False, instruction: str = ""
+    ) -> "Conversion":
         """See the class."""
         recording, omissions = Recording(place, messages), Counter[str]()
         known = robot or (read_robot(place, messages) if place.is_dir() else None)
         if known is None:
             raise UserError(f"{place} does not say which robot was recorded: set robot=<name or yaml>.")
-        listed = list_episodes(recording, known, omissions)
+        listed = list_episodes(recording, known, omissions, instruction)
         kept = [episode for episode in listed if aborted or episode.label != "abort"]
         if len(kept) < len(listed):
             omissions["episodes that the operator aborted"] += len(listed) - len(kept)

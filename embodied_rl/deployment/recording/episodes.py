@@ -1,5 +1,7 @@
 """Which episodes a recording holds: the bridge's control steps in their order, and how each episode ended.
 
+Without any control step of the bridge, the commands on the robot's command topic make them; see `commanded_steps`.
+
 An episode's label is the operator's, from a control step or the topic of labels; else what a simulated robot says of
 its end; without one, it ended by time. Where nobody asked for episodes, as with a robot that is reset by hand, labels
 part them; see `free_runs`.
@@ -8,11 +10,13 @@ part them; see `free_runs`.
 from collections import Counter
 from collections.abc import Callable
 
+from embodied_rl.deployment.recording.commanded_steps import CommandedSteps
 from embodied_rl.deployment.recording.free_runs import FreeRuns
 from embodied_rl.deployment.recording.mcap_reader import RecordedMessage, RecordingError
 from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode, RecordedStep
 from embodied_rl.deployment.recording.recording_folder import Recording
 from embodied_rl.deployment.recording.steps import (
+    LONGEST_TEXT,
     STEPS,
     ControlStep,
     EpisodeOutcome,
@@ -20,6 +24,7 @@ from embodied_rl.deployment.recording.steps import (
     read_label,
     read_request,
 )
+from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.untrusted_files import shorten
@@ -29,40 +34,44 @@ Omissions = Counter[str]
 """What is left out, in words → how often."""
 
 
-def list_episodes(recording: Recording, robot: RobotDescription, omissions: Omissions) -> list[RecordedEpisode]:
+def list_episodes(
+    recording: Recording, robot: RobotDescription, omissions: Omissions, instruction: str = ""
+) -> list[RecordedEpisode]:
     """Return the episodes of a recording; what cannot be understood is counted in `omissions`.
+
+    Steps that say no words of the task get `instruction`.
 
     Raises:
         RecordingError: a file cannot be read, or the recording has no control step in an episode.
     """
-    finder = _EpisodeFinder(robot, omissions)
+    bridged = next(iter(recording.read({STEPS})), None) is not None
+    finder = _EpisodeFinder(recording, robot, omissions, bridged)
     for message in recording.read(finder.readers):
         try:
-            finder.readers[message.channel.topic](_read_text(recording, message), message)
+            finder.readers[message.channel.topic](message)
+        except RecordingError:
+            raise
         except UserError as error:
             omissions[f"not understood: {shorten(error)}"] += 1
     episodes = finder.choose_episodes()
     for episode in episodes:
+        episode.add_instruction(instruction)
         if cut := episode.cut_after_end():
             omissions["steps after an episode's end"] += cut
     if not episodes:
         cut = "".join(f" The end of {path.name} was cut off." for path in sorted(recording.cut_off))
         raise RecordingError(
             f"{recording.place} holds no episode: no control step in which somebody drove the robot was recorded on "
-            f"{STEPS}.{cut} Record while the bridge drives it."
+            f"{STEPS}, and no command on {robot.command.name}.{cut} Record while somebody drives it."
         )
     return episodes
 
 
-def _read_text(recording: Recording, message: RecordedMessage) -> str:
-    """Return the text of a message; raise `UserError` where it is none, whatever else it holds."""
-    if (found := message.channel.type_name) != TEXT:
-        raise StepError(f"{message.channel.topic} was recorded as {found[:100]}, and a text is {TEXT}")
-    return recording.decode(message).data
-
-
 class _EpisodeFinder:
-    def __init__(self, robot: RobotDescription, omissions: Omissions) -> None:
+    """Takes the messages of a recording. `bridged`: it holds the bridge's control steps."""
+
+    def __init__(self, recording: Recording, robot: RobotDescription, omissions: Omissions, bridged: bool) -> None:
+        self._recording, self._robot = recording, robot
         self.episodes: list[RecordedEpisode] = []
         self._free = FreeRuns()
         self._omissions, self._operator = omissions, robot.operator
@@ -70,13 +79,19 @@ class _EpisodeFinder:
         self._latest: dict[int, RecordedEpisode] = {}
         self._position = -1
         topics = robot.operator
-        named = {topics.reset: self._note_request, topics.outcome: self._note_outcome, topics.label: self._note_label}
-        self.readers: dict[str, Callable[[str, RecordedMessage], None]] = {
-            STEPS: self._note_step, **{name: reader for name, reader in named.items() if name},
+        named = {
+            STEPS: self._note_step, topics.reset: self._note_request, topics.outcome: self._note_outcome,
+            topics.label: self._note_label,
         }  # fmt: skip
+        self._commanded, self._commands = CommandedSteps(robot), CommandMapping(robot, recording.messages)
+        if not bridged:
+            named |= {robot.command.name: self._note_command, topics.instruction: self._note_instruction}
+        self.readers: dict[str, Callable[[RecordedMessage], None]] = {n: read for n, read in named.items() if n}
 
     def choose_episodes(self) -> list[RecordedEpisode]:
         """Return the numbered episodes; where there are none, what was driven outside of any."""
+        for step in self._commanded.finish():
+            self._free.note_step(step)
         if not self.episodes:
             return self._free.episodes
         for what, count in (
@@ -87,9 +102,29 @@ class _EpisodeFinder:
                 self._omissions[what] += count
         return self.episodes
 
-    def _note_step(self, text: str, message: RecordedMessage) -> None:
+    def _read_text(self, message: RecordedMessage) -> str:
+        """Return the text of a message; raise `UserError` where it is none, whatever else it holds."""
+        if (found := message.channel.type_name) != TEXT:
+            raise StepError(f"{message.channel.topic} was recorded as {found[:100]}, and a text is {TEXT}")
+        return self._recording.decode(message).data
+
+    def _note_command(self, message: RecordedMessage) -> None:
+        found, command = message.channel.type_name, self._robot.command
+        if found != command.type_name:
+            raise RecordingError(
+                f"{self._recording.place}: {command.name} was recorded as {found[:100]!r}, and {self._robot.name} has "
+                f"{command.type_name}: set robot to the one that was recorded."
+            )
+        decoded = self._commands.decode(self._recording.decode(message))
+        for step in self._commanded.note(decoded, message.received_ns):
+            self._free.note_step(step)
+
+    def _note_instruction(self, message: RecordedMessage) -> None:
+        self._commanded.instruction = self._read_text(message)[:LONGEST_TEXT]
+
+    def _note_step(self, message: RecordedMessage) -> None:
         self._position += 1
-        control = ControlStep.from_json(text)
+        control = ControlStep.from_json(self._read_text(message))
         if control.episode < 0:
             self._free.note_step(RecordedStep(control, self._position, message.received_ns))
             if control.label:
@@ -105,12 +140,12 @@ class _EpisodeFinder:
         if control.label:
             last.judge(control)
 
-    def _note_request(self, text: str, message: RecordedMessage) -> None:
-        index, seed = read_request(text, self._operator.reset)
+    def _note_request(self, message: RecordedMessage) -> None:
+        index, seed = read_request(self._read_text(message), self._operator.reset)
         self._seeds[index] = seed
 
-    def _note_outcome(self, text: str, message: RecordedMessage) -> None:
-        outcome = EpisodeOutcome.from_json(text, self._operator.outcome)
+    def _note_outcome(self, message: RecordedMessage) -> None:
+        outcome = EpisodeOutcome.from_json(self._read_text(message), self._operator.outcome)
         ended = self._latest.get(outcome.index)
         if ended is None:
             self._free.outcomes += 1
@@ -119,8 +154,8 @@ class _EpisodeFinder:
         ended.ended = ended.ended or (len(ended.steps), message.source_ns)
         ended.label = ended.label or outcome.label  # the operator knows better
 
-    def _note_label(self, text: str, message: RecordedMessage) -> None:
-        label = read_label(text, self._operator.label)
+    def _note_label(self, message: RecordedMessage) -> None:
+        label = read_label(self._read_text(message), self._operator.label)
         self._free.end(label, message.received_ns)
         if self.episodes:
             self.episodes[-1].label = label

@@ -1,6 +1,6 @@
 """An episode of a recording: the bridge's control steps in their order, and how it ended."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from embodied_rl.deployment.control.modes import MOVING
 from embodied_rl.deployment.recording.steps import ControlStep
@@ -59,6 +59,12 @@ class RecordedEpisode:
         cut = len(self.steps) - kept
         del self.steps[kept:]
         return cut
+
+    def add_instruction(self, words: str) -> None:
+        """Give these words of the task to the steps that have none."""
+        for place, step in enumerate(self.steps):
+            if words and not step.control.instruction:
+                self.steps[place] = replace(step, control=replace(step.control, instruction=words))
 
     @property
     def instruction(self) -> str:

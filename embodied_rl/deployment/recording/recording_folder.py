@@ -11,22 +11,24 @@ from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
 from embodied_rl.deployment.recording.bounded_queue import Arrival
 from embodied_rl.deployment.recording.mcap_reader import McapFile, RecordedChannel, RecordedMessage, RecordingError
 from embodied_rl.deployment.recording.robot_file import read_robot, write_robot
+from embodied_rl.deployment.recording.sqlite_reader import SqliteFile
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_topic
 from embodied_rl.runs.untrusted_files import name_file
 
 MOST_FILES = 10_000
+SUFFIXES = (".mcap", ".db3")
 
 
 class Recording:
-    """A recording that is read: a folder of MCAP files, ours or rosbag2's, or one such file.
+    """A recording that is read: a folder of MCAP files, ours or rosbag2's, or of its SQLite files, or one such file.
 
     Args:
         place: the folder or the file.
-        messages: the types of messages.
 
     Attributes:
+        messages: the types of messages.
         cut_off: files that end early, known once they have been read.
 
     Raises:
@@ -35,7 +37,7 @@ class Recording:
 
     def __init__(self, place: Path, messages: Messages) -> None:
         self.place, self.cut_off = place, set[Path]()
-        self._messages, self._checked = messages, set[RecordedChannel]()
+        self.messages, self._checked = messages, set[RecordedChannel]()
         self.files = [place] if place.is_file() else list_files(place)
 
     def read(self, topics: Collection[str] | None = None) -> Iterator[RecordedMessage]:
@@ -45,7 +47,7 @@ class Recording:
             RecordingError: a file cannot be read, is damaged, or holds what is not CDR or another definition of a type.
         """
         for path in self.files:
-            file = McapFile(path)
+            file = SqliteFile(path) if path.suffix == ".db3" else McapFile(path)
             for message in file.messages(topics):
                 self._check(message.channel, path)
                 yield message
@@ -58,7 +60,7 @@ class Recording:
         Raises:
             MessageError: its bytes are no message of its type. UserError: an unknown type.
         """
-        return self._messages.decode(message.channel.type_name, message.raw)
+        return self.messages.decode(message.channel.type_name, message.raw)
 
     def _check(self, channel: RecordedChannel, path: Path) -> None:
         if channel in self._checked:
@@ -68,29 +70,28 @@ class Recording:
                 f"{path}: {channel.topic[:200]!r} is encoded as {channel.encoding[:20]!r}, not as cdr."
             )
         with name_file(path):
-            ours = self._messages.hash_type(channel.type_name)
+            ours = self.messages.hash_type(channel.type_name)
         if channel.type_hash and ours and channel.type_hash != ours:
             raise RecordingError(
                 f"{path}: {check_topic(channel.topic)} is a {channel.type_name} of another definition than that of "
-                f"ROS 2 {self._messages.distro}. Set ROS_DISTRO to the release that it was recorded with."
+                f"ROS 2 {self.messages.distro}. Set ROS_DISTRO to the release that it was recorded with."
             )
         self._checked.add(channel)
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the MCAP files of a folder, by the number in their names; what metadata.yaml names is not followed.
+    """Return the MCAP and SQLite files of a folder, by the number in their names; metadata.yaml is not followed.
 
     Raises:
         RecordingError: there are none, or other files that hold messages.
     """
     if not folder.is_dir():
         raise RecordingError(f"{folder} is not there: give the folder of a recording.")
-    files = [path for path in folder.iterdir() if path.suffix == ".mcap" and path.is_file() and not path.is_symlink()]
+    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file() and not path.is_symlink()]
     if not files:
-        other = next((path.name for path in folder.iterdir() if path.suffix in (".db3", ".zstd", ".bag")), None)
-        why = (
-            f"it holds {other}: convert it with `ros2 bag convert` to MCAP files" if other else "it holds no .mcap file"
-        )
+        other = next((path.name for path in folder.iterdir() if path.suffix in (".zstd", ".bag")), None)
+        remedy = f"it holds {other}: convert it with `ros2 bag convert` to MCAP files"
+        why = remedy if other else "it holds no .mcap and no .db3 file"
         raise RecordingError(f"{folder} is no recording that can be read: {why}.")
     if len(files) > MOST_FILES:
         raise RecordingError(f"{folder} holds {len(files)} files; {MOST_FILES} at most are read.")

@@ -30,7 +30,7 @@ class Operator:
     """An operator at the tabletop's joystick; the robot's policy drives to the left."""
 
     def __init__(self, **changes: Any) -> None:
-        self.bench = RealTimeBench(MovingPolicy(), changes)
+        self.bench = RealTimeBench(None if changes.get("policy", "") is None else MovingPolicy(), changes)
         self.steps: list[dict[str, Any]] = []
         note = lambda message, *_: self.steps.append(json.loads(message.data))  # noqa: E731
         self.bench.node.create_subscription("/policy_bridge/steps", "std_msgs/msg/String", "command", note)

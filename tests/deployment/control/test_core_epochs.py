@@ -1,7 +1,12 @@
 """When the core asks the policy, and where control steps begin after an activation."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from embodied_rl.deployment.execution.tick import Mode
+from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import start
 
 
@@ -25,6 +30,13 @@ def test_the_policy_is_not_asked_while_the_robot_holds_because_of_a_stale_topic(
     loop.published.add("front")
     loop.pass_s(2.0)
     assert len(loop.requests) > asked
+
+
+def test_a_humans_command_without_a_time_is_not_followed() -> None:
+    loop = start(Mode.TELEOP)
+    loop.human = None
+    loop.operator = replace(loop.operator, teleop=np.array([0.1, 0.1, 1.0]), teleop_s=None)
+    assert loop.tick().source == Source.HOLD and loop.last.why.startswith("no command of the human")
 
 
 def test_an_activation_begins_a_control_step() -> None:

@@ -74,3 +74,26 @@ def test_a_label_of_the_topic_is_also_in_a_step(tmp_path: Path, messages: Messag
     record_run(tmp_path / "bag", messages, run)
     (part,) = Conversion.open(tmp_path / "bag", messages, None).read_parts()
     assert (part.label, len(part.steps)) == ("success", steps)
+
+
+def test_demonstrations_are_driven_and_recorded_without_a_policy(tmp_path: Path, messages: Messages) -> None:
+    operator = Operator(policy=None)
+    assert operator.status["mode"] == "hold" and not operator.status["said"]
+    listener = InProcessTransport(operator.bench.bus, "recorder")
+    recorder = TopicRecorder(listener, list_topics(ROBOT), BagWriter(tmp_path / "bag", list_topics(ROBOT), messages))
+    for button in ("success", "failure"):
+        for _ in range(20):
+            operator.move(0.0, 0.6)
+            listener.spin_once()
+        operator.press(button)
+        operator.bench.run(0.8)
+        listener.spin_once()
+        while recorder.write_waiting():
+            pass
+    recorder.finish()
+    write_robot(ROBOT, tmp_path / "bag")
+    parts = list(Conversion.open(tmp_path / "bag", messages, None).read_parts())
+    assert [part.label for part in parts] == ["success", "failure"]
+    for part in parts:
+        driven = [step for step in part.steps if step.source == Source.HUMAN]
+        assert len(driven) > 8 and max(float(step.executed[0]) for step in driven) > 0.01

@@ -103,7 +103,7 @@ def test_what_cannot_be_decoded_is_refused(
 
 @pytest.mark.parametrize(
     ("files", "reason"),
-    [({}, "holds no .mcap file"), ({"a.db3": b""}, "a.db3: convert it"), ({"a.mcap": b"hello"}, "no MCAP file")],
+    [({}, "no .mcap and no .db3 file"), ({"a.db3": b""}, "a.db3 is no rec"), ({"a.mcap": b"hello"}, "no MCAP file")],
 )
 def test_what_is_no_recording_is_refused(
     tmp_path: Path, messages: Messages, files: dict[str, bytes], reason: str

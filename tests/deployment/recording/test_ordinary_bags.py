@@ -1,0 +1,162 @@
+"""A bag of `ros2 bag record`, written by another library, without the bridge's topics: commands are its actions."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from rosbags.rosbag2 import StoragePlugin, Writer
+from rosbags.typesys import Stores, get_typestore
+
+from embodied_rl.deployment.recording.conversion import Conversion
+from embodied_rl.deployment.recording.mcap_reader import RecordingError
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Source
+from tests.support.robots import change_robot
+from tests.support.transports import START_NS
+
+JOINTS, TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
+STORE = get_typestore(Stores.ROS2_JAZZY)
+
+
+class Bag:
+    """A bag that is written; times are seconds since its beginning."""
+
+    def __init__(self, folder: Path, storage: StoragePlugin, messages: Messages, robot: RobotDescription) -> None:
+        self._messages, self._robot = messages, robot
+        self._writer = Writer(folder, version=9, storage_plugin=storage)
+        self._writer.open()
+        self._topics: dict[str, Any] = {}
+
+    def write(self, seconds: float, topic: str, kind: str, **values: Any) -> None:
+        """Write a message."""
+        if topic not in self._topics:
+            self._topics[topic] = self._writer.add_connection(topic, kind, typestore=STORE)
+        raw = self._messages.encode(kind, self._messages.make(kind, **values))
+        self._writer.write(self._topics[topic], START_NS + round(seconds * 1e9), raw)
+
+    def observe(self, seconds: float, place: float) -> None:
+        """Write joint states: all joints at one place, in rad."""
+        names = [entry.target for entry in self._robot.actions]
+        self.write(seconds, "/joint_states", JOINTS, name=names, position=np.full(len(names), place))
+
+    def command(self, seconds: float, place: float) -> None:
+        """Command all joints to one place."""
+        topic = self._robot.command
+        self.write(seconds, topic.name, topic.type_name, data=np.full(len(self._robot.actions), place))
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+@pytest.fixture
+def arm(tmp_path: Path) -> RobotDescription:
+    """An arm without a camera, with actions at 10 Hz."""
+    operator = {"label": "/label", "instruction": "/instruction"}
+    return change_robot(tmp_path, "ur5e", cameras=None, control_hz=10.0, command_hz=100.0, operator=operator)
+
+
+def drive(bag: Bag, begin: float, seconds: float) -> None:
+    """Drive for a while: joints at 50 Hz, commands at 20 Hz to where the joints are plus 0.001 for each command."""
+    for tick in range(round(seconds * 100)):
+        now = begin + tick / 100
+        if tick % 2 == 0:
+            bag.observe(now, now / 100)
+        if tick % 5 == 0:
+            bag.command(now + 0.001, tick / 5 / 1000)
+
+
+def convert(folder: Path, messages: Messages, robot: RobotDescription, **options: Any) -> tuple[Conversion, list[Any]]:
+    conversion = Conversion.open(folder, messages, robot, **options)
+    return conversion, list(conversion.read_parts())
+
+
+@pytest.fixture(params=list(StoragePlugin))
+def make(tmp_path: Path, messages: Messages, arm: RobotDescription, request: Any) -> Callable[[], Bag]:
+    return lambda: Bag(tmp_path / "bag", request.param, messages, arm)
+
+
+def test_a_bag_is_one_episode_of_its_commands(
+    tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
+) -> None:
+    bag = make()
+    for tick in range(5):
+        bag.observe(tick / 50 - 0.1, 0.0)
+    drive(bag, 0.0, 1.0)
+    bag.close()
+    conversion, (part,) = convert(tmp_path / "bag", messages, arm, instruction="stack the cubes")
+    assert (part.label, part.ends, len(part.steps), part.episode.instruction) == ("", True, 10, "stack the cubes")
+    assert {step.source for step in part.steps} == {Source.HUMAN} and not conversion.omissions
+    executed = np.array([step.executed for step in part.steps])
+    expected = 0.001 * np.arange(1, 20, 2, dtype=np.float32)  # the last of two commands in each control step
+    np.testing.assert_allclose(executed, np.tile(expected[:, None], (1, 6)), rtol=1e-6)
+    seen = np.array([step.observation.state[0, 0] for step in part.steps])
+    np.testing.assert_allclose(seen, np.arange(10) * 0.001, atol=1e-6)  # what had been measured when it began
+
+
+def test_labels_and_pauses_part_a_bag(
+    tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
+) -> None:
+    bag = make()
+    bag.write(0.0, "/instruction", TEXT, data="open the drawer")
+    drive(bag, 0.0, 0.5)
+    bag.write(0.5, "/label", TEXT, data="success")
+    drive(bag, 0.51, 0.4)
+    drive(bag, 3.0, 0.3)  # nobody commanded for 2 s
+    bag.close()
+    _, parts = convert(tmp_path / "bag", messages, arm)
+    assert [(part.label, len(part.steps)) for part in parts] == [("success", 5), ("", 4), ("", 3)]
+    assert {part.episode.instruction for part in parts} == {"open the drawer"}
+
+
+def test_speeds_are_averaged_over_a_control_step(tmp_path: Path, messages: Messages) -> None:
+    robot = replace(load_robot("mobile_base"), cameras=())
+    bag = Bag(tmp_path / "bag", StoragePlugin.MCAP, messages, robot)
+    odom = robot.topics["odom"]
+    for tick in range(60):
+        if tick % 2 == 0:
+            bag.write(tick / 100, odom.name, odom.type_name)
+        twist = {"linear": {"x": 0.1 * (tick % 2)}}
+        bag.write(tick / 100 + 0.001, robot.command.name, robot.command.type_name, twist=twist)
+    bag.close()
+    _, (part,) = convert(tmp_path / "bag", messages, robot)
+    assert [float(step.executed[0]) for step in part.steps[:5]] == pytest.approx([0.05] * 5, abs=0.01)
+
+
+def test_a_bag_without_commands_is_refused_with_both_topics(
+    tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
+) -> None:
+    bag = make()
+    bag.observe(0.0, 0.0)
+    bag.close()
+    with pytest.raises(RecordingError, match=f"/policy_bridge/steps.*{arm.command.name}"):
+        convert(tmp_path / "bag", messages, arm)
+
+
+def test_a_command_of_another_type_is_refused(tmp_path: Path, messages: Messages, arm: RobotDescription) -> None:
+    bag = Bag(tmp_path / "bag", StoragePlugin.SQLITE3, messages, arm)
+    bag.write(0.0, arm.command.name, TEXT, data="forward")
+    bag.close()
+    with pytest.raises(UserError, match=f"{arm.command.name}.*{TEXT}.*set robot"):
+        convert(tmp_path / "bag", messages, arm)
+
+
+@pytest.mark.parametrize("damage", ["text", "view"])
+def test_a_damaged_database_is_refused(tmp_path: Path, messages: Messages, arm: RobotDescription, damage: str) -> None:
+    import sqlite3
+
+    (tmp_path / "bag").mkdir()
+    file = tmp_path / "bag" / "bag_0.db3"
+    if damage == "text":
+        file.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
+    else:
+        with sqlite3.connect(file) as database:
+            database.execute("CREATE VIEW topics AS SELECT 1 AS id")
+            database.execute("CREATE VIEW messages AS SELECT 1 AS id")
+    with pytest.raises(RecordingError, match=str(file)):
+        convert(tmp_path / "bag", messages, arm)
