@@ -11,7 +11,7 @@ from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import attach, growing
-from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints import detection, unsupported
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze_config
@@ -87,9 +87,10 @@ def build_policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Run
     """Return the policy that collects experience: the learning actor, or a process that receives its weights."""
     if plan.policy == "shared":
         return learning
+    beside = replace(blueprint, node=replace(blueprint.node, device=str(learning.device)))
     handle = runtime.worker(
         f"{__name__}:{build_policy_worker.__name__}",
-        {"blueprint": blueprint},
+        {"blueprint": beside},
         name="policy worker",
         deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
         share=NodeShare(gpus=float(blueprint.node.device != "cpu")),
@@ -257,7 +258,8 @@ def resolve_policy_file(text: str) -> Path:
     try:
         return checkpoint.resolve_checkpoint(path) / POLICY
     except CheckpointError as error:
-        raise CheckpointError(other_files.explain_path(path) or str(error)) from None
+        known = unsupported.explain_folder(path) or other_files.explain_path(path)
+        raise CheckpointError(known or str(error)) from None
 
 
 def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
