@@ -1,5 +1,8 @@
 """π0 and π0.5 against what lerobot's and openpi's own networks gave: `tests/parity/lerobot_pi.py`, `openpi_pi.py`."""
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -18,7 +21,9 @@ from embodied_rl_policies.pi.images import prepare_images
 from embodied_rl_policies.pi.prompts import format_with_state
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
+from tests.support.building_checkpoints import lerobot, openpi, tokenizer_files
 from tests.support.key_lists import read
+from tests.support.using_checkpoints import OPENPI, attach
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -72,14 +77,25 @@ def test_prompts_become_the_tokens_that_lerobot_makes(family: str) -> None:
     recorded = golden(family)["policy.state"]
     moving = slice(0, -1)  # the last entry never moved, so lerobot divides what float32 leaves of it by 1e-8
     torch.testing.assert_close(state[:, moving], recorded[:, moving], rtol=1e-5, atol=1e-5)
-    tasks = sizes.TASKS if family == "pi05" else [task for task in sizes.TASKS if task.strip() == task]
-    rows = [sizes.TASKS.index(task) for task in tasks]
-    prompts = build(family).prompts(tasks, recorded[rows])
+    network = build(family)
+    network.config = replace(network.config, prompt="lerobot")
+    prompts = network.prompts(sizes.TASKS, recorded)
     ids = tokenizer.tokenize_pieces(prompts, tiny_tokenizer().to_str(), sizes.PROMPT_LENGTH[family])
     expected = golden(family)["policy.tokens"] * golden(family)["policy.token_mask"]
-    if family == "pi0":  # openpi, which the prompts follow, writes underscores as spaces; lerobot keeps them
-        rows, ids = rows[1:], ids[1:]
-    assert torch.equal(torch.from_numpy(ids), expected[rows])
+    assert torch.equal(torch.from_numpy(ids), expected)
+
+
+def test_prompts_follow_the_project_of_the_checkpoint(tmp_path: Path) -> None:
+    """Underscores, line feeds and outer spaces stay in lerobot's π0; openpi writes spaces, and removes outer ones."""
+    task = [" pick_up\nthe cup"]
+    kept, cleaned = [" pick_up\nthe cup\n"], ["pick up the cup\n"]
+    network, _ = attach(lerobot(tmp_path / "lerobot", "pi0"), "pi0")
+    assert network.prompts(task, torch.zeros(1, 1)) == kept
+    network, _ = attach(lerobot(tmp_path / "again", "pi0"), "pi0", options={"prompt": "openpi"})
+    assert network.prompts(task, torch.zeros(1, 1)) == cleaned
+    tokenizer = str(tokenizer_files(tmp_path / "tokenizer"))
+    network, _ = attach(openpi(tmp_path / "openpi", "pi0"), "pi0", options=OPENPI, tokenizer=tokenizer)
+    assert network.prompts(task, torch.zeros(1, 1)) == cleaned
 
 
 def test_the_state_is_written_in_256_bins() -> None:
