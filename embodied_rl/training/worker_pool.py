@@ -18,6 +18,7 @@ from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.base import Board, BoardReader, Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.ranks.collective import choose_gpu
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.collecting import make_collector
 from embodied_rl.training.dispatch import Dispatcher
@@ -110,6 +111,7 @@ def make_rollout_worker(
     """Build rollout worker `number` of a run; it receives its weights later."""
     torch.manual_seed(config.seed)
     torch.set_num_threads(1)
+    choose_gpu(config.plan.ranks + number)
     actor = blueprint.build()
     actor.version = -1
     envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
