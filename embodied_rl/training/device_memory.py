@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -70,8 +69,8 @@ def measure_device(
     beside = acting / learning * (update.weights + peak)
     free = find_free_bytes(device, learning) - beside
     minibatch = max(1, (needs.minibatch or config.sim.num_envs * config.train.decisions) // plan.ranks)
-    typed = config.algo.options.get("micro_batch")
-    rows = typed if isinstance(typed, int) else min(minibatch, update.most_rows(free))
+    given = read_micro_batch(config, minibatch)
+    rows = given if isinstance(given, int) else min(minibatch, update.most_rows(free))
     return DeviceMemory(update, peak, free, min(rows, minibatch), minibatch)
 
 
@@ -111,14 +110,13 @@ def choose_micro_batch(config: TrainConfig, found: DeviceMemory | None) -> Train
 
     torchrun's processes may see other GPUs than this one, and so may a cluster's.
     """
-    options: dict[str, Any] = dict(config.algo.options)
-    on_gpu = torch.device(config.policy.device).type == "cuda"
-    if (
-        not on_gpu
-        or isinstance(options.get("micro_batch"), int)
-        or not hasattr(build.find_method(config.algo).options, "micro_batch")
-    ):
+    if torch.device(config.policy.device).type != "cuda" or isinstance(read_micro_batch(config, 0), int):
         return config
     known = None if TorchrunPlace.find() is not None else found
-    options["micro_batch"] = "auto" if known is None else known.micro_batch
-    return replace(config, algo=replace(config.algo, options=options))
+    chosen = {"micro_batch": "auto" if known is None else known.micro_batch}
+    return replace(config, algo=replace(config.algo, options=config.algo.options | chosen))
+
+
+def read_micro_batch(config: TrainConfig, whole: int) -> int | str | None:
+    """Return `algo.micro_batch`, or `whole` if the algorithm has no such setting."""
+    return getattr(build.find_method(config.algo).options, "micro_batch", whole)
