@@ -40,7 +40,7 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         UserError: tensors that determine sizes are missing, or neither configuration nor user gives the other sizes.
     """
     try:
-        found = _language(shapes) | _expert(shapes) | _vision(shapes)
+        found: dict[str, Any] = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
         raise UserError(f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.") from None
     _check_resolution(config, found["resolution"])
