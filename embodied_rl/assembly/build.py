@@ -24,6 +24,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.runs import other_files
 from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.runtime.bundles import count_gpus
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 
 POLICY = "policy.safetensors"
@@ -93,7 +94,7 @@ def build_policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Run
         {"blueprint": beside},
         name="policy worker",
         deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
-        share=NodeShare(gpus=float(blueprint.node.device != "cpu")),
+        share=NodeShare(gpus=count_gpus(beside.node.device)),
     )
     return RemotePolicy(handle, learning)
 
