@@ -29,6 +29,7 @@ from embodied_rl.interfaces.policy import (
     NoiseKeys,
     TensorSpec,
     Trace,
+    copy_to,
 )
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.committed import Committed, give_times
@@ -165,7 +166,7 @@ class FlowActor(DeployedFlow):
     @autocast_method
     def evaluate(self, trace: Trace) -> Evaluation:
         """Recompute decisions with gradients from the tensors that `act` recorded; the result lies on the host."""
-        trace = {name: value.to(self.device) for name, value in trace.items()}
+        trace = {name: copy_to(value, self.device) for name, value in trace.items()}
         context = self.backbone.encode(read_inputs(trace))
         again = self.sampler.evaluate(self._velocity(context), select_entries(trace, FLOW))
         known = self._recorded(trace)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
 
-KINDS = ("identity", "mean_std", "quantiles", "min_max", "limits")
+KINDS = ("identity", "mean_std", "quantiles", "quantile10", "min_max", "limits")
 SMALLEST_STD = 1e-4
 LARGEST_PAD = 1e-5
 """Largest centre and scale of what only fills a vector up: openpi adds 1e-6 to a spread of nothing."""
@@ -21,8 +21,9 @@ class Normalisation:
     """An affine map of each entry: normalised = (value - center) / scale.
 
     Attributes:
-        kind: statistics behind center and scale: mean and standard deviation; the 1 % and 99 % quantiles, or minimum
-            and maximum, which become -1 and 1; the simulator's limits; or "identity", none.
+        kind: statistics behind center and scale: mean and standard deviation; the 1 % and 99 % quantiles, the
+            10 % and 90 % quantiles, or minimum and maximum, which become -1 and 1; the simulator's limits; or
+            "identity", none.
         center, scale: of each entry.
     """
 

@@ -1,6 +1,7 @@
 """The placement of an actor's network: its device, its precision, and whether its acting is compiled."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -12,15 +13,41 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone
 
 
+def resolve_placement(node: PolicyNode) -> PolicyNode:
+    """Return `node` with `device=auto` and `autocast=null` replaced by the choice for this machine.
+
+    Raises:
+        UserError: the device does not exist.
+    """
+    name = "cuda" if torch.cuda.is_available() else "cpu"
+    device = _device(name if node.device == "auto" else node.device)
+    autocast = node.autocast
+    if autocast is None:
+        autocast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return replace(node, device=str(device), autocast=autocast)
+
+
+def describe_placement(node: PolicyNode) -> str:
+    """Return device and precision for the user, and whether a GPU is left unused."""
+    node = resolve_placement(node)
+    device = torch.device(node.device)
+    if device.type == "cuda":
+        products = "bfloat16 products, TF32 elsewhere" if node.autocast else "float32"
+        return f"{device} ({torch.cuda.get_device_name(device)}), {products}"
+    unused = "; a CUDA GPU is idle: policy.device=cuda uses it" if torch.cuda.is_available() else ""
+    return f"{device}, {'bfloat16 products' if node.autocast else 'float32'}{unused}"
+
+
 def place_actor(actor: FlowActor, node: PolicyNode) -> FlowActor:
     """Move an actor to the device and precision of `node`, and compile its acting where asked.
 
     Raises:
         UserError: the device does not exist, or the precision is too coarse for trainable parameters.
     """
-    actor.autocast = node.autocast
+    node = resolve_placement(node)
+    actor.autocast = bool(node.autocast)
     place_network(actor.backbone, node)
-    device = _device(node.device)
+    device = torch.device(node.device)
     if node.compile:
         compile_acting(actor, device)
     return actor if device.type == "cpu" else actor.to(device)
@@ -32,7 +59,7 @@ def check_placement(node: PolicyNode) -> None:
     Raises:
         UserError: the device does not exist, or all parameters would be trained in bfloat16.
     """
-    _device(node.device)
+    resolve_placement(node)
     if node.precision == "bfloat16" and node.train == "full":
         raise _too_coarse(node)
 
@@ -43,9 +70,12 @@ def place_network(network: FlowBackbone, node: PolicyNode) -> None:
     Raises:
         UserError: see `place_actor`.
     """
+    node = resolve_placement(node)
     if node.precision == "bfloat16":
         _halve(network, node)
-    network.to(_device(node.device))
+    if torch.device(node.device).type == "cuda":
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(node.autocast)
+    network.to(node.device)
 
 
 def compile_acting(actor: FlowActor, device: torch.device) -> None:

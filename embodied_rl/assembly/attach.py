@@ -10,10 +10,9 @@ import torch
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import detection, fitting, tensor_files, unsupported, weight_names
+from embodied_rl.checkpoints import detection, fitting, tensor_files, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.checkpoints.prefix_length import read_prefix_length
-from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.errors import UserError
@@ -65,7 +64,7 @@ def _describe(
     """Return a checkpoint, a function that builds its network with new weights, and the embodiment."""
     found = detection.read_checkpoint(path, find_asset(node))
     if found.policy not in (None, node.name):
-        raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}{_advise(found.policy)}")
+        raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.")
     options = find_network_sizes(found, cls, node.options)
     attached = _embodiment(found, node, spec, options)
     trained_to = read_prefix_length(found.tensors.metadata, str(path))
@@ -76,14 +75,6 @@ def _describe(
         return network
 
     return found, build, attached
-
-
-def _advise(policy: str) -> str:
-    """Return what to do about a checkpoint of this policy: to set it, if there is such a policy."""
-    if policy in plugins.list_names("policies"):
-        return f": set policy={policy}."
-    what = unsupported.name_network({"type": policy})
-    return f", and {what} is not supported yet; supported are {unsupported.SUPPORTED}."
 
 
 def _loaded(found: FoundCheckpoint, build: Callable[[], FlowBackbone]) -> FlowBackbone:

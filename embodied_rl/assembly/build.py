@@ -11,7 +11,7 @@ from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import attach, growing
-from embodied_rl.checkpoints import detection
+from embodied_rl.checkpoints import detection, unsupported
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
@@ -24,6 +24,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.runs import other_files
 from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.runtime.bundles import count_gpus
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 
 POLICY = "policy.safetensors"
@@ -87,12 +88,13 @@ def build_policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Run
     """Return the policy that collects experience: the learning actor, or a process that receives its weights."""
     if plan.policy == "shared":
         return learning
+    beside = replace(blueprint, node=replace(blueprint.node, device=str(learning.device)))
     handle = runtime.worker(
         f"{__name__}:{build_policy_worker.__name__}",
-        {"blueprint": blueprint},
+        {"blueprint": beside},
         name="policy worker",
         deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
-        share=NodeShare(gpus=float(blueprint.node.device != "cpu")),
+        share=NodeShare(gpus=count_gpus(beside.node.device)),
     )
     return RemotePolicy(handle, learning)
 
@@ -257,7 +259,8 @@ def resolve_policy_file(text: str) -> Path:
     try:
         return checkpoint.resolve_checkpoint(path) / POLICY
     except CheckpointError as error:
-        raise CheckpointError(other_files.explain_path(path) or str(error)) from None
+        known = unsupported.explain_folder(path) or other_files.explain_path(path)
+        raise CheckpointError(known or str(error)) from None
 
 
 def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:

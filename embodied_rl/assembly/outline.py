@@ -11,7 +11,7 @@ import torch
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import trainable
-from embodied_rl.actors.placement import check_placement
+from embodied_rl.actors.placement import check_placement, resolve_placement
 from embodied_rl.assembly import attach, growing
 from embodied_rl.assembly.build import (
     build_embodiment,
@@ -38,7 +38,7 @@ def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, 
     """
     check_placement(node)
     network, embodiment = outline_backbone(node, spec)
-    bare = replace(node, device="meta", compile=False)
+    bare = replace(resolve_placement(node), device="meta", compile=False)
     return make_actor(network, embodiment, ActorSettings(bare, sampling, needs_critic, spec.privileged_names))
 
 

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files
+from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
 from embodied_rl.runs.untrusted_files import shorten
@@ -24,8 +24,14 @@ from embodied_rl.runs.untrusted_files import shorten
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
 STATE, ACTION, IMAGES = lerobot_processors.STATE, "action", lerobot_settings.IMAGES
 EMPTY_CAMERA = "empty_camera_"
-KINDS = {"IDENTITY": "identity", "MEAN_STD": "mean_std", "MIN_MAX": "min_max", "QUANTILES": "quantiles"}
-BOUNDS = {"min_max": ("min", "max"), "quantiles": ("q01", "q99")}
+KINDS = {
+    "IDENTITY": "identity",
+    "MEAN_STD": "mean_std",
+    "MIN_MAX": "min_max",
+    "QUANTILES": "quantiles",
+    "QUANTILE10": "quantile10",
+}
+BOUNDS = {"min_max": ("min", "max"), "quantiles": ("q01", "q99"), "quantile10": ("q10", "q90")}
 
 
 def recognise_folder(folder: Path) -> bool:
@@ -46,6 +52,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     if asset is not None:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
     config = tensor_files.parse_json(folder / CONFIG)
+    unsupported.check_lerobot(folder, config.get("type"))
     lerobot_settings.check_settings(config, folder / CONFIG)
     policy = str(config["type"]) if "type" in config else None
     before, after = lerobot_processors.read_processors(folder / BEFORE, folder / AFTER, policy)

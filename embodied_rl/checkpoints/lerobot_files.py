@@ -30,6 +30,7 @@ MODES = {
     "identity": "IDENTITY",
     "mean_std": "MEAN_STD",
     "quantiles": "QUANTILES",
+    "quantile10": "QUANTILE10",
     "min_max": "MIN_MAX",
     "limits": "MIN_MAX",
 }
@@ -139,6 +140,7 @@ def _entries(feature: str, known: Normalisation) -> dict[str, Tensor]:
     found: Mapping[str, Any] = {
         "mean_std": {"mean": center, "std": np.maximum(scale - EPSILON, 0)},
         "quantiles": {"q01": low, "q99": high},
+        "quantile10": {"q10": low, "q90": high},
         "identity": {"mean": center, "std": scale},
     }.get(known.kind, {"min": low, "max": high})
     return {f"{feature}.{name}": torch.tensor(value, dtype=torch.float32) for name, value in found.items()}

@@ -1,10 +1,13 @@
-"""Name what a checkpoint holds that no reader supports: by its configuration, or by the names of its tensors."""
+"""Name what a checkpoint holds that no reader supports: by files, configuration, or the names of its tensors."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.checkpoints import tensor_files
+from embodied_rl.config import plugins
+from embodied_rl.config.freeze import read_config
 
 SUPPORTED = "lerobot's pi0, pi05 and smolvla, and openpi's π0 and π0.5"
 
@@ -29,6 +32,61 @@ PARTS = {
 
 SMOLVLA = "vlm_with_expert."
 """Start of the names of the tensors of lerobot's SmolVLA."""
+
+
+LEROBOT = {
+    "act": "ACT",
+    "diffusion": "Diffusion Policy",
+    "groot": "GR00T",
+    "multi_task_dit": "Multitask DiT",
+    "pi0_fast": "π0-FAST",
+    "pi0fast": "π0-FAST",
+    "reward_classifier": "reward classifier",
+    "sac": "SAC",
+    "sarm": "SARM",
+    "tdmpc": "TD-MPC",
+    "vqbet": "VQ-BeT",
+    "wall_x": "Wall-X",
+    "xvla": "X-VLA",
+}
+"""`type` in lerobot's config.json → the policy's name."""
+
+
+def check_lerobot(folder: Path, kind: object) -> None:
+    """Check that there is a policy here for the `type` in lerobot's config.json, if it has one.
+
+    Raises:
+        CheckpointError: there is none; the message names the policy.
+    """
+    if isinstance(kind, str) and kind not in plugins.list_names("policies"):
+        raise refuse_network(folder, f"lerobot's {LEROBOT.get(kind, ascii(kind)[:40])}")
+
+
+def explain_folder(folder: Path) -> str | None:
+    """Return that a folder belongs to a project whose checkpoints have no tensors that can be read, or None.
+
+    Octo's example_batch.msgpack lies beside its config.json. CogACT and OpenVLA, as Prismatic trains them, keep pickled
+    weights in checkpoints/ and the key `vla` in config.json; StarVLA has the key `framework` in config.yaml or
+    config.json.
+    """
+    if not folder.is_dir() or not (folder / "dataset_statistics.json").is_file():
+        return None
+    config = _read_config(folder)
+    what = None
+    if (folder / "example_batch.msgpack").is_file():
+        what = "Octo"
+    elif "framework" in config:
+        what = "StarVLA"
+    elif "vla" in config:
+        what = "CogACT" if "action_model_type" in config else "OpenVLA as Prismatic stores it"
+    return None if what is None else str(refuse_network(folder, what))
+
+
+def _read_config(folder: Path) -> Mapping[str, Any]:
+    """Return a folder's config.json or else config.yaml; empty without either."""
+    if (folder / "config.json").is_file():
+        return tensor_files.parse_json(folder / "config.json")
+    return read_config(folder / "config.yaml") if (folder / "config.yaml").is_file() else {}
 
 
 def name_network(config: Mapping[str, Any], names: Iterable[str] = ()) -> str | None:

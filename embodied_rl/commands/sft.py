@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
-from embodied_rl.actors.placement import place_network
+from embodied_rl.actors.placement import describe_placement, place_network, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
@@ -53,6 +53,7 @@ def run(config: SftConfig) -> None:
     Raises:
         UserError: see `check_cloning`; or the simulator has no scripted operator for this task.
     """
+    config = replace(config, policy=resolve_placement(config.policy))
     check_cloning(config)
     chosen = choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec, print)
     keep_freed_memory()
@@ -61,7 +62,7 @@ def run(config: SftConfig) -> None:
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
     provenance.write_provenance(folder.path)
-    print(f"Run folder: {folder.path}", flush=True)
+    print(f"Run folder: {folder.path}\nDevice: {describe_placement(config.policy)}", flush=True)
     with folder.removed_if_bare(), MetricsWriter(folder.metrics) as metrics:
         kind = SimulatorKind.find(config.sim)
         make = follow_dataset if config.dataset is not None else follow_operator
@@ -118,7 +119,7 @@ def fit_network(
     backbone, embodiment = make_network(
         config, simulator.spec, demonstrations.observation.state, options.auxiliary_names
     )
-    method = SFT(options, backbone, config.seed, say, autocast=config.policy.autocast)
+    method = SFT(options, backbone, config.seed, say, autocast=bool(config.policy.autocast))
     if options.frames:
         method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
     del frames
@@ -154,7 +155,7 @@ def follow_dataset(
         rows = None if kept is None else filter_dataset(kept[0], dataset, names, chunk, kept[1])
         data = (dataset, embodiment, backbone, options.batch, config.seed)
         batches = lessons.stream_batches(*data, rows, options.prefix, steps.mask)
-        SFT(options, backbone, config.seed, say, autocast=config.policy.autocast).follow(batches)
+        SFT(options, backbone, config.seed, say, autocast=bool(config.policy.autocast)).follow(batches)
     return backbone, embodiment
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from embodied_rl.actors.learning import checkpoint
+from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins, trust
 from embodied_rl.config.freeze import suggest_name
@@ -24,6 +25,7 @@ from embodied_rl.runtime.ranks.launch import Stopped
 from embodied_rl.runtime.ranks.torchrun import decide_on_rank_0
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training import extension
+from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.patience import derive_patience
@@ -45,8 +47,8 @@ def run(config: TrainConfig) -> None:
 
 def train_run(config: TrainConfig, folder: RunFolder) -> None:
     """Train a run whose folder this process, or rank 0, has locked; see `run`."""
-    if config.resume is not None and (note := stored.describe_move(folder.path / provenance.FILE)):
-        print(note)
+    if config.resume is not None:
+        print_moves(config, folder)
     try:
         with nullcontext() if config.resume is not None else folder.removed_if_bare():
             runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
@@ -59,6 +61,19 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
 
 
+def print_moves(config: TrainConfig, folder: RunFolder) -> None:
+    """Print the device of a resumed run, and whether machine or device are others than before."""
+    print(f"Device: {describe_placement(config.policy)}")
+    if note := stored.describe_move(folder.path / provenance.FILE):
+        print(note)
+    before = configuration.load_config(TrainConfig, folder.config).policy.device
+    if before != config.policy.device:
+        print(
+            f"The run had policy.device={before} and continues on {config.policy.device}: "
+            "results differ in the last digits."
+        )
+
+
 def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     """Check that a run can start or continue, without creating any file; return what it would need, as rows of text.
 
@@ -66,7 +81,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         UserError: see `check_run` and `read_run_to_resume`.
     """
     if config.resume is None:
-        config = name_judge(config)
+        config = resolve_device(name_judge(config))
         known = config if config.plan.allocation == "auto" else count_workers(config)
         rows = check_run(known).describe()
         tell_unexamined(config)
@@ -115,17 +130,22 @@ def start_or_resume(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, 
     if decision["model"]:
         options = config.reward.options | {"model": decision["model"]}
         config = replace(config, reward=replace(config.reward, options=options))
-    own = begun.get("config") or count_workers(config)
+    own = begun.get("config") or choose_micro_batch(count_workers(resolve_device(config)), None)
     return own, join_run(own, decision)
 
 
 def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFolder]:
-    """Create a run folder and lock it; return it, and the configuration with the resolved plan."""
-    config = name_judge(config)
-    check_run(config)
+    """Create a run folder and lock it; return it, and the configuration with resolved device, plan and micro-batch."""
+    asked = resolve_device(name_judge(config))
+    undecided = asked.plan.allocation == "auto"
+    size = check_run(asked if undecided else count_workers(asked))
     tell_unexamined(config)
-    config, plan = auto.resolve_plan(config)
+    config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
     config = count_workers(config)
+    if undecided and size.device is not None:
+        size = check_run(replace(config, algo=asked.algo))
+        config = choose_micro_batch(replace(config, algo=asked.algo), size.device)
+    print(f"Device: {size.describe_device()}")
     folder = RunFolder.create(config.run.root, config.run.experiment, config.seed)
     held.enter_context(hold_run(folder.path))
     folder.write_config(configuration.to_yaml(config), config.run.overrides)
@@ -147,6 +167,11 @@ def join_run(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
     if not folder.config.is_file():
         raise UserError(f"run.root: {folder.path} is not there. All nodes have to see the run's folder.")
     return folder
+
+
+def resolve_device(config: TrainConfig) -> TrainConfig:
+    """Return the configuration with the device and precision of `policy.device=auto` and `policy.autocast=null`."""
+    return replace(config, policy=resolve_placement(config.policy))
 
 
 def count_workers(config: TrainConfig) -> TrainConfig:
@@ -204,13 +229,13 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
             config.run.overrides,
             folder.config,
             folder=folder.path,
-            free=("resume", "run.root", extension.KEY),
+            free=("resume", "run.root", extension.KEY, "policy.device"),
             unused=extension.list_unread(folder),
             remedy="resume continues a run exactly as it was configured. To start a new run from its weights: "
             "policy.checkpoint=<its folder>.",
         )
         plugins.configure_plugin("sims", old.sim, "sim")  # before ranks start
-    old = extension.extend_config(old, config)
+    old = extension.move_device(extension.extend_config(old, config), config)
     done = max(checkpoint.list_steps(folder.checkpoints), default=0)
     if done >= old.train.iterations and (folder.path / PAGE).is_file():
         raise UserError(

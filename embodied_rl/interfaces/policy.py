@@ -20,6 +20,13 @@ TensorSpec = dict[str, tuple[tuple[int, ...], torch.dtype]]
 """name → (shape of one row, dtype): what a rollout buffer allocates."""
 
 
+def copy_to(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return a tensor on `device`; from the host to a GPU it is copied through pinned memory, without waiting."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
 @dataclass
 class PolicyInput:
     """An observation in the form that a network takes. It never holds privileged state.
@@ -45,10 +52,11 @@ class PolicyInput:
         """Return a copy with all tensors on `device`."""
 
         def moved(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-            return {name: tensor.to(device) for name, tensor in tensors.items()}
+            return {name: copy_to(tensor, device) for name, tensor in tensors.items()}
 
         features, prefix = (None if part is None else moved(part) for part in (self.features, self.prefix))
-        return PolicyInput(moved(self.images), self.state.to(device), self.tokens.to(device), features, prefix)
+        state, tokens = copy_to(self.state, device), copy_to(self.tokens, device)
+        return PolicyInput(moved(self.images), state, tokens, features, prefix)
 
 
 @dataclass

@@ -13,8 +13,8 @@ def make_bundles(plan: Plan, device: str) -> list[NodeShare]:
 
 
 def count_gpus(device: str) -> float:
-    """Return the number of GPUs of a process whose network runs on `device`."""
-    return 0.0 if device == "cpu" else 1.0
+    """Return the number of GPUs of a process whose network runs on `device`; none for "auto", which a run resolves."""
+    return 0.0 if device in ("cpu", "auto") else 1.0
 
 
 def count_cores(ranks: int, rollout_workers: int, apart: int) -> list[int]:

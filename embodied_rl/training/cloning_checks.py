@@ -4,7 +4,7 @@ from contextlib import nullcontext
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import count_held
-from embodied_rl.actors.placement import check_placement
+from embodied_rl.actors.placement import check_placement, describe_placement, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.config.schema import SftConfig
@@ -55,7 +55,8 @@ def check_cloning(config: SftConfig) -> list[Row]:
     check_environments(config.sim.num_envs, kind.spec)
     check_memory(config, options, kind.spec, held, seen)
     what = "" if config.dataset is not None else f", demonstrations {format_bytes(seen)} at most"
-    told = [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
+    told = [("device", describe_placement(config.policy))]
+    told += [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
     return told if left_out is None else [*told, ("steps", left_out)]
 
 
@@ -130,7 +131,7 @@ def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, hel
         UserError: they do not fit; the message names what takes most.
     """
     memory = find_machine_bytes()
-    on_host = held if config.policy.device == "cpu" else 0
+    on_host = held if resolve_placement(config.policy).device == "cpu" else 0
     here = f"this machine has {format_bytes(memory)}."
     if on_host > memory:
         raise UserError(f"policy: parameters and optimiser take {format_bytes(held)}, and {here}")

@@ -51,7 +51,7 @@ def evaluate_clone(
 ) -> tuple[Actor, list[EpisodeResult], Report]:
     """Evaluate the cloned policy, and write report.json; return who acted, the episodes and the report."""
     actor = deploy_actor(backbone, embodiment, {"denoise_steps": config.algo.sampler.denoise_steps})
-    actor.autocast = config.policy.autocast
+    actor.autocast = bool(config.policy.autocast)
     episodes = enumerate_episodes(kind.spec, "eval", config.eval_episodes, config.task)
     print(f"Evaluating on {len(episodes)} episodes", flush=True)
     envs = min(config.sim.num_envs, AT_ONCE)

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
+
 from embodied_rl.actors.learning import checkpoint
+from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import trust
@@ -11,6 +14,7 @@ from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 
 KEY = "train.iterations"
@@ -46,6 +50,24 @@ def extend_config(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
     if number < before:
         raise UserError(f"{KEY}={number} is below the run's {before}: resume can extend a run, not shorten it.")
     return replace(old, train=replace(old.train, iterations=number))
+
+
+def move_device(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
+    """Return a run's configuration with the `policy.device` typed beside `resume`, or the CPU if its GPU is not here.
+
+    Precision stays what it was.
+
+    Raises:
+        UserError: the device that was typed does not exist.
+    """
+    device = old.policy.device
+    if any(word.lstrip("+~").partition("=")[0] == "policy.device" for word in typed.run.overrides):
+        device = resolve_placement(typed.policy).device
+    elif torch.device(device).type == "cuda" and not torch.cuda.is_available():
+        device = "cpu"
+    if device == old.policy.device:
+        return old
+    return choose_micro_batch(replace(old, policy=replace(old.policy, device=device)), None)
 
 
 def extend_run(folder: RunFolder, iterations: int) -> str | None:

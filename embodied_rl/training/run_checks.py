@@ -11,6 +11,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.plans import check_delay
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.training.device_memory import check_device
 from embodied_rl.training.run_size import RunSize, measure_run
 
 LARGEST_NEW = 400e6
@@ -42,6 +43,8 @@ def check_run(config: TrainConfig) -> RunSize:
     check_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
+    if size.device is not None:
+        check_device(size.device, config, advise(config))
     check_new_weights(config, size)
     return size
 
@@ -163,6 +166,8 @@ def advise(config: TrainConfig) -> str:
         ways.append("policy.precision=bfloat16 halves what is frozen")
     if policy.train == "lora":
         ways.append(f"a smaller policy.lora.rank than {policy.lora.rank}")
+    if not policy.options.get("gradient_checkpointing", True):
+        ways.append("policy.gradient_checkpointing=true keeps fewer activations")
     if policy.checkpoint is None:
         ways.append(f"embodied-rl list policies {policy.name} shows the sizes to lower")
     return f"Less: {'; '.join(ways)}." if ways else "A machine with more memory is needed."

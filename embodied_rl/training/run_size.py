@@ -1,10 +1,11 @@
 """How much a run takes, counted from shapes: rows of a rollout, bytes of networks, optimiser and rollout."""
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from embodied_rl.actors.learning.memory_budget import format_bytes
 from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
+from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly.outline import outline_actor
 from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
@@ -13,6 +14,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.run_scoring import list_noted_columns
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.training.device_memory import DeviceMemory, measure_device
 from embodied_rl.training.parts import count_rollout_decisions
 
 PROCESS_BYTES = 50_000_000
@@ -31,6 +33,7 @@ class RunSize:
         decisions: T of a rollout. num_envs: N of it. row_bytes: bytes of one recorded decision.
         copies: how often a rollout is held: by those that learn, and by those that collect beside them.
         simulators: processes that only simulate.
+        placement: device and precision, for the user. device: memory of a rank on its GPU; None without one here.
     """
 
     held: HeldMemory
@@ -43,6 +46,8 @@ class RunSize:
     row_bytes: int
     copies: int
     simulators: int
+    placement: str
+    device: DeviceMemory | None
 
     @property
     def rows(self) -> int:
@@ -86,7 +91,12 @@ class RunSize:
         each = f"rollout {format_bytes(self.rollout)} ({self.rows:,} decisions of {format_bytes(self.row_bytes)})"
         total = format_bytes(self.networks + self.rollout)
         sums = f"{self.describe_networks()}{where}; {each}"
-        return [("memory", f"{total} at least: {sums}. Simulators and activations come on top")]
+        top = "Simulators come on top" if self.device else "Simulators and activations come on top"
+        return [("device", self.describe_device()), ("memory", f"{total} at least: {sums}. {top}")]
+
+    def describe_device(self) -> str:
+        """Return device, precision, micro-batch and memory on the device."""
+        return self.placement if self.device is None else f"{self.placement}; {self.device.describe()}"
 
 
 def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSize:
@@ -97,7 +107,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     Raises:
         UserError: see `embodied_rl.assembly.outline.outline_actor`.
     """
-    plan = config.plan
+    config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic)
     held = count_held(actor)
     decisions = count_rollout_decisions(config, needs, spec, actor)
@@ -105,17 +115,21 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
     apart = plan.policy == "process" and not workers
     rows, noted = decisions * config.sim.num_envs // plan.ranks, list_noted_columns(config.reward, spec)
+    policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, noted)
+    acting = workers or (ranks if apart else 0)
     return RunSize(
         held=held,
         learning=ranks,
-        acting=workers or (ranks if apart else 0),
+        acting=acting,
         shards=plan.ranks if plan.learner == "sharded" else 1,
-        on_host=config.policy.device == "cpu",
+        on_host=policy.device == "cpu",
         decisions=decisions,
         num_envs=config.sim.num_envs,
-        row_bytes=count_decision_bytes(actor, rows, config, noted),
+        row_bytes=row_bytes,
         copies=2 if workers else 1,
         simulators=count_simulator_processes(plan) if known else 0,
+        placement=describe_placement(policy),
+        device=measure_device(config, needs, spec, actor.keep, ranks, acting),
     )
 
 

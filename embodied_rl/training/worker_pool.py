@@ -16,8 +16,10 @@ from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runtime import selection as runtimes
+from embodied_rl.runtime.bundles import count_gpus
 from embodied_rl.runtime.processes.base import Board, BoardReader, Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.ranks.collective import choose_gpu
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.collecting import make_collector
 from embodied_rl.training.dispatch import Dispatcher
@@ -60,7 +62,7 @@ class RolloutWorkers:
                 given | {"number": number},
                 name=f"rollout worker {number}",
                 deadlines=Deadlines(config.plan.start_timeout, derive_worker_deadline(config.plan)),
-                share=NodeShare(gpus=float(config.policy.device != "cpu")),
+                share=NodeShare(gpus=count_gpus(config.policy.device)),
             )
             for number in range(int(config.plan.rollout_workers or 0))
         ]
@@ -110,6 +112,7 @@ def make_rollout_worker(
     """Build rollout worker `number` of a run; it receives its weights later."""
     torch.manual_seed(config.seed)
     torch.set_num_threads(1)
+    choose_gpu(config.plan.ranks + number)
     actor = blueprint.build()
     actor.version = -1
     envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)

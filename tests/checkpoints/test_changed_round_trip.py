@@ -71,7 +71,7 @@ def test_statistics_of_pictures_and_times_stay(tmp_path: Path) -> None:
         assert set(load_file(file)) == parts
 
 
-@pytest.mark.parametrize("mode", ["QUANTILES", "MIN_MAX"])
+@pytest.mark.parametrize("mode", ["QUANTILES", "QUANTILE10", "MIN_MAX"])
 def test_statistics_of_another_kind_are_said_in_the_words_of_the_folder(tmp_path: Path, mode: str) -> None:
     """Any of them is an affine map; the steps that apply it stay as they are."""
     folder = lerobot(tmp_path / "folder", "pi0", modes={"STATE": mode, "ACTION": mode})

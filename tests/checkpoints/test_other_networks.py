@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 pytest.importorskip("transformers")
 
 from embodied_rl.checkpoints import detection
+from embodied_rl.commands import inspect
+from embodied_rl.config.schema import InspectConfig
 from tests.support.building_checkpoints import POISON, lerobot, openpi
 from tests.support.using_checkpoints import attach
 
@@ -71,15 +73,36 @@ def test_pickled_weights_of_another_network(tmp_path: Path) -> None:
         detection.read_checkpoint(folder)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [("act", "act"), ("xvla", "X-VLA"), ("groot", "GR00T"), ("wall_x", "Wall-OSS")]
-)
+@pytest.mark.parametrize(("kind", "name"), [
+    ("act", "ACT"), ("diffusion", "Diffusion Policy"), ("groot", "GR00T"), ("xvla", "X-VLA"), ("wall_x", "Wall-X"),
+    ("pi0_fast", "π0-FAST"), ("new_one", "'new_one'"),
+])  # fmt: skip
 def test_lerobots_other_policies(tmp_path: Path, kind: str, name: str) -> None:
-    folder = lerobot(tmp_path / "folder", "pi0", type=kind)
-    with pytest.raises(ValueError) as caught:
-        attach(folder, "pi0")
-    assert f"holds policy '{kind}', not 'pi0', and {name} is not supported yet" in str(caught.value)
-    assert "set policy=" not in str(caught.value)
+    """With keys of their own and without processors, as `inspect` and `import` read them."""
+    folder = lerobot(tmp_path / "folder", "pi0", type=kind, latent_dim=32, vision_backbone="resnet18")
+    for file in folder.glob("policy_*"):
+        file.unlink()
+    for read in (lambda: inspect.run(InspectConfig(checkpoint=str(folder))), lambda: attach(folder, "pi0")):
+        with pytest.raises(ValueError) as caught:
+            read()
+        assert f"lerobot's {name}, which is not supported yet; supported are lerobot's pi0" in str(caught.value)
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "Octo": {"config.json": {"model": {"heads": {"action": {}}}}, "example_batch.msgpack": POISON},
+    "CogACT": {"config.json": {"vla": {"base_vlm": "prism"}, "action_model_type": "DiT-B"}, "checkpoints/a.pt": POISON},
+    "OpenVLA as Prismatic stores it": {"config.json": {"vla": {"base_vlm": "prism"}}, "checkpoints/a.pt": POISON},
+    "StarVLA": {"config.yaml": {"framework": {"name": "QwenGR00T"}}, "checkpoints/steps_1_pytorch_model.pt": POISON},
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_projects_whose_weights_are_not_read(tmp_path: Path, name: str) -> None:
+    for file, content in {**OTHERS[name], "dataset_statistics.json": b"{}"}.items():
+        (tmp_path / file).parent.mkdir(exist_ok=True)
+        (tmp_path / file).write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    with pytest.raises(ValueError, match=f"holds {name}, which is not supported yet; supported are lerobot's pi0"):
+        inspect.run(InspectConfig(checkpoint=str(tmp_path)))
 
 
 def test_openpis_own_are_still_read(tmp_path: Path) -> None:

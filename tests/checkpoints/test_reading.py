@@ -97,11 +97,12 @@ def test_states_and_actions_are_scaled_by_the_formulas_of_the_project(
     np.testing.assert_allclose(restored[..., -1], still, atol=2e-6)
 
 
-@pytest.mark.parametrize("mode", ["MIN_MAX", "QUANTILES", "MEAN_STD"])
+@pytest.mark.parametrize("mode", ["MIN_MAX", "QUANTILES", "QUANTILE10", "MEAN_STD"])
 def test_the_mode_of_normalisation_is_what_the_folder_says(tmp_path: Path, mode: str) -> None:
     _, robot = attach(lerobot(tmp_path / "folder", "pi0", modes={"STATE": mode}), "pi0")
     known = building.statistics()["state"]
-    low, high = {"MIN_MAX": ("min", "max"), "QUANTILES": ("q01", "q99"), "MEAN_STD": ("mean", "std")}[mode]
+    names = {"MIN_MAX": "min max", "QUANTILES": "q01 q99", "QUANTILE10": "q10 q90", "MEAN_STD": "mean std"}
+    low, high = names[mode].split()
     rows = torch.from_numpy(np.stack([known[low], known[high] if mode != "MEAN_STD" else known["mean"] + known["std"]]))
     expected = (0.0, 1.0) if mode == "MEAN_STD" else (-1.0, 1.0)
     for row, value in zip(robot.state.normalise(rows), expected, strict=True):

@@ -51,7 +51,7 @@ def test_another_policy(tmp_path: Path, folder: Path) -> None:
     other = openpi(tmp_path / "other", "pi05")
     refused(other, "holds policy 'pi05', not 'pi0': set policy=pi05", options=OPENPI)
     unknown = lerobot(tmp_path / "act", "pi0", type="act")
-    refused(unknown, "holds policy 'act', not 'pi0'")
+    refused(unknown, "lerobot's ACT, which is not supported yet")
 
 
 def test_our_own_policy_is_not_lerobots(folder: Path) -> None:

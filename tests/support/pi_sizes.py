@@ -53,7 +53,7 @@ def statistics(name: str, dims: int) -> dict[str, NDArray[np.float32]]:
     """A dataset's statistics of one quantity, float32 [dims] each. The last dimension never moved."""
     mean, spread = recipe.normal(f"{name} mean", (dims,)), np.abs(recipe.normal(f"{name} spread", (dims,))) + 0.5
     spread[-1] = 0
-    skewed = {"min": -3, "max": 4, "q01": -2, "q99": 2.5}
+    skewed = {"min": -3, "max": 4, "q01": -2, "q10": -1.2, "q90": 1.4, "q99": 2.5}
     return {"mean": mean, "std": spread} | {key: (mean + factor * spread) for key, factor in skewed.items()}
 
 

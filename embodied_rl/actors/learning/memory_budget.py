@@ -1,5 +1,6 @@
 """Measurement of live tensor memory, and of the number of rows that memory allows. Sizes are in bytes."""
 
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -78,9 +79,14 @@ def find_affordable_rows(work: Callable[[int], object], most: int, budget: float
 
 
 def find_free_bytes(device: torch.device, sharing: int = 1) -> float:
-    """Return the bytes each of `sharing` processes may take on a device: its part of four fifths of the free memory."""
-    unused = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else psutil.virtual_memory().available
-    return 0.8 * unused / sharing
+    """Return the bytes each of `sharing` processes may take on a device: its part of four fifths of the free memory.
+
+    On a GPU without a number, as many processes share it as `runtime.ranks.collective.choose_gpu` gives to one.
+    """
+    if device.type != "cuda":
+        return 0.8 * psutil.virtual_memory().available / sharing
+    gpus = torch.cuda.device_count() if device.index is None else 1
+    return 0.8 * torch.cuda.mem_get_info(device)[0] / math.ceil(sharing / gpus)
 
 
 def find_machine_bytes(limit: Path = CGROUP_LIMIT) -> int:

@@ -12,9 +12,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.learning.memory_budget import measure_peak
-from embodied_rl.interfaces.policy import TensorSpec, Trace
+from embodied_rl.interfaces.policy import Actor, TensorSpec, Trace
 
 FLOAT32 = torch.float32.itemsize
 ROWS = (1, 64, 2048)
@@ -81,7 +80,7 @@ def without_memory() -> FakeTensorMode:
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
-def count_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
+def count_update(actor: Actor, autocast: bool = False) -> UpdateMemory:
     """Count the memory of an update of an actor on the meta device; the actor is not usable afterwards.
 
     Args:
@@ -101,6 +100,20 @@ def count_update(actor: FlowActor, autocast: bool = False) -> UpdateMemory:
     return UpdateMemory(**asdict(count_held(actor)), peaks=peaks, recorded=count_row_bytes(spec))
 
 
+def count_acting(actor: Actor, rows: int) -> int:
+    """Count the temporary memory of deciding for `rows` observations; the actor must be on the meta device.
+
+    It is that of an evaluation without gradients, which encodes the same images and denoises the same chunks. The actor
+    is not usable afterwards.
+    """
+    with without_memory(), torch.no_grad():
+        actor = actor.to_empty(device="cpu")
+        actor.keep = "images"
+        spec = actor.trace_spec()
+        trace = make_blank_trace(spec, rows)
+        return measure_peak(lambda: actor.evaluate(trace)) + rows * count_row_bytes(spec)
+
+
 def count_held(module: nn.Module) -> HeldMemory:
     """Count what a module always takes while its trainable parameters learn by Adam; on the meta device, too."""
     learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -113,7 +126,7 @@ def count_held(module: nn.Module) -> HeldMemory:
     )
 
 
-def evaluate_and_differentiate(actor: FlowActor, trace: Trace, autocast: bool = False) -> None:
+def evaluate_and_differentiate(actor: Actor, trace: Trace, autocast: bool = False) -> None:
     """Run the expensive part of an update: evaluate decisions and backpropagate."""
     with torch.autocast(actor.device.type, torch.bfloat16, enabled=autocast):
         found = actor.evaluate(trace)

@@ -119,13 +119,15 @@ class PolicyNode:
     """What learns: everything; the action expert alone, on a frozen vision-language model; or low-rank adapters."""
     lora: LoraNode = field(default_factory=LoraNode)
     """Adapters, for train=lora."""
-    device: Text = "cpu"
-    """Where the network lives: cpu, or cuda."""
+    device: Text = "auto"
+    """Device of the network: cpu, cuda, cuda:<number>; auto takes a CUDA GPU if this machine has one that this build of
+    torch can use, else the CPU. A run keeps what it started with."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """Type of the vision-language model's weights where these are frozen; bfloat16 halves them, and rounds those of a
     checkpoint that stores more."""
-    autocast: bool = False
-    """Act and learn with matrix products in bfloat16; weights, their gradients and sums stay float32."""
+    autocast: bool | None = None
+    """Act and learn with matrix products in bfloat16, and what stays float32 in TF32 on a GPU; weights, their gradients
+    and sums stay float32. false computes in float32 throughout; null: true on a GPU that has bfloat16, else false."""
     compile: bool = False
     """Compile the network for acting, with CUDA graphs on a GPU: minutes at the start, shorter decisions, and a rollout
     whose log-probabilities the update meets within rounding."""

@@ -18,6 +18,12 @@ LOCAL = torch.device("cpu")
 _torch: Any = distributed  # its type stubs lack TCPStore and all of ProcessGroupGloo
 
 
+def choose_gpu(process: int) -> None:
+    """Make "cuda" mean GPU number `process`, modulo their number, in this process; without a GPU, do nothing."""
+    if torch.cuda.is_available():
+        torch.cuda.set_device(process % torch.cuda.device_count())
+
+
 class PeerLost(RunFailed):
     """A collective operation failed: another rank is gone, or did not take part within the deadline."""
 

@@ -23,7 +23,7 @@ from embodied_rl.runtime.processes.insisting import raise_swallowed
 from embodied_rl.runtime.processes.messages import receive, send
 from embodied_rl.runtime.processes.process import ChildProcess, handle_stop_signals
 from embodied_rl.runtime.processes.worker import prepare_child
-from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks, make_store
+from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks, choose_gpu, make_store
 
 __all__ = ["PeerLost", "RankFailed", "Ranks", "Stopped", "launch_ranks", "raise_on_signals", "stop_on_signals"]
 
@@ -183,6 +183,7 @@ def run_rank() -> None:
     with Connection(prepare_child()) as pipe:
         rendezvous, function, config = receive(pipe)
         torch.set_num_threads(rendezvous.threads)
+        choose_gpu(rendezvous.rank)
         send(pipe, "ready")
         failure = None
         try:

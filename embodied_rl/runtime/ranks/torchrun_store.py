@@ -12,12 +12,11 @@ from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
-import torch
 from torch import distributed
 
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.ranks import addresses
-from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost
+from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, choose_gpu
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 
 _POLL = 0.05
@@ -97,8 +96,7 @@ class StoreEnd:
 @cache
 def open_store(place: TorchrunPlace) -> StoreEnd:
     """Return this process's connection to the store, which is opened once, and select this rank's GPU."""
-    if torch.cuda.is_available():
-        torch.cuda.set_device(place.local_rank % torch.cuda.device_count())  # device "cuda" means this GPU from now on
+    choose_gpu(place.local_rank)
     return StoreEnd(place, next(_torch.rendezvous("env://"))[0])
 
 

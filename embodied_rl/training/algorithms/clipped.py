@@ -41,8 +41,9 @@ class ClippedConfig:
     minibatch: int = at_least(1, 512)
     """rows of a minibatch that may be learned from, over all ranks."""
     micro_batch: int | Literal["auto"] | None = None
-    """rows of a minibatch whose gradients are computed at once, on each rank; null for all, "auto" for as many as
-    memory allows, which is measured once. Fewer change nothing but the last digits."""
+    """rows of a minibatch whose gradients are computed at once, on each rank. "auto": as many as memory allows, counted
+    before a run starts on a GPU, else measured once; null: auto on a GPU, and all on the CPU. Fewer change nothing but
+    the last digits."""
     level: Literal["token", "action", "chunk"] = "action"
     """what one ratio covers: "token", "action" or "chunk"."""
     clip_low: float = at_least(0, 0.2)

@@ -1,6 +1,7 @@
 """Sizes of π0 and π0.5. The defaults are those of the published checkpoints: PaliGemma 3B and a 300M action expert."""
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 from embodied_rl.interfaces.errors import UserError
 
@@ -55,6 +56,10 @@ class PiConfig:
     """shortest period of the sines and cosines that the flow time becomes."""
     max_period: float = MAX_PERIOD
     """longest period of these."""
+    prompt: Literal["openpi", "lerobot"] = "openpi"
+    """how π0 writes an instruction. "openpi": on one line, without underscores and outer spaces, and a line feed;
+    "lerobot": unchanged, with a line feed unless it ends with one. A checkpoint's format decides unless this is given;
+    π0.5's prompts are the same in both."""
     gradient_checkpointing: bool = False
     """compute activations again in the backward pass instead of keeping them."""
 

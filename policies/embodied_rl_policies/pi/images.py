@@ -10,11 +10,11 @@ def prepare_images(images: Tensor, size: int) -> Tensor:
     The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot; openpi's data loader
     uses Pillow, which smooths when it shrinks an image.
     """
-    pixels = images.permute(0, 3, 1, 2).float()
+    pixels = images.permute(0, 3, 1, 2).float() / 255
     height, width = pixels.shape[-2:]
     if (height, width) != (size, size):
         pixels = _resize_with_pad(pixels, height, width, size)
-    return pixels / 127.5 - 1
+    return pixels * 2 - 1
 
 
 def _resize_with_pad(pixels: Tensor, height: int, width: int, size: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl_policies.pi.config import PiConfig
 from embodied_rl_policies.pi.network import Pi, attend_expert, make_expert_angles, make_expert_mask
-from embodied_rl_policies.pi.prompts import format_plain
+from embodied_rl_policies.pi.prompts import end_line, format_plain
 from embodied_rl_policies.recomputing import recompute_activations
 
 
@@ -30,8 +30,8 @@ class Pi0(Pi):
         self.action_time_mlp_out = nn.Linear(width, width)
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
-        """Return the instructions as prompts, each with a line feed at its end."""
-        return format_plain(instructions)
+        """Return the instructions as prompts, each with a line feed at its end; see `PiConfig.prompt`."""
+        return end_line(instructions) if self.config.prompt == "lerobot" else format_plain(instructions)
 
     def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Return the normalised state [n, S]."""

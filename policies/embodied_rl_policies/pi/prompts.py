@@ -13,6 +13,11 @@ def format_plain(instructions: Sequence[str]) -> list[str]:
     return [f"{clean_text(text)}\n" for text in instructions]
 
 
+def end_line(instructions: Sequence[str]) -> list[str]:
+    """Write prompts of π0 as lerobot does: the instruction unchanged, with a line feed unless it ends with one."""
+    return [text if text.endswith("\n") else f"{text}\n" for text in instructions]
+
+
 def format_with_state(instructions: Sequence[str], state: Tensor) -> list[str]:
     """Write prompts of π0.5: the instruction and the normalised state [n, S], each entry as its bin number.
 

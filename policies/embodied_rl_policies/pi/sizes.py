@@ -21,7 +21,7 @@ CONFIGURED = {
 }
 """Our key → keys of lerobot's or openpi's configuration."""
 
-FREE = ("token_length",)
+FREE = ("token_length", "prompt")
 """Keys that no weight depends on, and that the user may therefore change."""
 
 UNTOLD = {
@@ -32,7 +32,7 @@ UNTOLD = {
 
 
 def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of `PiConfig` that tensors or configuration determine.
+    """Return the keys of `PiConfig` that tensors or configuration determine; only lerobot's has `input_features`.
 
     All Gemma variants of openpi have one key-value head; this determines the head dimension and the number of heads.
 
@@ -40,7 +40,7 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         UserError: tensors that determine sizes are missing, or neither configuration nor user gives the other sizes.
     """
     try:
-        found = _language(shapes) | _expert(shapes) | _vision(shapes)
+        found: dict[str, Any] = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
         raise UserError(f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.") from None
     _check_resolution(config, found["resolution"])
@@ -50,6 +50,8 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         value = next((config[name] for name in names if config.get(name) is not None), None)
         if value is not None and not (key in FREE and key in given):
             found[key] = value
+    if "prompt" not in given:
+        found["prompt"] = "lerobot" if "input_features" in config else "openpi"
     untold = [key for key in UNTOLD if key not in found and key not in given]
     if untold:
         listed = ", nor ".join(f"{UNTOLD[key]}: give policy.{key}=<number>" for key in untold)

@@ -2,14 +2,12 @@
 
 from typing import Any
 
-import numpy as np
-
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec, Unavailable
 from embodied_rl_sims.gymnasium_env.drawing import aim_camera, draw_picture
 from embodied_rl_sims.gymnasium_env.making import OPENGL, make_environment
 from embodied_rl_sims.gymnasium_env.observation_layout import lay_out_observation
-from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
+from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig, read_success
 from embodied_rl_sims.pictures import resize_picture
 from embodied_rl_sims.rows import StepOutcome, View
 from embodied_rl_sims.seeds import fold_seed
@@ -59,7 +57,7 @@ class GymnasiumEnvironment:
                 f"{self._config.id} ended an episode at a limit of its own, after {self._steps} control steps. Set "
                 f"sim.horizon={self._steps} or less, or lift that limit by sim.options."
             )
-        success = self._success(info)
+        success = read_success(self._config, info)
         over = bool(terminated) or (success and self._config.terminate_on_success)
         return StepOutcome(self._reward(float(reward), success), success, over)
 
@@ -88,18 +86,6 @@ class GymnasiumEnvironment:
 
     def close(self) -> None:
         self._environment.close()
-
-    def _success(self, info: dict[str, Any]) -> bool:
-        key = self._config.success
-        if key is None:
-            return False
-        if key not in info:
-            known = ", ".join(map(str, info)) or "nothing"
-            raise UserError(
-                f"sim.success={key}: the `info` of {self._config.id} has {known}. Name the entry that says whether the "
-                "goal holds, or set sim.success=null."
-            )
-        return bool(np.all(info[key]))
 
     def _reward(self, own: float, success: bool) -> float:
         if self._config.reward == "environment":

@@ -1,11 +1,16 @@
 """Settings of the Gymnasium simulator. This module does not import Gymnasium."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
+
+import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.trust import Code, CodeKeys, Text
 
+SUCCESS = {"AdroitHand": "success", "FrankaKitchen": "tasks_to_complete"}
+"""Start of an environment's id → the entry of `info` for `success="auto"`; others have `is_success`."""
 _OURS = {"render_mode": "sim.observations", "width": "sim.image_size", "height": "sim.image_size"}
 
 
@@ -32,8 +37,10 @@ class GymnasiumConfig:
     """control steps after which an episode is truncated; null for the registered `max_episode_steps`."""
     control_hz: float | None = None
     """control steps per simulated second; null for 1 / `env.dt`, or the environment's `render_fps`."""
-    success: Text | None = "is_success"
-    """the entry of `info` that says whether the goal holds; null where there is none."""
+    success: Text | None = "auto"
+    """the entry of `info` that says whether the goal holds; null where there is none. "auto" takes that of the
+    environments of gymnasium-robotics: `is_success`; of Adroit's `success`; of FrankaKitchen an empty
+    `tasks_to_complete`."""
     terminate_on_success: bool = True
     """end an episode when its goal is reached; else run on to the horizon."""
     reward: Literal["environment", "success"] = "environment"
@@ -63,3 +70,23 @@ class GymnasiumConfig:
         entries = self.state_entries or ()
         if len(set(entries)) != len(entries) or min(entries, default=0) < 0:
             raise UserError(f"sim.state_entries={list(entries)}: they count from 0, and none can occur twice.")
+
+
+def read_success(config: GymnasiumConfig, info: Mapping[str, Any]) -> bool:
+    """Return whether the goal holds, by the entry of `info` that `config.success` names.
+
+    Raises:
+        UserError: `info` has no such entry.
+    """
+    key = config.success
+    if key == "auto":
+        key = next((entry for start, entry in SUCCESS.items() if config.id.startswith(start)), "is_success")
+    if key is None:
+        return False
+    if key not in info:
+        known = ", ".join(map(str, info)) or "nothing"
+        raise UserError(
+            f"sim.success={key}: the `info` of {config.id} has {known}. Name the entry that says whether the goal "
+            "holds, or set sim.success=null."
+        )
+    return not info[key] if key == "tasks_to_complete" else bool(np.all(info[key]))

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -12,10 +13,13 @@ pytest.importorskip("transformers")
 from embodied_rl.actors.learning import memory_budget, update_memory
 from embodied_rl.actors.learning.memory_budget import LiveBytes, measure_peak
 from embodied_rl.actors.learning.optimiser import Optimiser
-from embodied_rl.actors.learning.update_memory import UpdateMemory, count_update
+from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_row_bytes, count_update
 from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.networks import TINY
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.algorithms.batch import Batch
+from tests.support.experience import make_update
 
 ROWS = 24
 ERROR = 0.01
@@ -55,6 +59,47 @@ def test_the_peak_of_an_update_is_what_the_allocator_gives_out(policy: str, trai
     work()
     counted = count_update(networks.lay_out(policy, TINY, train=train, gradient_checkpointing=saving))
     assert counted.peak(ROWS) == pytest.approx(allocated(work), rel=ERROR)
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize(("train", "micro_batch"), [("full", 8), ("expert", 12)])
+def test_a_whole_step_peaks_where_it_is_counted(train: str, micro_batch: int, autocast: bool) -> None:
+    """Minibatch, loss, accumulated gradients and Adam, by torch's profiler on the CPU, within 5 %.
+
+    On a CPU torch keeps no statistics as those of its CUDA allocator; the profiler records each allocation.
+    """
+    actor, trace = real("pi05", train)
+    actor.autocast = autocast
+    with torch.no_grad():
+        before = actor.evaluate(trace).log_prob
+    mask = torch.ones(before.shape[:2], dtype=torch.bool)
+    batch = Batch(trace, before, mask, torch.linspace(-1, 1, ROWS), torch.arange(ROWS))
+    update = make_update(actor, minibatch=ROWS, epochs=1, micro_batch=micro_batch)
+    update.run([batch], 0)
+    actor.zero_grad()
+    measured = allocated(lambda: update.run([batch], 1))
+    counted = count_update(networks.lay_out("pi05", TINY, train=train), autocast)
+    expected = counted.needed(micro_batch) - counted.weights - counted.moments
+    expected += ROWS * counted.recorded  # the minibatch, which stays on the host where there is a GPU
+    assert measured == pytest.approx(expected, rel=0.05)
+
+
+def test_acting_peaks_where_it_is_counted() -> None:
+    """An observation is encoded from its images and a chunk is drawn; counted by an evaluation, within 10 %."""
+    actor, _ = real("pi05", "expert")
+    given = networks.make_inputs(actor, ROWS)
+    keys, shape = NoiseKeys(0, np.arange(ROWS), np.zeros(ROWS, np.int64)), (actor.backbone.spec.horizon, 8)
+
+    def act() -> None:
+        with torch.no_grad():
+            context = actor.backbone.encode(given)
+            actor.sampler.sample(lambda x, t: actor.backbone.velocity(x, t, context), keys, shape, True, actor.device)
+
+    act()
+    outline = networks.lay_out("pi05", TINY, train="expert")
+    outline.keep = "images"
+    inputs = ROWS * count_row_bytes(outline.trace_spec())
+    assert count_acting(outline, ROWS) - inputs == pytest.approx(allocated(act), rel=0.1)
 
 
 def test_gradient_checkpointing_is_smaller_and_a_kept_prefix_smaller_still() -> None:

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.simulators.python_environments import read_recipe
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.diagnosis import PINS
 from embodied_rl_sims.gymnasium_env.environment import make_instruction
+from embodied_rl_sims.gymnasium_env.settings import read_success
 from embodied_rl_sims.pictures import resize_picture
 
 
@@ -55,3 +57,21 @@ def test_a_smaller_picture_is_the_mean_of_what_it_covers() -> None:
     assert resize_picture(picture, 1, 2)[0, :, 0].tolist() == [left, right]
     assert np.array_equal(resize_picture(picture, 4, 6), picture.repeat(2, 0).repeat(2, 1))
     assert resize_picture(picture, 2, 3) is picture
+
+
+@pytest.mark.parametrize(("id", "info", "expected"), [
+    ("FetchReach-v4", {"is_success": 1.0}, True),
+    ("FetchReach-v4", {"is_success": 0.0}, False),
+    ("AdroitHandDoor-v1", {"success": True}, True),
+    ("AdroitHandHammerSparse-v1", {"success": False}, False),
+    ("FrankaKitchen-v1", {"tasks_to_complete": ["kettle"]}, False),
+    ("FrankaKitchen-v1", {"tasks_to_complete": []}, True),
+])  # fmt: skip
+def test_success_is_found_in_the_environments_of_gymnasium_robotics(id: str, info: dict, expected: bool) -> None:
+    assert read_success(GymnasiumConfig(id=id), info) is expected
+
+
+def test_a_named_entry_of_info_must_be_there() -> None:
+    assert read_success(GymnasiumConfig(id="Custom-v0", success=None), {}) is False
+    with pytest.raises(UserError, match=r"sim\.success=won: the `info` of Custom-v0 has lost"):
+        read_success(GymnasiumConfig(id="Custom-v0", success="won"), {"lost": True})

@@ -1,0 +1,122 @@
+"""Whether a run fits into the memory of its GPU, and the largest micro-batch that does, counted from shapes."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+
+from embodied_rl.actors.learning.memory_budget import find_free_bytes, format_bytes
+from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_update
+from embodied_rl.assembly import build
+from embodied_rl.assembly.outline import outline_actor
+from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.algorithm import Needs
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory that one rank takes on its GPU; all sizes are in bytes.
+
+    Attributes:
+        update: of the rank's update.
+        acting: peak of temporary tensors while the policy acts, or is evaluated.
+        free: memory that the rank may take.
+        micro_batch: rows whose gradients are computed at once.
+        minibatch: rows of a minibatch on this rank.
+    """
+
+    update: UpdateMemory
+    acting: int
+    free: float
+    micro_batch: int
+    minibatch: int
+
+    @property
+    def peak(self) -> float:
+        """Return the largest amount of memory that is taken at once."""
+        return max(self.update.needed(self.micro_batch), self.update.held + self.acting)
+
+    def describe(self) -> str:
+        """Return micro-batch and memory for the user."""
+        rows = f"micro-batches of {self.micro_batch} of {self.minibatch} rows"
+        return f"{rows}, at most {format_bytes(self.peak)} of the {format_bytes(self.free)} that a rank may take"
+
+
+def measure_device(
+    config: TrainConfig, needs: Needs, spec: SimulatorSpec, keep: str, learning: int, acting: int
+) -> DeviceMemory | None:
+    """Count the memory of a run's ranks on their GPUs; return None without a GPU here.
+
+    Args:
+        config: of the run, with `policy.device` and `policy.autocast` resolved.
+        needs, spec: of its algorithm and simulator.
+        keep: what its traces keep of an observation.
+        learning, acting: number of processes on this machine that learn, and that only act.
+    """
+    device, plan = torch.device(config.policy.device), config.plan
+    if device.type != "cuda" or config.runtime != "local":
+        return None
+    outline = partial(outline_actor, config.policy, config.algo.sampler, spec, needs.critic)
+    actor = outline()
+    actor.keep = keep
+    shards = plan.ranks if plan.learner == "sharded" else 1
+    update = spread(count_update(actor, bool(config.policy.autocast)), shards)
+    together = config.sim.num_envs // (1 if plan.allocation == "auto" else plan.collectors * plan.slices)
+    peak = count_acting(outline(), together)
+    beside = acting / learning * (update.weights + peak)
+    free = find_free_bytes(device, learning) - beside
+    minibatch = max(1, (needs.minibatch or config.sim.num_envs * config.train.decisions) // plan.ranks)
+    given = read_micro_batch(config, minibatch)
+    rows = given if isinstance(given, int) else min(minibatch, update.most_rows(free))
+    return DeviceMemory(update, peak, free, min(rows, minibatch), minibatch)
+
+
+def spread(update: UpdateMemory, shards: int) -> UpdateMemory:
+    """Return the memory of a rank that holds one of `shards` parts of gradients and moments."""
+    parts = {name: getattr(update, name) // shards for name in ("gradients", "moments", "step")}
+    return replace(update, **parts)
+
+
+def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:
+    """Check that a run fits into the memory of its GPU.
+
+    Raises:
+        UserError: it does not; the message says what would.
+    """
+    update, where = found.update, f"policy.device={config.policy.device}"
+    free = f"{where} has {format_bytes(found.free)} for each rank"
+    if (acting := update.held + found.acting) > found.free:
+        raise UserError(
+            f"sim.num_envs={config.sim.num_envs}: parameters, optimiser and the policy's decisions take "
+            f"{format_bytes(acting)}, and {free}. Give fewer environments, or more plan.slices. {advice}"
+        )
+    if (least := update.needed(1)) > found.free:
+        raise UserError(
+            f"One row of the update takes {format_bytes(least)} with parameters and optimiser "
+            f"({format_bytes(update.held)}), and {free}. {advice}"
+        )
+    if found.peak > found.free:
+        raise UserError(
+            f"algo.micro_batch={found.micro_batch} takes {format_bytes(found.peak)}, and {free}. "
+            f"Give algo.micro_batch={update.most_rows(found.free)} at most, or auto."
+        )
+
+
+def choose_micro_batch(config: TrainConfig, found: DeviceMemory | None) -> TrainConfig:
+    """Return the configuration with the micro-batch of a run on GPUs; "auto" where it is measured in the first update.
+
+    torchrun's processes may see other GPUs than this one, and so may a cluster's.
+    """
+    if torch.device(config.policy.device).type != "cuda" or isinstance(read_micro_batch(config, 0), int):
+        return config
+    known = None if TorchrunPlace.find() is not None else found
+    chosen = {"micro_batch": "auto" if known is None else known.micro_batch}
+    return replace(config, algo=replace(config.algo, options=config.algo.options | chosen))
+
+
+def read_micro_batch(config: TrainConfig, whole: int) -> int | str | None:
+    """Return `algo.micro_batch`, or `whole` if the algorithm has no such setting."""
+    return getattr(build.find_method(config.algo).options, "micro_batch", whole)

@@ -1,0 +1,201 @@
+"""Runs on a GPU: device, precision, micro-batch and memory are chosen before anything starts.
+
+No GPU is needed: torch's questions about CUDA are answered by a stand-in, and memory is counted from shapes. What a
+GPU's allocator hands out beyond that is not tested here.
+"""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from embodied_rl.actors import placement
+from embodied_rl.actors.learning import update_memory
+from embodied_rl.actors.learning.memory_budget import find_free_bytes
+from embodied_rl.actors.learning.update_memory import UpdateMemory
+from embodied_rl.commands import train
+from embodied_rl.config.freeze import load_config
+from embodied_rl.config.schema import AlgoNode, PolicyNode, RunConfig, SimNode, TrainConfig
+from embodied_rl.interfaces.policy import PolicyInput
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.ranks.collective import choose_gpu
+from embodied_rl.training import device_memory, extension
+from tests.support.running import REACHING, SMALL
+
+COUNTED: dict[Any, UpdateMemory] = {}
+FULL_SIZE = (
+    "policy=pi05", "policy.vocabulary=257152", "sim=tabletop", "plan=colocated", "plan.ranks=1",
+)  # fmt: skip
+
+
+@pytest.fixture
+def a_gpu(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Return a function that makes torch say that there are GPUs with so many GB (10⁹ bytes), all free."""
+
+    def there(gigabytes: float, count: int = 1) -> None:
+        memory = int(gigabytes * 1e9)
+        answers = {
+            "is_available": lambda: True,
+            "device_count": lambda: count,
+            "is_bf16_supported": lambda including_emulation=True: True,
+            "mem_get_info": lambda device=None: (memory, memory),
+            "get_device_name": lambda device=None: "a stand-in",
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(torch.cuda, name, answer)
+
+    return there
+
+
+@pytest.fixture
+def tf32() -> Iterator[tuple[Any, ...]]:
+    """Torch's settings of TF32, which are as before afterwards."""
+    settings: tuple[Any, ...] = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = [each.allow_tf32 for each in settings]
+    yield settings
+    for each, value in zip(settings, before, strict=True):
+        each.allow_tf32 = value
+
+
+@pytest.fixture(autouse=True)
+def counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the update of each configuration once in this module, as full size takes seconds."""
+
+    def count(actor: Any, autocast: bool) -> UpdateMemory:
+        key = actor.keep, autocast, *((each.dtype, each.requires_grad) for each in actor.parameters())
+        if key not in COUNTED:
+            COUNTED[key] = update_memory.count_update(actor, autocast)
+        return COUNTED[key]
+
+    monkeypatch.setattr(device_memory, "count_update", count)
+
+
+def read_memory(text: str) -> tuple[int, int, float, float]:
+    """Return micro-batch, minibatch, peak and budget, in GB, of the line about the device."""
+    words = " ".join(text.split())
+    found = re.search(r"micro-batches of (\d+) of (\d+) rows, at most ([\d.]+) GB of the ([\d.]+) GB", words)
+    assert found, text
+    return int(found[1]), int(found[2]), float(found[3]), float(found[4])
+
+
+def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    node = placement.resolve_placement(PolicyNode("pocket"))
+    assert (node.device, node.autocast) == ("cpu", False)
+    assert "idle" not in placement.describe_placement(node)
+
+
+def test_auto_is_the_gpu_with_bfloat16_products(a_gpu: Callable[[float], None]) -> None:
+    a_gpu(141)
+    node = placement.resolve_placement(PolicyNode("pocket"))
+    assert (node.device, node.autocast) == ("cuda", True)
+    assert placement.resolve_placement(PolicyNode("pocket", autocast=False)).autocast is False
+    text = placement.describe_placement(node)
+    assert "a stand-in" in text and "bfloat16" in text and "TF32" in text
+    assert "policy.device=cuda" in placement.describe_placement(PolicyNode("pocket", device="cpu"))
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_tf32_follows_the_precision(a_gpu: Callable[[float], None], tf32: Any, autocast: bool) -> None:
+    a_gpu(24)
+    for each in tf32:
+        each.allow_tf32 = not autocast
+    network: Any = type("Network", (), {"to": lambda self, device: device})()
+    placement.place_network(network, PolicyNode("pocket", autocast=autocast))
+    assert [each.allow_tf32 for each in tf32] == [autocast, autocast]
+
+
+def test_inputs_are_copied_to_a_gpu_through_pinned_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def to(tensor: torch.Tensor, device: torch.device, non_blocking: bool = False) -> torch.Tensor:
+        asked.append((device.type, non_blocking))
+        return tensor
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: asked.append(("pinned", True)) or tensor)
+    monkeypatch.setattr(torch.Tensor, "to", to)
+    inputs = PolicyInput({"front": torch.zeros(1, 4, 4, 3)}, torch.zeros(1, 2), torch.zeros(1, 2))
+    inputs.to(torch.device("cuda"))
+    assert asked == [("pinned", True), ("cuda", True)] * 3
+    asked.clear()
+    inputs.to(torch.device("cpu"))
+    assert asked == [("cpu", False)] * 3
+
+
+def test_ranks_share_gpus_in_turn(a_gpu: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three ranks on two GPUs: two share one. A numbered device is shared by all."""
+    a_gpu(100, count=2)
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    for rank in range(3):
+        choose_gpu(rank)
+    assert chosen == [0, 1, 0]
+    assert find_free_bytes(torch.device("cuda"), 3) == pytest.approx(0.8 * 100e9 / 2)
+    assert find_free_bytes(torch.device("cuda:1"), 3) == pytest.approx(0.8 * 100e9 / 3)
+
+
+@pytest.mark.parametrize(
+    ("gigabytes", "words", "least"), [(141, (), 512), (40, (), 100), (24, ("policy.precision=bfloat16",), 50)]
+)
+def test_pi05_at_full_size_fits_one_gpu_by_default(
+    typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], least: int
+) -> None:
+    pytest.importorskip("transformers")
+    a_gpu(gigabytes)
+    code, out, err = typed("train", *FULL_SIZE, *words, "--dry-run")
+    assert code == 0, err
+    micro_batch, minibatch, peak, budget = read_memory(out)
+    assert minibatch == 512 and least <= micro_batch <= 512
+    assert peak <= budget <= 0.805 * gigabytes
+    assert micro_batch == 512 or peak > 0.95 * budget, "no larger micro-batch fits"
+
+
+REFUSED = [
+    (24, (), "policy.precision=bfloat16"),
+    (40, ("algo.micro_batch=512",), "algo.micro_batch=512"),
+    (40, ("policy.train=full",), "policy.train=expert or lora"),
+]
+
+
+@pytest.mark.parametrize(("gigabytes", "words", "named"), REFUSED)
+def test_what_does_not_fit_is_refused_with_what_does(
+    typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], named: str
+) -> None:
+    pytest.importorskip("transformers")
+    a_gpu(gigabytes)
+    code, _, err = typed("train", *FULL_SIZE, *words, "--dry-run")
+    assert code == 2 and named in err and "policy.device=cuda" in err, err
+
+
+def test_a_run_stores_its_choice_and_continues_where_no_gpu_is(
+    typed: Callable[..., Any], a_gpu: Callable[[float], None], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The run begins on the stand-in for a GPU and stops before it computes there; it continues on the CPU."""
+    a_gpu(10)
+    monkeypatch.setattr(train.runtimes, "launch_ranks", lambda *_: None)
+    monkeypatch.setattr(RunFolder, "removed_if_bare", lambda folder: nullcontext())
+    code, out, err = typed("train", *SMALL, *REACHING, "plan=colocated", "plan.ranks=1")
+    assert code == 0 and "micro-batches of 16 of 16" in " ".join(out.split()), err
+    (config,) = (tmp_path / "runs").rglob("config.yaml")
+    stored = load_config(TrainConfig, config)
+    assert (stored.policy.device, stored.policy.autocast, stored.algo.options["micro_batch"]) == ("cuda", True, 16)
+    monkeypatch.undo()
+    monkeypatch.setattr(train.runtimes, "launch_ranks", lambda config, *_: print(config.policy))
+    code, out, err = typed("train", f"resume={config.parent}")
+    assert code == 0 and "policy.device=cuda" in out and "device='cpu'" in out and "autocast=True" in out, out + err
+    assert load_config(TrainConfig, config) == stored
+
+
+def test_a_resumed_run_is_moved_by_policy_device(a_gpu: Callable[[float], None]) -> None:
+    """To a GPU, where the first update measures how many rows fit; without the key it stays where it began."""
+    a_gpu(10)
+    old = TrainConfig(SimNode("tabletop"), PolicyNode("pocket", device="cpu", autocast=False), AlgoNode("ppo"))
+    assert extension.move_device(old, old) == old
+    typed = replace(old, policy=PolicyNode("pocket", device="cuda"), run=RunConfig(overrides=("policy.device=cuda",)))
+    moved = extension.move_device(old, typed)
+    assert (moved.policy.device, moved.policy.autocast, moved.algo.options["micro_batch"]) == ("cuda", False, "auto")
