@@ -74,6 +74,7 @@ class Score:
         detail: one line about the reason, for logs.
         values: of "trajectory": one for each frame, NaN where the scorer left it out; `value` is the last one.
         tokens: read and written by the scorer's model, as its server counted them; None where it did not say.
+        counts_from: decision of the episode before which it may not be used, where scores of a log are repeated.
     """
 
     value: float
@@ -83,6 +84,7 @@ class Score:
     detail: str = ""
     values: tuple[float, ...] = ()
     tokens: tuple[int, int] | None = None
+    counts_from: int = 0
 
     @property
     def valid(self) -> bool:
@@ -121,7 +123,7 @@ class ScorerError(Exception):
     Args:
         reason: why.
         message: one line for the user; it never contains a key or a token.
-        permanent: whether asking again is in vain, such as for an unknown model; the scorer is paused for good.
+        permanent: whether another attempt at the same request is in vain, such as for an unknown model.
         retry_after: seconds after which to ask again, where the server said so.
     """
 
