@@ -115,7 +115,7 @@ class ScoringWriter(Writer):
         self._decided: float | None = None
         """When the last action was handed over."""
         self._waited, self._in_vain = 0.0, 0
-        """Seconds waited in this rollout; questions in a row whose answers never counted."""
+        """Seconds waited in this rollout; questions in a row whose answers never counted, -1 after the warning."""
 
     def _share_limits(self, num_envs: int) -> ServiceLimits:
         reward, collectors = self._reward, self._options.collectors
@@ -229,12 +229,12 @@ class ScoringWriter(Writer):
         late = sum(ticket.score is not None and ticket.score.reason == "late" for ticket in ended)
         self._in_vain = 0 if any(ticket.counted is not None for ticket in ended) else self._in_vain + late
         if self._in_vain >= LEAST_IN_VAIN:
-            self._in_vain = -1
             log.warning(
                 "The scorer answers more slowly than episodes end: none of its last %d scores counted. "
                 "reward.mode=distill learns from answers of any age.",
-                late,
+                self._in_vain,
             )
+            self._in_vain = -1
 
     def _count_tokens(self) -> dict[str, float]:
         """Return what was counted since the last rollout."""

@@ -29,8 +29,6 @@ from tests.support.row_clock import (
     read_state,
 )
 
-TRUE = gradient(lambda path: np.zeros(len(path.actions)), START, HORIZON)
-
 
 def every(rows: float) -> Speed:
     """One answer after the other, each takes so many rows."""
@@ -72,11 +70,11 @@ CASES = {
     f"{name}, {in_flight} in flight": {"speed": speed, "in_flight": in_flight, "truncated": truncated}
     for name, speed in {
         "0.3": every(0.3), "1": every(1), "2.5": every(2.5), "7": every(7), "late 1.25": after(1.25),
-        "late 5": after(5), "random": at_random(0), "by what follows": by_what_follows, "newest first": newest_first,
+        "late 3": after(3), "random": at_random(0), "by what follows": by_what_follows, "newest first": newest_first,
     }.items()
     for in_flight, truncated in ((1, True), (4, False))
 } | {
-    "two environments": {"speed": every(0.7), "truncated": True, "envs": 2},
+    "two environments": {"speed": every(0.7), "truncated": True, "envs": 2, "horizon": 6},
     "alone": {"speed": every(2.5), "envs": 1},
     "in a second rollout": {"speed": at_random(1), "in_flight": 2, "before": True},
     "failures": {"speed": at_random(2), "in_flight": 2, "answer": fail_sometimes},
@@ -89,7 +87,7 @@ CASES = {
 
 def measure(
     folder: Folder, speed: Speed, answer: Any = give_opinion, kind: str = "absolute", truncated: bool = False,
-    envs: int = 3, before: bool = False, **keys: Any,
+    envs: int = 3, before: bool = False, horizon: int = HORIZON, **keys: Any,
 ) -> tuple[float, float]:  # fmt: skip
     """Return the error of the gradient of an episode, as a share of the largest entry, and the largest shaping."""
     node, folders, largest = replace(NODE, **{"in_flight": 1} | keys), count(), [0.0]
@@ -102,7 +100,8 @@ def measure(
         largest.append(float(np.abs(found).max()))
         return found
 
-    return float(np.abs(gradient(shape, START, HORIZON) - TRUE).max() / np.abs(TRUE).max()), max(largest)
+    true = gradient(lambda path: np.zeros(len(path.actions)), START, horizon)
+    return float(np.abs(gradient(shape, START, horizon) - true).max() / np.abs(true).max()), max(largest)
 
 
 @pytest.mark.parametrize("case", CASES)
