@@ -26,8 +26,8 @@ Reason = Literal[
 ]
 """Why a score counts or not: valid; an answer that could not be parsed; little probability on the allowed answers;
 outside of the question's range; no answer in time; the server refused the request; it had too much to do; it failed;
-a newer question took its place, or the queue was full; the scorer is paused after failures; it could not count any more,
-because its episode had ended, a newer score counted, or the reward was computed."""
+a newer question took its place, or the queue was full; the scorer is paused after failures; it could not count any
+more, because its episode had ended, a newer score counted, or the reward was computed."""
 
 RANGES: Mapping[ScoreKind, tuple[float, float]] = {
     kind: (-1.0, 1.0) if kind in ("pair", "preference") else (0.0, 1.0) for kind in get_args(ScoreKind)
