@@ -113,7 +113,7 @@ class ScoringWriter(Writer):
         self._open: list[Ticket] = []
         """Of earlier rollouts, without an answer that counts."""
         self._decided: float | None = None
-        """When the last action was handed over."""
+        """When the last action of this rollout was handed over."""
         self._waited, self._in_vain = 0.0, 0
         """Seconds waited in this rollout; questions in a row whose answers never counted, -1 after the warning."""
 
@@ -202,7 +202,7 @@ class ScoringWriter(Writer):
         self._check_service()
         self._asker.begin_rollout()
         self._probes.ask(ended)
-        self._waited, self._lasts = 0.0, {}
+        self._waited, self._lasts, self._decided = 0.0, {}, None
 
     def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
         """Return the tickets that have come to their end by now, also of earlier rollouts; the others stay open."""

@@ -4,12 +4,14 @@ import logging
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path as Folder
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from embodied_rl.interfaces.scorer import ScoreRequest
+from embodied_rl.judge.reward import scoring_writer
 from embodied_rl.judge.reward.counting import summarise_scores
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores
@@ -113,6 +115,25 @@ def test_a_pair_that_replaces_another_one_judges_both_changes(tmp_path: Folder) 
     run(tmp_path, scorer, [Environment([path], [False])], in_flight=1)
     assert len(shown) < 8 and all(one[1] == other[0] for one, other in pairwise(shown))
     assert path.states[0] == shown[0][0]
+
+
+def test_the_time_between_rollouts_is_no_reason_to_wait(tmp_path: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock of rows, with a long update after each rollout."""
+    scorer, updates, waits = late(0.25), [0], list[float]()
+    clock = SimpleNamespace(monotonic=lambda: scorer.now + 1000 * updates[0])
+    monkeypatch.setattr(scoring_writer, "time", clock)
+    node = replace(NODE, wait_share=0.5, deadline=60.0)
+    with open_writer(tmp_path, scorer, node, 8, limit_ends=True) as writer:
+        finish = writer.finish_rollout
+
+        def finish_and_update(rollout: Any) -> None:
+            finish(rollout)
+            updates[0] += 1
+
+        monkeypatch.setattr(writer, "finish_rollout", finish_and_update)
+        monkeypatch.setattr(writer._service, "wait", lambda tickets, seconds: waits.append(seconds))
+        collect(writer, scorer, [Environment([*SHORT], [False] * 8) for _ in range(8)])
+    assert updates == [3] and 0 < max(waits) <= 1.0
 
 
 def test_questions_come_before_inference_and_scores_are_settled_after_it() -> None:
