@@ -35,8 +35,8 @@ from embodied_rl.training.trainer import Trainer
 
 LATENCY = 0.3
 """Seconds until an answer."""
-DEADLINE = 0.5
-"""Seconds that "too slow, waits" waits at a rollout's end."""
+WAIT_SHARE = 0.2
+"""Of the time between decisions, that "too slow, waits" waits."""
 DECISIONS, ENVS = 40, 16
 SIMULATING, UPDATING = 0.05, 0.4
 """Of the stages that sleep: decisions of a rollout, environments, seconds of a chunk and of an update."""
@@ -54,7 +54,7 @@ def make_variants() -> dict[str, RewardNode]:
         OFF: RewardNode(),
         "late": RewardNode("scripted", in_flight=512, options=ample),
         "late, too slow": RewardNode("scripted", in_flight=2, options=slow),
-        "too slow, waits": RewardNode("scripted", deadline=DEADLINE, wait_share=None, in_flight=2, options=slow),
+        "too slow, waits": RewardNode("scripted", wait_share=WAIT_SHARE, in_flight=2, options=slow),
         "nobody there": RewardNode("vlm", options=nobody),
         "sync": RewardNode("scripted", mode="sync", in_flight=512, options=ample),
     }
@@ -78,7 +78,7 @@ class ScoringCost:
         variant: name of the settings.
         seconds: of the median iteration.
         ratio: median over iterations of the seconds over those without a scorer, in the same turn.
-        waited: most seconds that a rollout waited for scores at its end.
+        waited: most seconds that a rollout waited for scores.
         valid, held: share of requests with a score in time; share of potentials that were held.
         slowest_chunk: seconds that 99 of 100 simulated chunks do not exceed.
         iterations: number of measured iterations.
@@ -216,9 +216,9 @@ def make_scoring_table(found: Sequence[ScoringCost]) -> Table:
         for each in found
     ]
     caption = (
-        f"A scorer that answers after {LATENCY:g} s; too slow: two answers at once; waits: {DEADLINE:g} s.\n"
-        "Of off: over iterations without a scorer, in turns. Held: potentials without a\n"
-        "score in time. Chunk: 99 of 100 simulate at most so long."
+        f"A scorer that answers after {LATENCY:g} s; too slow: two answers at once; waits: {WAIT_SHARE:.0%} longer.\n"
+        "Of off: over iterations without a scorer, in turns. Held: potentials that are not the\n"
+        "score of their own observation. Chunk: 99 of 100 simulate at most so long."
     )
     headings = ("scores", "iteration", "of off", "waits", "in time", "held", "chunk, p99")
     return make_table("scores beside a run", caption, headings, rows)

@@ -26,7 +26,8 @@ Reason = Literal[
 ]
 """Why a score counts or not: valid; an answer that could not be parsed; little probability on the allowed answers;
 outside of the question's range; no answer in time; the server refused the request; it had too much to do; it failed;
-the queue was full; the scorer is paused after failures; the answer came after the reward was settled."""
+a newer question took its place, or the queue was full; the scorer is paused after failures; it could not count any
+more, because its episode had ended, a newer score counted, or the reward was computed."""
 
 RANGES: Mapping[ScoreKind, tuple[float, float]] = {
     kind: (-1.0, 1.0) if kind in ("pair", "preference") else (0.0, 1.0) for kind in get_args(ScoreKind)
@@ -74,6 +75,7 @@ class Score:
         detail: one line about the reason, for logs.
         values: of "trajectory": one for each frame, NaN where the scorer left it out; `value` is the last one.
         tokens: read and written by the scorer's model, as its server counted them; None where it did not say.
+        counts_from: decision of the episode before which it may not be used, where scores of a log are repeated.
     """
 
     value: float
@@ -83,6 +85,7 @@ class Score:
     detail: str = ""
     values: tuple[float, ...] = ()
     tokens: tuple[int, int] | None = None
+    counts_from: int = 0
 
     @property
     def valid(self) -> bool:
@@ -121,7 +124,7 @@ class ScorerError(Exception):
     Args:
         reason: why.
         message: one line for the user; it never contains a key or a token.
-        permanent: whether asking again is in vain, such as for an unknown model; the scorer is paused for good.
+        permanent: whether another attempt at the same request is in vain, such as for an unknown model.
         retry_after: seconds after which to ask again, where the server said so.
     """
 

@@ -264,12 +264,14 @@ class Collector:
         if observation is None:
             return
         keys, plan = self._envs.keys(columns), self._plans.read(columns)
+        where = torch.from_numpy(rows), torch.from_numpy(columns)
+        for writer in self.writers:
+            writer.write_observation(*where, observation, keys)
         with self.timeline.record(INFER, len(columns)):
             decision = policy.act(observation, keys, explore=True, **as_arguments(plan))
         self._envs.check("the policy's actions", decision.actions, columns)
         if plan is not None:
             decision = replace(decision, actions=self._plans.follow(columns, decision.actions))
-        where = torch.from_numpy(rows), torch.from_numpy(columns)
         for writer in self._writers:
             writer.write_decision(*where, decision, self._envs.episodes(columns), observation, keys)
         self._submit(parts, decision)

@@ -39,6 +39,9 @@ class Writer(Protocol):
         """
         ...
 
+    def write_observation(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> None:
+        """Read the observations of environments `columns` before the policy infers; see `write_decision`."""
+
     def write_decision(
         self,
         row: Tensor | int,

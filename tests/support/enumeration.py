@@ -30,8 +30,8 @@ def policy(state: int) -> np.ndarray:
     return weights / weights.sum()
 
 
-def walk(choices: tuple[int, ...]) -> Path:
-    states, probability = [START], 1.0
+def walk(choices: tuple[int, ...], start: int = START) -> Path:
+    states, probability = [start], 1.0
     for action in choices:
         probability *= policy(states[-1])[action]
         states.append(min(STATES - 1, states[-1] + 1) if action else max(0, states[-1] - 1))
@@ -42,17 +42,22 @@ def walk(choices: tuple[int, ...]) -> Path:
     return Path(tuple(states), choices[:taken], reward, done, probability)
 
 
-def enumerate_paths() -> Iterator[Path]:
-    found = {path.actions: path for path in map(walk, itertools.product(range(2), repeat=HORIZON))}
+def enumerate_paths(start: int = START, horizon: int = HORIZON) -> Iterator[Path]:
+    found = {path.actions: path for path in (walk(each, start) for each in itertools.product(range(2), repeat=horizon))}
     yield from found.values()
 
 
-def gradient(shape: Callable[[Path], np.ndarray]) -> np.ndarray:
-    """The gradient of the expected discounted return in the logits; the horizon is the end of the task."""
+def gradient(shape: Callable[[Path], np.ndarray], start: int = START, horizon: int = HORIZON) -> np.ndarray:
+    """The gradient of the expected discounted return in the logits.
+
+    `shape` returns what is added to the reward of each decision; one number more is added to the value of what follows
+    the last decision, which is 0 otherwise.
+    """
     total = np.zeros_like(LOGITS)
-    for path in enumerate_paths():
-        reward, ahead = path.reward + shape(path), 0.0
-        for t in reversed(range(len(reward))):
+    for path in enumerate_paths(start, horizon):
+        added, taken = shape(path), len(path.actions)
+        reward, ahead = path.reward + added[:taken], float(added[taken:].sum())
+        for t in reversed(range(taken)):
             ahead = reward[t] + GAMMA * ahead
             score = -policy(path.states[t])
             score[path.actions[t]] += 1

@@ -145,16 +145,16 @@ def train(root: Path, *words: str) -> Path:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("words, at_once", [(ORACLE, "reward.mode=sync"), ((*TERMINAL, NOISY), "reward.at_once=true")])
+@pytest.mark.parametrize("words, other", [(ORACLE, "reward.mode=sync"), ((*TERMINAL, NOISY), "reward.in_flight=1")])
 def test_the_same_rewards_whoever_collects(
-    words: tuple[str, ...], at_once: str, typed: Callable[..., Any], tmp_path: Path
+    words: tuple[str, ...], other: str, typed: Callable[..., Any], tmp_path: Path
 ) -> None:
-    """In a rank or in a rollout worker, waited for at once, or repeated from the log: the same bits."""
+    """In a rank or in a rollout worker, waited for otherwise, or repeated from the log: the same bits."""
     rank = train(tmp_path / "rank", *words)
     replay = [word for word in words if word not in ("reward=oracle", NOISY)]
     others = {
         "worker": train(tmp_path / "worker", *words, "plan.rollout_workers=1"),
-        "at once": train(tmp_path / "at once", *words, at_once),
+        "other": train(tmp_path / "other", *words, other),
         "repeated": train(tmp_path / "repeated", *replay, "reward=replay", f"reward.log={rank}"),
     }
     for name, run in others.items():

@@ -210,8 +210,8 @@ class RewardNode:
     name: Text | None = None
     """Scorer that judges progress beside the simulator's reward; `embodied-rl list rewards` shows them. Null: none."""
     mode: Literal["audit", "late", "sync", "terminal", "distill", "rises"] = "late"
-    """audit: scores are logged and change nothing. late: they are asked for while simulators run, and what came in time
-    shapes the reward when advantages are computed. sync: wait for them after each decision, to compare. terminal: the
+    """audit: scores are logged and change nothing. late: they are asked for while simulators run, and the newest one
+    that has come before an action shapes the reward. sync: the same; each decision waits for its score. terminal: the
     scorer alone says when a task is done, its reward and its end; the simulator's reward counts for nothing. distill: a
     head learns from the scores, whenever they come, and its predictions shape the reward; nothing waits. rises: each
     rise of the score is a reward, which changes what is optimal; to compare."""
@@ -219,8 +219,6 @@ class RewardNode:
     """mode=distill: a table of coarse pictures; a network that predicts scores; one that learns which is higher."""
     distill: DistillNode = field(default_factory=DistillNode)
     """mode=distill: how the head learns."""
-    at_once: bool = False
-    """Wait for scores after each decision in any mode, to compare."""
     done_threshold: float = at_least(0.0, 0.95, at_most=1.0)
     """mode=terminal: a task is done where the scorer gives that a higher probability."""
     done_in_a_row: int = at_least(1, 1)
@@ -237,10 +235,10 @@ class RewardNode:
     confidence: float = at_least(0.0, 0.0, at_most=1.0)
     """Scores of less confidence count as missing."""
     deadline: float = at_least(0.0, 2.0)
-    """Seconds to wait for scores at the end of a rollout, at most."""
+    """Seconds that a decision waits for its own score, at most; with mode=terminal, the end of a rollout for all."""
     wait_share: float | None = at_least(0.0, 0.02)
-    """This share of the time that a rollout took to wait at its end, at most; null waits for all scores, until the
-    deadline."""
+    """This share of the time since a collector's last decision to wait for scores, at most. Null waits until the
+    deadline, so that a run can be repeated bit by bit: for scorers that answer quickly. mode=terminal always does."""
     timeout: float = at_least(0.01, 10.0)
     """Seconds in which the scorer must answer a request."""
     in_flight: int = at_least(1, 32)

@@ -37,17 +37,20 @@ class Attempts:
         """Return a score for each request; invalid ones, with the reason, where the scorer failed."""
         self._calls += 1
         for attempt in itertools.count():
+            halvings = self._limit.halvings
             try:
                 scores = await self._call(requests)
             except ScorerError as error:
                 if error.reason in ("busy", "timeout"):
-                    self._limit.note_overload()
-                if not self._may_retry(error, attempt):
+                    self._limit.note_overload(halvings)
+                again = self._may_retry(error, attempt)
+                if again or error.reason == "busy":  # a busy scorer is not sent the next request at once
+                    drawn = random.uniform(0, BACKOFF * 2**attempt)
+                    await asyncio.sleep(min(self._timeout, drawn if error.retry_after is None else error.retry_after))
+                if not again:
                     self._note(error)
                     return [Score.invalid(error.reason, str(error)) for _ in requests]
                 self._more += 1
-                drawn = random.uniform(0, BACKOFF * 2**attempt)
-                await asyncio.sleep(drawn if error.retry_after is None else error.retry_after)
             else:
                 self._limit.note_answer()
                 self._note(None)
@@ -71,11 +74,15 @@ class Attempts:
         was_open = self._breaker.is_open
         if error is None:
             self._breaker.note_answer()
+        elif error.reason == "busy":
+            self._breaker.note_unknown()
         else:
-            self._breaker.note_failure(str(error), error.permanent)
+            self._breaker.note_failure(str(error))
         if self._breaker.is_open and not was_open:
-            again = "It is not asked again." if self._breaker.permanent else "It is asked again from time to time."
-            log.warning("The scorer is down: %s. Rewards go on without it. %s", self._breaker.cause, again)
+            log.warning(
+                "The scorer is down: %s. Rewards go on without it; it is asked again from time to time.",
+                self._breaker.cause,
+            )
         elif was_open and not self._breaker.is_open:
             log.warning("The scorer answers again.")
 

@@ -5,8 +5,6 @@ from collections.abc import Callable
 
 Clock = Callable[[], float]
 
-GROW_AFTER = 50
-"""Requests answered in a row after which one more may be in flight."""
 TRIP_AFTER = 5
 """Failures in a row that open the breaker."""
 WINDOW, TRIP_SHARE = 40, 0.5
@@ -16,27 +14,35 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 
 
 class InFlightLimit:
-    """The number of requests that may be in flight: it grows by one, and is halved when the scorer has too much to do.
+    """The number of requests that may be in flight: additive increase, multiplicative decrease, as in TCP.
+
+    It grows by one for each `allowed` answers, and is halved when the scorer has too much to do, once a round trip.
 
     Args:
         most: at most so many.
 
     Attributes:
         allowed: the present number.
+        halvings: how often it was halved.
     """
 
     def __init__(self, most: int) -> None:
-        self.allowed, self._most, self._answered = most, most, 0
+        self.allowed, self._most, self._answered, self.halvings = most, most, 0, 0
 
     def note_answer(self) -> None:
         """Count a request that was answered."""
         self._answered += 1
-        if self._answered >= GROW_AFTER:
+        if self._answered >= self.allowed:
             self.allowed, self._answered = min(self._most, self.allowed + 1), 0
 
-    def note_overload(self) -> None:
-        """Halve the number: the scorer was too slow, or said that it has too much to do."""
-        self.allowed, self._answered = max(1, self.allowed // 2), 0
+    def note_overload(self, halvings: int) -> None:
+        """Halve the number: the scorer was too slow, or said that it has too much to do.
+
+        Args:
+            halvings: the count when the request was sent. One that was sent before the last halving changes nothing.
+        """
+        if halvings == self.halvings:
+            self.allowed, self._answered, self.halvings = max(1, self.allowed // 2), 0, self.halvings + 1
 
 
 class Breaker:
@@ -50,14 +56,13 @@ class Breaker:
 
     Attributes:
         cause: what was wrong when it opened; empty while it is closed.
-        permanent: whether asking again is in vain.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock, self._pause = clock, FIRST_PAUSE
         self._recent: deque[bool] = deque(maxlen=WINDOW)
         self._in_a_row, self._probing, self._until = 0, False, 0.0
-        self.cause, self.permanent = "", False
+        self.cause = ""
 
     @property
     def is_open(self) -> bool:
@@ -68,7 +73,7 @@ class Breaker:
         """Return whether a request may be sent now: always while closed, and one request after each pause."""
         if not self.is_open:
             return True
-        return not self.permanent and not self._probing and self._clock() >= self._until
+        return not self._probing and self._clock() >= self._until
 
     def begin(self) -> None:
         """Note that a request is sent."""
@@ -79,7 +84,12 @@ class Breaker:
         self._recent.append(True)
         self._in_a_row, self._probing, self._pause, self.cause = 0, False, FIRST_PAUSE, ""
 
-    def note_failure(self, cause: str, permanent: bool = False) -> None:
+    def note_unknown(self) -> None:
+        """Note that a request ended without showing whether the scorer works: it was cancelled, or refused as busy."""
+        if self._probing:
+            self._probing, self._until = False, self._clock() + self._pause
+
+    def note_failure(self, cause: str) -> None:
         """Note that a request failed, after all its attempts."""
         self._recent.append(False)
         self._in_a_row += 1
@@ -87,10 +97,10 @@ class Breaker:
         mostly = len(self._recent) == WINDOW and failed > TRIP_SHARE * WINDOW
         if self._probing:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        if permanent or self._probing or self._in_a_row >= TRIP_AFTER or mostly:
-            self._open(cause, permanent)
+        if self._probing or self._in_a_row >= TRIP_AFTER or mostly:
+            self._open(cause)
 
-    def _open(self, cause: str, permanent: bool) -> None:
-        self.cause, self.permanent = cause, self.permanent or permanent
+    def _open(self, cause: str) -> None:
+        self.cause = cause
         self._until, self._probing = self._clock() + self._pause, False
         self._recent.clear()

@@ -4,24 +4,39 @@ import hashlib
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, replace
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerTraits
+from embodied_rl.judge.scorers.shared_pictures import SharedPictures, list_pictures
 
 CACHED = 20_000
 """Scores that are remembered."""
+PROBE = 1 << 40
+"""The priority after all others."""
 
 
 @dataclass(eq=False)
 class Ticket:
-    """A request that was handed over. `score` is None until it is answered; `seconds` from then on."""
+    """A request that was handed over.
+
+    Attributes:
+        request: the question.
+        priority: lower numbers are answered earlier; equal ones in the order in which they came.
+        submitted: time of the service's clock.
+        slot: of the requests of one slot that wait, only the newest is kept; it takes the place of the one before.
+        score: None until it is answered.
+        seconds: until the answer.
+        counted: decision of the episode before which the score was used first; None where it never was.
+    """
 
     request: ScoreRequest
     priority: int
     submitted: float
     score: Score | None = None
     seconds: float = 0.0
+    slot: Hashable = None
+    counted: int | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +48,7 @@ class QueuedRequest:
 
 
 class RequestQueue:
-    """Waiting requests, requests in flight and remembered scores. It is not safe against threads: a lock is.
+    """Waiting requests, requests in flight and remembered scores. Only one thread may use it.
 
     Args:
         traits: of the scorer.
@@ -42,8 +57,10 @@ class RequestQueue:
 
     def __init__(self, traits: ScorerTraits, most: int) -> None:
         self._traits, self._most = traits, most
-        self._waiting: list[tuple[int, int, Ticket]] = []
-        self._order = itertools.count()
+        self._waiting: dict[Hashable, Ticket] = {}
+        self._order: list[tuple[int, int, Hashable]] = []
+        """A heap: priority, place, and slot of each waiting ticket."""
+        self._places = itertools.count()
         self._remembered: OrderedDict[bytes, Score] = OrderedDict()
         self._in_flight: dict[bytes, list[Ticket]] = {}
 
@@ -51,18 +68,37 @@ class RequestQueue:
         return len(self._waiting)
 
     def add(self, tickets: Iterable[Ticket]) -> list[Ticket]:
-        """Add tickets, and return those that are dropped because too many wait."""
+        """Add tickets. Return those that are dropped, because of a newer one of their slot, or because too many wait.
+
+        Change is judged without gaps: a pair takes over the earlier frames of a pair that it replaces.
+        """
+        dropped: list[Ticket] = []
         for ticket in tickets:
-            heapq.heappush(self._waiting, (ticket.priority, next(self._order), ticket))
-        if len(self._waiting) <= self._most:
-            return []
-        ordered = sorted(self._waiting)
-        self._waiting = ordered[: self._most]  # sorted, therefore a heap
-        return [ticket for _, _, ticket in ordered[self._most :]]
+            slot = ticket if ticket.slot is None else ticket.slot
+            before = self._waiting.get(slot)
+            self._waiting[slot] = ticket
+            if before is None:
+                heapq.heappush(self._order, (ticket.priority, next(self._places), slot))
+                continue
+            dropped.append(before)
+            if ticket.request.kind == "pair" and before.score is None:
+                ticket.request = join_pairs(before.request, ticket.request)
+        if len(self._waiting) > self._most:
+            self._order.sort()
+            dropped += [self._waiting.pop(slot) for _, _, slot in self._order[self._most :]]
+            del self._order[self._most :]
+        return dropped
+
+    def remove_answered(self) -> None:
+        """Remove waiting tickets that have a score, because they were abandoned."""
+        self._waiting = {slot: ticket for slot, ticket in self._waiting.items() if ticket.score is None}
+        self._order = [entry for entry in self._order if entry[2] in self._waiting]
+        heapq.heapify(self._order)
 
     def clear(self) -> list[Ticket]:
         """Remove and return all tickets that wait."""
-        tickets, self._waiting = [ticket for _, _, ticket in self._waiting], []
+        tickets = list(self._waiting.values())
+        self._waiting, self._order = {}, []
         return tickets
 
     def take(self, most: int | None = None) -> tuple[list[QueuedRequest], list[tuple[Ticket, Score]]]:
@@ -76,8 +112,8 @@ class RequestQueue:
         answered: list[tuple[Ticket, Score]] = []
         limit = self._traits.batch if most is None else min(self._traits.batch, most)
         while self._waiting and len(questions) < limit:
-            ticket = heapq.heappop(self._waiting)[2]
-            if ticket.score is not None:  # nobody waits for it any more
+            ticket = self._waiting.pop(heapq.heappop(self._order)[2])
+            if ticket.score is not None:  # abandoned
                 continue
             key = hash_request(ticket.request, self._traits.identity) if self._traits.cacheable else None
             if key is not None and key in self._remembered:
@@ -99,16 +135,33 @@ class RequestQueue:
             self._remembered[question.key] = score
             if len(self._remembered) > CACHED:
                 self._remembered.popitem(last=False)
-        return self._in_flight.pop(question.key)
+        return self._in_flight.pop(question.key, [question.ticket])
+
+    def is_abandoned(self, question: QueuedRequest) -> bool:
+        """Return whether every ticket that a question in flight would answer has been abandoned."""
+        tickets = [question.ticket] if question.key is None else self._in_flight.get(question.key, [question.ticket])
+        return all(ticket.score is not None for ticket in tickets)
+
+    def forget(self, question: QueuedRequest) -> None:
+        """Forget a question in flight whose call is cancelled."""
+        if question.key is not None:
+            self._in_flight.pop(question.key, None)
+
+
+def join_pairs(earlier: ScoreRequest, later: ScoreRequest) -> ScoreRequest:
+    """Return the question about the change from before the earlier pair to the later one."""
+    before, after = list_pictures(earlier.frames), list_pictures(later.frames)
+    frames = SharedPictures({name: (*before[name][:-1], after[name][-1]) for name in after})
+    return replace(later, frames=frames, state_before=earlier.state_before)
 
 
 def hash_request(request: ScoreRequest, identity: str) -> bytes:
     """Return a hash of everything that a cacheable scorer's answer may depend on."""
     digest = hashlib.sha256(repr((identity, request.kind, request.instruction)).encode())
-    for pictures in (request.frames, request.first):
-        for name in sorted(pictures):
-            digest.update(repr((name, pictures[name].shape)).encode())
-            digest.update(pictures[name].tobytes())
+    for shown in (request.frames, request.first):
+        for name, pictures in sorted(list_pictures(shown).items()):
+            digest.update(repr((name, len(pictures))).encode())
+            digest.update(b"".join(picture.digest for picture in pictures))
     digest.update(request.state.tobytes())
     if request.state_before is not None:
         digest.update(request.state_before.tobytes())

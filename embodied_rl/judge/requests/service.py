@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
@@ -64,7 +64,8 @@ class ScoreService:
         self._limit, self._breaker = InFlightLimit(limits.in_flight), Breaker(clock)
         self._changed = threading.Condition()
         self._arrived: list[Ticket] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._abandoned = self._closing = False
+        self._calls: dict[asyncio.Task[None], list[QueuedRequest]] = {}
         self.counts: Counter[Reason] = Counter()
         self.spent, self.cost = 0, CostMeter(limits.prices, limits.money)
         self._told_spent = False
@@ -76,15 +77,21 @@ class ScoreService:
         begun.wait()
         self.check()
 
-    def submit(self, requests: Sequence[ScoreRequest], priorities: Sequence[int]) -> list[Ticket]:
+    def submit(
+        self, requests: Sequence[ScoreRequest], priorities: Sequence[int], slots: Sequence[Hashable] | None = None
+    ) -> list[Ticket]:
         """Hand over requests without waiting, and return their tickets.
 
         Args:
             requests: whose arrays nobody changes any more.
             priorities: lower numbers are answered earlier.
+            slots: of each request, see `Ticket`; None keeps all requests.
         """
         now = self._clock()
-        tickets = [Ticket(request, priority, now) for request, priority in zip(requests, priorities, strict=True)]
+        tickets = [
+            Ticket(request, priority, now, slot=slot)
+            for request, priority, slot in zip(requests, priorities, slots or [None] * len(requests), strict=True)
+        ]
         with self._changed:
             self._arrived.extend(tickets)
             if not self._loop.is_closed():
@@ -106,10 +113,16 @@ class ScoreService:
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def abandon(self, tickets: Sequence[Ticket]) -> None:
-        """Settle tickets that nobody waits for any more: those without an answer get the reason "late"."""
+        """Settle tickets that nobody waits for any more: those without an answer get the reason "late".
+
+        A call in flight whose tickets are all abandoned is cancelled, unless its tokens have a price: what a cancelled
+        call costs is unknown.
+        """
+        unanswered = [ticket for ticket in tickets if self._resolve(ticket, Score.invalid("late"))]
         with self._changed:
-            for ticket in tickets:
-                self._resolve(ticket, Score.invalid("late"))
+            if unanswered and not self._loop.is_closed():
+                self._abandoned = True
+                self._loop.call_soon_threadsafe(self._work)
 
     @property
     def status(self) -> str:
@@ -160,30 +173,41 @@ class ScoreService:
             begun.set()
 
     async def _end(self, scorer: Scorer) -> None:
-        for task in self._tasks:
+        self._closing = True
+        for task in self._calls:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._calls, return_exceptions=True)
         await asyncio.wait_for(scorer.close(), CLOSE_TIMEOUT)
 
     def _work(self) -> None:
-        """Take what has arrived, and send what may be sent."""
+        """Take what has arrived, and send what may be sent. Hashing takes its time, so that no lock is held."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
-            for ticket in self._queue.add(arrived):
-                self._resolve(ticket, Score.invalid("dropped"))
-            while len(self._tasks) < self._limit.allowed and len(self._queue):
-                if self._is_spent() or not self._breaker.allows():  # nothing is kept for a scorer that is gone
-                    for ticket in self._queue.clear():
-                        self._resolve(ticket, Score.invalid("unavailable", self.cause))
-                    self._tell_spent()
-                    return
-                if not self.cost.has_room(len(self._tasks)):
-                    return  # what is in flight may cost all that is left; it goes on when that is known
-                questions, answered = self._queue.take(self._left())
-                for ticket, score in answered:
-                    self._resolve(ticket, score)
-                if questions:
-                    self._send(questions)
+            abandoned, self._abandoned = self._abandoned, False
+        if abandoned:
+            self._cancel_abandoned()
+        for ticket in self._queue.add(arrived):
+            self._resolve(ticket, Score.invalid("dropped"))
+        while len(self._calls) < self._limit.allowed and len(self._queue):
+            if self._is_spent() or not self._breaker.allows():  # nothing is kept for a scorer that is gone
+                for ticket in self._queue.clear():
+                    self._resolve(ticket, Score.invalid("unavailable", self.cause))
+                self._tell_spent()
+                return
+            if not self.cost.has_room(len(self._calls)):
+                return  # what is in flight may cost all that is left; it goes on when that is known
+            questions, answered = self._queue.take(self._left())
+            for ticket, score in answered:
+                self._resolve(ticket, score)
+            if questions:
+                self._send(questions)
+
+    def _cancel_abandoned(self) -> None:
+        self._queue.remove_answered()
+        for task, questions in self._calls.items() if self._limits.prices is None else ():
+            if all(self._queue.is_abandoned(question) for question in questions) and task.cancel():
+                for question in questions:
+                    self._queue.forget(question)
 
     def _left(self) -> int | None:
         if self._limits.money is not None:
@@ -200,31 +224,37 @@ class ScoreService:
         self.cost.begin(len(questions))
         self._breaker.begin()
         task = self._loop.create_task(self._ask(questions))
-        self._tasks.add(task)
+        self._calls[task] = questions
         task.add_done_callback(self._finish)
 
     async def _ask(self, questions: list[QueuedRequest]) -> None:
         scores = await self._attempts.answer([question.ticket.request for question in questions])
-        with self._changed:
-            for question, score in zip(questions, scores, strict=True):
-                if self._counts_tokens:
-                    self.cost.note(score)
-                for ticket in self._queue.finish(question, score):
-                    self._resolve(ticket, score)
+        for question, score in zip(questions, scores, strict=True):
+            if self._counts_tokens:
+                self.cost.note(score)
+            for ticket in self._queue.finish(question, score):
+                self._resolve(ticket, score)
 
     def _finish(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
-        if task.cancelled():
+        questions = self._calls.pop(task)
+        if self._closing:
             return
-        if (error := task.exception()) is not None:  # a mistake of the scorer's author, not a failure of a server
+        if task.cancelled():
+            self._breaker.note_unknown()
+            for _ in questions if self._counts_tokens else ():
+                self.cost.note(Score.invalid("timeout"))
+        elif (error := task.exception()) is not None:  # a mistake of the scorer's author, not a failure of a server
             self._failure = error
             self._loop.stop()
-        else:
-            self._work()
+            return
+        self._work()
 
-    def _resolve(self, ticket: Ticket, score: Score) -> None:
-        """Answer a ticket that has no answer yet; the caller holds the lock."""
-        if ticket.score is None:
+    def _resolve(self, ticket: Ticket, score: Score) -> bool:
+        """Answer a ticket; return False where it has an answer already."""
+        with self._changed:
+            if ticket.score is not None:
+                return False
             ticket.score, ticket.seconds = score, self._clock() - ticket.submitted
             self.counts[score.reason] += 1
             self._changed.notify_all()
+            return True

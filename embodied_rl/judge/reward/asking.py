@@ -3,8 +3,9 @@
 Shapes: T decisions, N environments of the collector, n of one call.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from torch import Tensor
@@ -12,10 +13,10 @@ from torch import Tensor
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.scorer import ScoreKind, ScoreRequest, Span, list_scored_cameras
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
-from embodied_rl.judge.requests.priority import ENDS, FIRST, rank_decision
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.requests.service import ScoreService
 from embodied_rl.judge.reward.frame_history import FrameHistory
+from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,21 @@ class Question:
     span: Span = "latest"
 
 
+Order = Literal["newest per environment", "newest", "oldest"]
+"""Which questions are answered first: those of the environment that has waited longest, where of each environment only
+the newest question waits; the newest ones; or the oldest ones."""
+
+
 class Asker:
     """Submits the questions of one rollout after the other, and keeps their tickets.
 
     Args:
         service: answers them.
         spec: of the simulator.
-        sizes: T and N.
+        num_envs: N.
         every: ask at each so many decisions of an episode.
         question: which one, and of which frames.
-        newest_first: whether later questions are answered earlier, where not all can be.
+        order: in which questions are answered, where not all can be.
 
     Attributes:
         rows, finals: (row, column) → ticket: before a decision; of the final observation of a truncated episode.
@@ -54,22 +60,22 @@ class Asker:
         self,
         service: ScoreService,
         spec: SimulatorSpec,
-        sizes: tuple[int, int],
+        num_envs: int,
         every: int,
         question: Question,
-        newest_first: bool = False,
+        order: Order,
     ) -> None:
-        self._service, self._spec, self._decisions, self._every = service, spec, sizes[0], every
+        self._service, self._spec, self._every = service, spec, every
         self._kind: ScoreKind = question.kind
-        self._newest_first, self._turns = newest_first, 0
+        self._order, self._turns = order, 0
         self._cameras = list_scored_cameras(spec)
-        self._history = FrameHistory(spec, self._cameras, sizes[1], question.frames, question.span)
-        self._first: list[dict[str, Array]] = [{} for _ in range(sizes[1])]
-        self._states = np.full((sizes[1], len(spec.state_names)), np.nan, np.float32)
+        self._history = FrameHistory(spec, self._cameras, num_envs, question.frames, question.span)
+        self._first: list[dict[str, Picture]] = [{} for _ in range(num_envs)]
+        self._states = np.full((num_envs, len(spec.state_names)), np.nan, np.float32)
         """Of the observation that was, or could have been, asked about last; NaN where nobody knows."""
-        self._progress = np.zeros((sizes[1], 2), np.int64)
+        self._progress = np.zeros((num_envs, 2), np.int64)
         """Index and next decision of each running episode."""
-        self._asked = np.zeros(sizes[1], bool)
+        self._asked = np.zeros(num_envs, bool)
         """Whether the observation after the last row was asked about, so that it is not asked about again."""
         self._clear()
 
@@ -89,21 +95,33 @@ class Asker:
         self._asked[list(self.lasts)] = True
         self._clear()
 
-    def ask_before(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> list[Ticket]:
-        """Ask about the observations before the decisions, but for those asked about at the end of the last rollout."""
+    def ask_before(
+        self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys
+    ) -> dict[int, Ticket]:
+        """Ask about the observations before the decisions, but for those asked about at the end of the last rollout.
+
+        Returns:
+            column → ticket of what is asked.
+        """
         rows = np.broadcast_to(np.asarray(row), (len(columns),)).tolist()
         numbers, listed = keys.decision.tolist(), columns.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
+        requests: dict[int, ScoreRequest] = {}
         for place, column in enumerate(listed):
-            if numbers[place] == 0 or not self._first[column]:
-                self._first[column] = {name: observation.images[name][place].copy() for name in self._cameras}
+            begins = numbers[place] == 0 or not self._first[column]
+            due = self._is_due(rows[place], column, numbers[place])
+            if not begins and not due:
+                continue
+            pictures = self._copy_pictures(observation, place)
+            if begins:
+                self._first[column] = pictures
                 self._history.begin(column)
-        due = [place for place, column in enumerate(listed) if self._is_due(rows[place], column, numbers[place])]
-        asked = [place for place in due if self._can_ask(listed[place])]
-        ranks = [FIRST if numbers[i] == 0 else rank_decision(rows[i], self._decisions) for i in asked]
-        tickets = self._ask(observation, asked, [listed[i] for i in asked], ranks)
-        self.rows |= {(rows[i], listed[i]): ticket for i, ticket in zip(asked, tickets, strict=True)}
-        self._remember(observation, due, [listed[i] for i in due])
+            if due and self._can_ask(column):
+                requests[column] = self._make_request(column, observation, place, pictures)
+            if due:
+                self._remember(column, observation, place, pictures)
+        tickets = self._submit(requests)
+        self.rows |= {(rows[listed.index(column)], column): ticket for column, ticket in tickets.items()}
         return tickets
 
     def _is_due(self, row: int, column: int, number: int) -> bool:
@@ -114,37 +132,54 @@ class Asker:
     def _can_ask(self, column: int) -> bool:
         return self._kind != "pair" or self._history.has_earlier(column)
 
-    def _remember(self, observation: Observation, places: Sequence[int], columns: Sequence[int]) -> None:
-        self._states[list(columns)] = observation.state[list(places)]
-        for place, column in zip(places, columns, strict=True):
-            self._history.add(column, {name: observation.images[name][place] for name in self._cameras})
+    def _copy_pictures(self, observation: Observation, place: int) -> dict[str, Picture]:
+        return {name: Picture(observation.images[name][place].copy()) for name in self._cameras}
 
-    def ask_finals(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
-        """Ask about the final observations of episodes that were truncated; a termination needs no question."""
-        listed = columns.tolist()
+    def _remember(self, column: int, observation: Observation, place: int, pictures: Mapping[str, Picture]) -> None:
+        self._states[column] = observation.state[place]
+        self._history.add(column, pictures)
+
+    def ask_finals(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> dict[int, Ticket]:
+        """Ask about the final observations of episodes that were truncated; a termination needs no question.
+
+        Returns:
+            column → ticket of what is asked.
+        """
+        seen = result.final_observation
+        if seen is None:
+            return {}
+        at = {int(simulated): column for simulated, column in zip(rows, columns.tolist(), strict=True)}
         cut = result.truncated[result.ended] & ~result.terminated[result.ended]
-        places = np.flatnonzero(cut).tolist()
-        if not places or result.final_observation is None:
-            return
-        at = {int(simulated): column for simulated, column in zip(rows, listed, strict=True)}
-        places = [place for place in places if self._can_ask(at[int(result.ended[place])])]
-        ended = [at[int(result.ended[place])] for place in places]
-        tickets = self._ask(result.final_observation, places, ended, [ENDS] * len(places))
-        self.finals |= {(row, column): ticket for column, ticket in zip(ended, tickets, strict=True)}
+        places = {at[int(result.ended[place])]: place for place in np.flatnonzero(cut).tolist()}
+        tickets = self._submit({
+            column: self._make_request(column, seen, place, self._copy_pictures(seen, place))
+            for column, place in places.items()
+            if self._can_ask(column)
+        }, final=True)  # fmt: skip
+        self.finals |= {(row, column): ticket for column, ticket in tickets.items()}
+        return tickets
 
     def note_step(self, columns: Tensor) -> None:
         """Count a decision of the environments `columns`."""
         self._progress[columns.tolist(), 1] += 1
 
-    def ask_lasts(self, columns: Array, observation: Observation, keys: NoiseKeys) -> None:
-        """Ask about the observations that the next rollout begins with, where an episode goes on."""
+    def ask_lasts(self, columns: Array, observation: Observation, keys: NoiseKeys) -> dict[int, Ticket]:
+        """Ask about the observations that the next rollout begins with, where an episode goes on.
+
+        Returns:
+            column → ticket of what is asked.
+        """
         listed, numbers = columns.tolist(), keys.decision.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
-        places = [place for place, number in enumerate(numbers) if number > 0 and self._can_ask(listed[place])]
-        asked = [listed[place] for place in places]
-        tickets = self._ask(observation, places, asked, [ENDS] * len(places))
-        self.lasts |= dict(zip(asked, tickets, strict=True))
-        self._remember(observation, places, asked)
+        requests: dict[int, ScoreRequest] = {}
+        for place, column in enumerate(listed):
+            if numbers[place] and self._can_ask(column):
+                pictures = self._copy_pictures(observation, place)
+                requests[column] = self._make_request(column, observation, place, pictures)
+                self._remember(column, observation, place, pictures)
+        tickets = self._submit(requests)
+        self.lasts |= tickets
+        return tickets
 
     def lose(self, columns: Tensor) -> None:
         """Wait no longer for scores of episodes that were lost."""
@@ -155,32 +190,29 @@ class Asker:
             self._asked[column] = False
             self._history.begin(column)
 
-    def _ask(
-        self, observation: Observation, places: Sequence[int], columns: Sequence[int], priorities: Sequence[int]
-    ) -> list[Ticket]:
-        """Submit a request for each of `places`, rows of the observation; return the tickets."""
-        if not places:
-            return []
-        chosen = list(places)
-        frames = {name: observation.images[name][chosen] for name in self._cameras}  # a copy
-        states = observation.state[chosen]
-        told = [None] * len(chosen) if observation.progress is None else observation.progress[chosen].tolist()
-        requests = [
-            ScoreRequest(
-                episode=int(self._progress[column, 0]),
-                decision=int(self._progress[column, 1]),
-                kind=self._kind,
-                instruction=observation.instruction[place],
-                frames=self._history.show(column, {name: pictures[i] for name, pictures in frames.items()}),
-                first=self._first[column],
-                state=states[i],
-                progress=told[i],
-                state_before=self._find_state_before(column),
-            )
-            for i, (place, column) in enumerate(zip(chosen, columns, strict=True))
-        ]
+    def _make_request(
+        self, column: int, observation: Observation, place: int, pictures: Mapping[str, Picture]
+    ) -> ScoreRequest:
+        """Return the question about row `place` of an observation."""
+        return ScoreRequest(
+            episode=int(self._progress[column, 0]),
+            decision=int(self._progress[column, 1]),
+            kind=self._kind,
+            instruction=observation.instruction[place],
+            frames=self._history.show(column, pictures),
+            first=SharedPictures(self._first[column]),
+            state=observation.state[place].copy(),
+            progress=None if observation.progress is None else float(observation.progress[place]),
+            state_before=self._find_state_before(column),
+        )
+
+    def _submit(self, requests: Mapping[int, ScoreRequest], final: bool = False) -> dict[int, Ticket]:
+        """Hand over requests by column. A final one waits beside those of the next episode."""
         self._turns += 1
-        return self._service.submit(requests, [-self._turns] * len(chosen) if self._newest_first else priorities)
+        priority = -self._turns if self._order == "newest" else 0
+        slots = [(column, final) for column in requests] if self._order == "newest per environment" else None
+        tickets = self._service.submit(list(requests.values()), [priority] * len(requests), slots)
+        return dict(zip(requests, tickets, strict=True))
 
     def _find_state_before(self, column: int) -> Array | None:
         known = self._kind == "pair" and np.isfinite(self._states[column]).all()
@@ -189,7 +221,7 @@ class Asker:
     def state(self) -> dict[str, Array]:
         """Return the first frames of running episodes, and what was asked at the boundary."""
         first = {
-            f"first/{name}": np.stack([_frame(kept, name, self._spec) for kept in self._first])
+            f"first/{name}": np.stack([_read_pixels(kept, name, self._spec) for kept in self._first])
             for name in self._cameras
         }
         pairs = {"states": self._states.copy()} if self._kind == "pair" else {}
@@ -201,9 +233,9 @@ class Asker:
         self._states[:] = state.get("states", np.nan)
         self._history.load(state)
         for column in range(len(self._first)):
-            self._first[column] = {name: state[f"first/{name}"][column].copy() for name in self._cameras}
+            self._first[column] = {name: Picture(state[f"first/{name}"][column].copy()) for name in self._cameras}
 
 
-def _frame(kept: Mapping[str, Array], name: str, spec: SimulatorSpec) -> Array:
+def _read_pixels(kept: Mapping[str, Picture], name: str, spec: SimulatorSpec) -> Array:
     camera = next(camera for camera in spec.cameras if camera.name == name)
-    return kept.get(name, np.zeros((camera.height, camera.width, 3), np.uint8))
+    return kept[name].pixels if name in kept else np.zeros((camera.height, camera.width, 3), np.uint8)

@@ -5,19 +5,19 @@ from collections.abc import Mapping, Sequence
 from embodied_rl.judge.requests.request_queue import Ticket
 
 
-def count_tickets(tickets: Sequence[Ticket], answered: int, waited: float, status: str) -> dict[str, float]:
+def count_tickets(tickets: Sequence[Ticket], asked: int, waited: float, status: str) -> dict[str, float]:
     """Return the counts of a collector's rollout.
 
     Args:
-        tickets: of the rollout.
-        answered: how many were answered in time.
-        waited: seconds at the end of the rollout.
+        tickets: that came to their end in the rollout.
+        asked: how many questions were asked in it.
+        waited: seconds that the collector waited for scores.
         status: of the service.
     """
     valid = [ticket.score for ticket in tickets if ticket.score is not None and ticket.score.valid]
     return {
-        "asked": len(tickets),
-        "answered": answered,
+        "asked": asked,
+        "resolved": len(tickets),
         "valid": len(valid),
         "progress": float(sum(score.value for score in valid)),
         "waited": waited,
@@ -35,10 +35,10 @@ def summarise_scores(counts: Mapping[str, float]) -> dict[str, float]:
     if not counts.get("collectors"):
         return {}
     asked, valid, collectors = counts["asked"], counts["valid"], counts["collectors"]
-    ended = counts.get("resolved", asked)
+    ended = counts["resolved"]
     found = {
         "reward/asked": asked,
-        **({"reward/valid": valid / max(ended, 1.0)} if ended or "resolved" not in counts else {}),
+        **({"reward/valid": valid / ended} if ended else {}),
         **({"reward/labels": counts["labels"], "reward/open": counts["open"] / collectors} if "open" in counts else {}),
         "reward/progress": counts["progress"] / max(valid, 1.0),
         "reward/down": counts["down"] / collectors,
@@ -52,6 +52,8 @@ def _summarise_mode(counts: Mapping[str, float]) -> dict[str, float]:
     found: dict[str, float] = {}
     if "settled" in counts:
         found["reward/held"] = counts["held"] / max(counts["settled"], 1.0)
+    if counts.get("scored"):
+        found["reward/staleness"] = counts["age"] / counts["scored"]
     if "said" in counts:
         found["reward/said_done"] = counts["said"]
         found["reward/missed_done"] = counts["missed"]

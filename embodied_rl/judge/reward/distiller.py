@@ -107,7 +107,7 @@ class Distiller:
         def predict(name: str) -> Scores:
             seen = rollout.noted[name].cpu().numpy()
             value = self._head.predict(seen.reshape(-1, seen.shape[-1])).reshape(seen.shape[:-1])
-            return Scores(value, np.full(value.shape, np.nan), np.ones(value.shape, bool))
+            return Scores.of(value)
 
         return RolloutScores(rows=predict("seen"), finals=predict("final"), lasts=predict("last"))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from embodied_rl.interfaces.scorer import Span
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
 
 
 class FrameHistory:
@@ -28,35 +29,30 @@ class FrameHistory:
     def __init__(self, spec: SimulatorSpec, cameras: Sequence[str], num_envs: int, frames: int, span: Span) -> None:
         self._frames, self._span = frames, span
         self._room = 2 * frames if span == "episode" and frames > 1 else frames - 1
-        sizes = {camera.name: (camera.height, camera.width, 3) for camera in spec.cameras if camera.name in cameras}
-        self._kept = {name: np.zeros((num_envs, self._room, *size), np.uint8) for name, size in sizes.items()}
-        self._count = np.zeros(num_envs, np.int64)
+        self._sizes = {each.name: (each.height, each.width, 3) for each in spec.cameras if each.name in cameras}
+        self._kept: list[list[Mapping[str, Picture]]] = [[] for _ in range(num_envs)]
         self._seen = np.zeros(num_envs, np.int64)
         """Frames of the episode so far, kept or not."""
         self._stride = np.ones(num_envs, np.int64)
 
     def begin(self, column: int) -> None:
         """Forget the episode of an environment."""
-        self._count[column], self._seen[column], self._stride[column] = 0, 0, 1
+        self._kept[column], self._seen[column], self._stride[column] = [], 0, 1
 
     def has_earlier(self, column: int) -> bool:
         """Return whether an earlier frame of the running episode is kept."""
-        return bool(self._count[column])
+        return bool(self._kept[column])
 
-    def show(self, column: int, present: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the frames of a question, uint8 [n, h, w, 3] of each camera with n at most f, the present one last.
+    def show(self, column: int, present: Mapping[str, Picture]) -> SharedPictures:
+        """Return the frames of a question, n of each camera with n at most f, the present one last.
 
         Args:
             column: number of the environment.
-            present: camera → uint8 [h, w, 3].
+            present: camera → picture.
         """
-        count = int(self._count[column])
-        chosen = self._choose(count)
-        return {
-            name: np.concatenate([self._kept[name][column, chosen], present[name][None]])
-            if chosen else present[name][None].copy()
-            for name in self._kept
-        }  # fmt: skip
+        kept = self._kept[column]
+        shown = [*(kept[place] for place in self._choose(len(kept))), present]
+        return SharedPictures({name: tuple(each[name] for each in shown) for name in self._sizes})
 
     def _choose(self, count: int) -> list[int]:
         """Return the places of kept frames that a question shows beside the present one."""
@@ -65,45 +61,44 @@ class FrameHistory:
             return list(range(count - shown, count))
         return sorted({round(place * count / shown) for place in range(shown)})  # place `count` is the present one
 
-    def add(self, column: int, present: Mapping[str, Array]) -> None:
+    def add(self, column: int, present: Mapping[str, Picture]) -> None:
         """Keep a frame that was, or could have been, asked about."""
-        number = int(self._seen[column])
+        number, kept = int(self._seen[column]), self._kept[column]
         self._seen[column] += 1
         if not self._room or (self._span == "episode" and number % self._stride[column]):
             return
-        if self._count[column] == self._room:
+        if len(kept) == self._room:
             self._make_room(column)
             if self._span == "episode" and number % self._stride[column]:
                 return
-        place = int(self._count[column])
-        for name, kept in self._kept.items():
-            kept[column, place] = present[name]
-        self._count[column] += 1
+        kept.append(present)
 
     def _make_room(self, column: int) -> None:
-        for kept in self._kept.values():
-            left = kept[column, ::2].copy() if self._span == "episode" else kept[column, 1:].copy()
-            kept[column, : len(left)] = left
         if self._span == "episode":
+            del self._kept[column][1::2]
             self._stride[column] *= 2
-            self._count[column] = (self._room + 1) // 2
         else:
-            self._count[column] -= 1
+            del self._kept[column][0]
 
     def state(self) -> dict[str, Array]:
         """Return copies of all arrays; nothing where nothing is kept."""
         if not self._room:
             return {}
-        counts = {"count": self._count, "seen": self._seen, "stride": self._stride}
-        arrays = counts | {f"frames/{name}": kept for name, kept in self._kept.items()}
+        arrays = {"count": np.array([len(kept) for kept in self._kept]), "seen": self._seen, "stride": self._stride}
+        for name, size in self._sizes.items():
+            arrays[f"frames/{name}"] = np.zeros((len(self._kept), self._room, *size), np.uint8)
+            for column, kept in enumerate(self._kept):
+                for place, each in enumerate(kept):
+                    arrays[f"frames/{name}"][column, place] = each[name].pixels
         return {f"history/{name}": array.copy() for name, array in arrays.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore a `state`."""
         if not self._room:
             return
-        self._count[:], self._seen[:], self._stride[:] = (
-            state[f"history/{name}"] for name in ("count", "seen", "stride")
-        )
-        for name, kept in self._kept.items():
-            kept[:] = state[f"history/frames/{name}"]
+        self._seen[:], self._stride[:] = state["history/seen"], state["history/stride"]
+        for column, count in enumerate(state["history/count"].tolist()):
+            self._kept[column] = [
+                {name: Picture(state[f"history/frames/{name}"][column, place].copy()) for name in self._sizes}
+                for place in range(count)
+            ]

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
 from embodied_rl.judge.heads.inputs import HeadInputs
 from embodied_rl.judge.heads.noting import make_labels
 from embodied_rl.judge.requests.request_queue import Ticket
@@ -33,7 +33,6 @@ class LabelWriter(ScoringWriter):
     def __init__(self, options: ScoringOptions, number: int) -> None:
         super().__init__(options, number)
         self._inputs = HeadInputs(options.spec, options.reward.distill.pixels)
-        self._open: list[Ticket] = []
         self._ready: list[Ticket] = []
         self._counts: dict[str, float] = {}
 
@@ -44,18 +43,10 @@ class LabelWriter(ScoringWriter):
         self._seen, self._final = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
         self._last = np.zeros(size[1:], np.uint8)
 
-    def write_decision(
-        self,
-        row: Tensor | int,
-        columns: Tensor,
-        decision: Decision,
-        episodes: list[Episode],
-        observation: Observation,
-        keys: NoiseKeys,
-    ) -> None:
+    def write_observation(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> None:
         """Note the inputs of the observations before the decisions, and ask about them."""
         self._seen[np.asarray(row), columns.numpy()] = self._pack(observation)
-        super().write_decision(row, columns, decision, episodes, observation, keys)
+        super().write_observation(row, columns, observation, keys)
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
         """Note the inputs of the final observations of truncated episodes, and ask about them."""
@@ -74,9 +65,9 @@ class LabelWriter(ScoringWriter):
     def _pack(self, observation: Observation) -> Array:
         return self._inputs.pack(observation.images, observation.state, observation.instruction)
 
-    def _patience(self, collecting: float) -> float:
-        """Return 0: nobody waits, but where all scores are waited for, so that a run can be repeated."""
-        return super()._patience(collecting) if self._at_once or self._reward.wait_share is None else 0.0
+    def _find_patience(self) -> float:
+        """Return 0: nothing waits, but where all scores are waited for, so that a run can be repeated."""
+        return self._reward.deadline if self._reward.wait_share is None else 0.0
 
     def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
         """Keep tickets without an answer; return those that have come to their end by now, also of earlier rollouts."""

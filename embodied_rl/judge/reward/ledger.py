@@ -2,8 +2,9 @@
 
 F_t = γ_t Φ(s_{t+1}) - Φ(s_t) does not change which policy is optimal (Ng, Harada and Russell, 1999), for any potential,
 even one that depends on the history, as long as the value used as Φ(s_{t+1}) at decision t is the one used as Φ(s_t) at
-the next decision. So a value is settled once. A score that comes later changes nothing, and where none came, the last
-settled value of the episode is held. (Interpolation between scores would use the future, and bias the gradient.)
+the next decision, and depends on nothing that follows the next action. So a value is settled once, and where there is
+no score, the last settled value of the episode is held. (Interpolation between scores would use the future, and bias
+the gradient.)
 
 Shapes: T decisions, N environments.
 """

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from embodied_rl.interfaces.scorer import ScorerTraits
-from embodied_rl.judge.requests.priority import PROBE
-from embodied_rl.judge.requests.request_queue import Ticket
+from embodied_rl.judge.requests.request_queue import PROBE, Ticket
 from embodied_rl.judge.requests.service import ScoreService
 
 log = logging.getLogger(__name__)

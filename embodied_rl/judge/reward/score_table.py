@@ -5,7 +5,7 @@ Shapes: T decisions, N environments of a collector.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -27,6 +27,11 @@ class Scores:
     done: Array
     asked: Array
 
+    @staticmethod
+    def of(value: Array) -> "Scores":
+        """Return scores that say nothing of done."""
+        return Scores(value, np.full(value.shape, np.nan), np.ones(value.shape, bool))
+
 
 @dataclass(frozen=True)
 class RolloutScores:
@@ -36,11 +41,14 @@ class RolloutScores:
         rows: [T, N], of the observations before the decisions.
         finals: [T, N], of the final observations of episodes that were truncated.
         lasts: [N], of the observations after the last decision.
+        age: float64 [T, N], decisions since the observation that a row's score is of; NaN without a score. None where
+            each score is of its own observation.
     """
 
     rows: Scores
     finals: Scores
     lasts: Scores
+    age: Array | None = None
 
 
 def tabulate_scores(tickets: Mapping[Any, Ticket], shape: tuple[int, ...], least: float) -> Scores:
@@ -48,13 +56,13 @@ def tabulate_scores(tickets: Mapping[Any, Ticket], shape: tuple[int, ...], least
     value, done, asked = np.full(shape, np.nan), np.full(shape, np.nan), np.zeros(shape, bool)
     for place, ticket in tickets.items():
         asked[place] = True
-        if is_usable(ticket.score, least) and ticket.score is not None:
+        if is_usable(ticket.score, least):
             said = read_done(ticket.request, ticket.score)
             value[place], done[place] = ticket.score.value, np.nan if said is None else said
     return Scores(value, done, asked)
 
 
-def is_usable(score: Score | None, least: float) -> bool:
+def is_usable(score: Score | None, least: float) -> TypeGuard[Score]:
     """Return whether a score is there, valid, and sure enough."""
     return score is not None and score.valid and score.confidence >= least
 

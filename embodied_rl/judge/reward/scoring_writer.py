@@ -1,5 +1,10 @@
-"""A writer of a collector that asks a scorer about each observation, and settles what it said at the rollout's end."""
+"""A writer of a collector that asks a scorer about each observation, and writes the reward that its mode makes of that.
 
+In the modes `terminal` and `distill` scores belong to a rollout, at whose end they are read. In all others the newest
+score of the episode is settled before each action, and questions stay open while their episode runs.
+"""
+
+import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,21 +13,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits
+from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits, list_scored_cameras
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
-from embodied_rl.judge.reward.asking import Asker, Question
+from embodied_rl.judge.reward.asking import Asker, Order, Question
 from embodied_rl.judge.reward.counting import count_tickets
+from embodied_rl.judge.reward.decision_scores import DecisionScores
 from embodied_rl.judge.reward.modes.base import ModeOptions
 from embodied_rl.judge.reward.modes.choice import make_mode
-from embodied_rl.judge.reward.pair_progress import PairProgress
 from embodied_rl.judge.reward.probes import MismatchProbes
 from embodied_rl.judge.reward.score_table import RolloutScores, is_usable, tabulate_scores
 from embodied_rl.judge.reward.strip_keeper import StripKeeper
@@ -31,8 +37,12 @@ from embodied_rl.judge.scorers.score_log import FOLDER, ScoreLog, describe_score
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer
 
-QUEUED_ROLLOUTS = 2
-"""As many rollouts' requests may wait for a scorer."""
+log = logging.getLogger(__name__)
+
+QUEUED_ROLLOUTS, QUEUED_BYTES = 2, 1 << 30
+"""The requests of so many rollouts may wait for a scorer, and pictures of so many bytes."""
+LEAST_IN_VAIN = 20
+"""Questions whose episode ended before the answer, in a row, before the user is warned."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +71,7 @@ class ScoringOptions:
 
 
 class ScoringWriter(Writer):
-    """Asks, waits at the end of the rollout as long as allowed, and lets the mode of the run settle it.
+    """Asks, waits as long as allowed, and lets the mode of the run compute the reward of each rollout.
 
     Args:
         options: see `ScoringOptions`.
@@ -72,7 +82,6 @@ class ScoringWriter(Writer):
 
     def __init__(self, options: ScoringOptions, number: int) -> None:
         self._options, self._reward, self._number = options, options.reward, number
-        self._at_once = options.reward.mode == "sync" or options.reward.at_once
         self._service: ScoreService | None = None
         self._figures: dict[str, float] = {}
         self._useless = ""
@@ -87,25 +96,46 @@ class ScoringWriter(Writer):
         traits = make(config, spec).traits
         self._service = ScoreService(lambda: make(config, spec), self._share_limits(num_envs))
         question = choose_question(reward, traits)
-        sizes, newest_first = (options.decisions, num_envs), reward.mode == "distill"
-        self._asker = Asker(self._service, spec, sizes, reward.every, question, newest_first)
-        self._pairs = PairProgress(num_envs) if question.kind == "pair" else None
+        orders: dict[str, Order] = {"distill": "newest", "terminal": "oldest"}
+        order = orders.get(reward.mode, "newest per environment")
+        self._asker = Asker(self._service, spec, num_envs, reward.every, question, order)
+        sizes = options.decisions, num_envs
+        self._settled = (
+            None
+            if reward.mode in orders
+            else DecisionScores(self._service, sizes, reward.confidence, question.kind == "pair")
+        )
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
         self._strips = StripKeeper(Path(options.folder), self._number)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
-        self._began: float | None = None
-        """When the first decision of the rollout was made."""
+        self._lasts: dict[int, int] = {}
+        """Column → decision, of the observations after the last row."""
+        self._open: list[Ticket] = []
+        """Of earlier rollouts, without an answer that counts."""
+        self._decided: float | None = None
+        """When the last action of this rollout was handed over."""
+        self._waited, self._in_vain = 0.0, 0
+        """Seconds waited in this rollout; questions in a row whose answers never counted, -1 after the warning."""
 
     def _share_limits(self, num_envs: int) -> ServiceLimits:
         reward, collectors = self._reward, self._options.collectors
+        cameras = [each for each in self._options.spec.cameras if each.name in list_scored_cameras(self._options.spec)]
+        room = QUEUED_BYTES // collectors // max(1, sum(3 * each.height * each.width for each in cameras))
         return ServiceLimits(
             in_flight=max(1, reward.in_flight // collectors),
-            queued=QUEUED_ROLLOUTS * self._options.decisions * num_envs,
+            queued=max(2 * num_envs, min(room, QUEUED_ROLLOUTS * self._options.decisions * num_envs)),
             timeout=reward.timeout,
             budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
             prices=find_prices(reward),
             money=None if reward.budget_money is None else reward.budget_money / collectors,
         )
+
+    def write_observation(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> None:
+        """Ask about the observations before the decisions."""
+        asked = self._asker.ask_before(row, columns, observation, keys)
+        if self._settled is not None:
+            self._settled.begin_episodes(columns[torch.from_numpy(keys.decision == 0)].tolist())
+            self._settled.add(asked)
 
     def write_decision(
         self,
@@ -116,26 +146,34 @@ class ScoringWriter(Writer):
         observation: Observation,
         keys: NoiseKeys,
     ) -> None:
-        """Ask about the observations before the decisions."""
-        if self._began is None:
-            self._began = time.monotonic()
-        tickets = self._asker.ask_before(row, columns, observation, keys)
-        if self._at_once:
-            self._wait(tickets, self._reward.timeout)
+        """Settle which scores count, before the actions are handed over."""
+        if self._settled is None:
+            return
+        listed, numbers = columns.tolist(), keys.decision.tolist()
+        self._wait(self._settled.list_awaited(listed, numbers), self._find_patience())
+        self._settled.settle(np.broadcast_to(np.asarray(row), (len(listed),)).tolist(), listed, numbers)
+        self._decided = time.monotonic()
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
         """Ask about the final observations of truncated episodes, where the mode wants them."""
         self._asker.note_step(columns)
-        if self._mode.asks_finals:
-            self._asker.ask_finals(row, columns, result, rows)
+        finals = self._asker.ask_finals(row, columns, result, rows) if self._mode.asks_finals else {}
+        if self._settled is not None and len(result.ended):
+            ended = columns[torch.from_numpy(np.isin(rows, result.ended))].tolist()
+            self._settled.end_episodes(row, ended, finals)
 
     def write_last(self, columns: Array, observation: Observation, keys: NoiseKeys) -> None:
-        """Ask about the observations that the next rollout begins with."""
-        self._asker.ask_lasts(columns, observation, keys)
+        """Ask about the observations that the next rollout begins with, and settle which scores count there."""
+        asked = self._asker.ask_lasts(columns, observation, keys)
+        if self._settled is not None:
+            self._settled.add(asked)
+            self._lasts |= dict(zip(columns.tolist(), keys.decision.tolist(), strict=True))
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
         """Wait no longer for scores of episodes that were lost."""
         self._asker.lose(columns)
+        if self._settled is not None:
+            self._settled.begin_episodes(columns.tolist())
 
     def finish_rollout(self, rollout: Rollout) -> None:
         """Wait as long as allowed, settle the rollout, and log the scores.
@@ -144,33 +182,59 @@ class ScoringWriter(Writer):
             UserError: the log cannot be written, or reward.on_down=abort and the scorer is down.
         """
         assert self._service is not None
-        tickets = self._asker.tickets()
-        began = time.monotonic()
-        self._wait(tickets, self._patience(began - (began if self._began is None else self._began)))
-        waited = time.monotonic() - began
-        answered = sum(ticket.score is not None for ticket in tickets)
+        asked = self._asker.tickets()
+        if self._settled is None:
+            self._wait(asked, self._find_patience())
+        else:
+            lasts = list(self._lasts), list(self._lasts.values())
+            self._wait(self._settled.list_awaited(*lasts), self._find_patience())
+            self._settled.settle_lasts(*lasts)
         probed = self._probes.collect()
         self._service.abandon(probed)
-        ended = self._end_tickets(tickets)
+        ended = self._end_tickets(asked)
         settled = self._settle(rollout)
         self._note(ended, probed)
         self._useless = describe_useless(ended)
+        self._warn_of_latency(ended)
         self._strips.keep(ended, rollout)
-        self._figures = count_tickets(ended, answered, waited, self._service.status) | dict(settled)
+        self._figures = count_tickets(ended, len(asked), self._waited, self._service.status) | dict(settled)
         self._figures |= dict(self._probes.count(probed)) | self._count_tokens()
         self._check_service()
         self._asker.begin_rollout()
-        self._probes.ask(tickets)
-        self._began = None
+        self._probes.ask(ended)
+        self._waited, self._lasts, self._decided = 0.0, {}, None
 
     def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
-        """Wait no longer for the tickets of a rollout; return those that have come to their end."""
+        """Return the tickets that have come to their end by now, also of earlier rollouts; the others stay open."""
         assert self._service is not None
-        self._service.abandon([*tickets, *self._asker.lost])
-        return tickets
+        self._service.abandon(self._asker.lost)
+        if self._settled is None:
+            self._service.abandon(tickets)
+            return tickets
+        pending, known = set(self._settled.list_pending()), [*self._open, *tickets]
+        self._open = [ticket for ticket in known if ticket in pending]
+        return [ticket for ticket in known if ticket not in pending]
 
     def _settle(self, rollout: Rollout) -> Mapping[str, float]:
-        return self._mode.settle(rollout, self._tabulate(rollout))
+        if self._settled is None:
+            return self._mode.settle(rollout, self._tabulate(rollout))
+        scores = self._settled.read()
+        self._settled.begin_rollout()
+        return self._mode.settle(rollout, scores)
+
+    def _warn_of_latency(self, ended: Sequence[Ticket]) -> None:
+        """Warn once where answers take longer than episodes, so that none ever counts."""
+        if self._settled is None or self._in_vain < 0:
+            return
+        late = sum(ticket.score is not None and ticket.score.reason == "late" for ticket in ended)
+        self._in_vain = 0 if any(ticket.counted is not None for ticket in ended) else self._in_vain + late
+        if self._in_vain >= LEAST_IN_VAIN:
+            log.warning(
+                "The scorer answers more slowly than episodes end: none of its last %d scores counted. "
+                "reward.mode=distill learns from answers of any age.",
+                self._in_vain,
+            )
+            self._in_vain = -1
 
     def _count_tokens(self) -> dict[str, float]:
         """Return what was counted since the last rollout."""
@@ -181,24 +245,27 @@ class ScoringWriter(Writer):
 
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
-        scores = RolloutScores(
+        return RolloutScores(
             rows=tabulate_scores(self._asker.rows, size, least),
             finals=tabulate_scores(self._asker.finals, size, least),
             lasts=tabulate_scores(self._asker.lasts, size[1:], least),
         )
-        return scores if self._pairs is None else self._pairs.join(scores, rollout.decision.cpu().numpy())
 
-    def _patience(self, collecting: float) -> float:
-        """Return the seconds to wait at the end of a rollout that took `collecting` seconds."""
-        if self._at_once:
-            return self._reward.timeout
-        if self._reward.wait_share is None:
-            return self._reward.deadline
-        return min(self._reward.deadline, self._reward.wait_share * collecting)
+    def _find_patience(self) -> float:
+        """Return the seconds to wait now: for the scores of a decision, or with `terminal` for those of a rollout."""
+        reward = self._reward
+        if reward.mode == "sync":
+            return reward.timeout
+        if reward.wait_share is None or reward.mode == "terminal":
+            return reward.deadline
+        passed = 0.0 if self._decided is None else time.monotonic() - self._decided
+        return min(reward.deadline, reward.wait_share * passed)
 
     def _wait(self, tickets: Sequence[Ticket], seconds: float) -> None:
         assert self._service is not None
+        began = time.monotonic()
         self._service.wait(tickets, seconds)
+        self._waited += time.monotonic() - began
         self._service.check()
 
     def _check_service(self) -> None:
@@ -207,12 +274,14 @@ class ScoringWriter(Writer):
             raise UserError(f"the scorer is down: {self._service.cause}. reward.on_down=continue trains on without it.")
 
     def _note(self, tickets: Sequence[Ticket], probed: Sequence[Ticket]) -> None:
-        least = self._reward.confidence
-        used = [(ticket, is_usable(ticket.score, least)) for ticket in tickets]
+        least, settled = self._reward.confidence, self._settled is not None
+        used = [
+            (ticket, ticket.counted is not None if settled else is_usable(ticket.score, least)) for ticket in tickets
+        ]
         self._log.write([
             describe_score(
                 ticket.request.episode, ticket.request.decision, ticket.request.kind, ticket.request.instruction,
-                ticket.score, ticket.seconds, used=counts,
+                ticket.score, ticket.seconds, used=counts, counted=ticket.counted,
             )
             for ticket, counts in (*used, *((ticket, False) for ticket in probed))
             if ticket.score is not None
@@ -233,16 +302,16 @@ class ScoringWriter(Writer):
             spent |= {f"told/{name}": value for name, value in self._told_cost.items()}
             assert self._service is not None
             spent |= {f"cost/{name}": value for name, value in self._service.cost.state().items()}
-        pairs = {} if self._pairs is None else self._pairs.state()
-        return self._mode.state() | self._asker.state() | pairs | {k: np.array(v) for k, v in spent.items()}
+        scores = {} if self._settled is None else self._settled.state()
+        return self._mode.state() | self._asker.state() | scores | {k: np.array(v) for k, v in spent.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore a state, so that a resumed run goes on with what was settled before."""
         assert self._service is not None
         self._mode.load(state)
         self._asker.load(state)
-        if self._pairs is not None:
-            self._pairs.load(state)
+        if self._settled is not None:
+            self._settled.load(state)
         if "spent" in state:
             self._service.spent = int(state["spent"])
         if self._reward.budget_money is not None:

@@ -19,6 +19,7 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.pair_progress import advance
 from embodied_rl.judge.reward.score_table import read_done
+from embodied_rl.judge.scorers.shared_pictures import list_pictures
 from embodied_rl.reports.kept_strips import FOLDER, KEPT, Group, KeptStrip, describe_strips
 from embodied_rl.reports.strips import FRAMES, LARGEST, Strip, StripFrame, encode_picture
 from embodied_rl.rollout.buffer import Rollout
@@ -86,7 +87,7 @@ class FollowedEpisode:
         if said is not None and request.kind == "pair":
             said = self.progress = float(advance(np.asarray(self.progress), np.asarray(said)))
         self.opinion = self.opinion if said is None else said
-        picture = request.frames[self.camera][-1]
+        picture = list_pictures(request.frames)[self.camera][-1].pixels
         step = -(-max(picture.shape[:2]) // LARGEST)
         return _Frame(picture[::step, ::step].copy(), request.decision, said, request.progress, done, note)
 

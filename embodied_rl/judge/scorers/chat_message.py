@@ -9,6 +9,7 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.prompts.prompt import Prompt
 from embodied_rl.judge.prompts.prompt_parts import PromptPictures, PromptText, fill
 from embodied_rl.judge.scorers.pictures import PictureEncoder
+from embodied_rl.judge.scorers.shared_pictures import Picture, list_pictures
 
 
 class MessageWriter:
@@ -24,7 +25,8 @@ class MessageWriter:
     def __init__(
         self, prompt: Prompt, encoder: PictureEncoder, views: Sequence[str] = (), reference: Mapping[str, Array] = {}
     ) -> None:
-        self._prompt, self._encoder, self._views, self._reference = prompt, encoder, list(views), reference
+        self._prompt, self._encoder, self._views = prompt, encoder, list(views)
+        self._reference = list_pictures(reference)
 
     def write(self, request: ScoreRequest) -> list[dict[str, Any]]:
         """Return the messages that ask about a request. What repeats comes first, so that a server can keep it."""
@@ -61,20 +63,19 @@ class MessageWriter:
             if part.after:
                 yield _say(fill(part.after, {**words, **more}))
 
-    def _choose(self, part: PromptPictures, request: ScoreRequest) -> Mapping[str, Array]:
-        """Return camera → uint8 [n, h, w, 3] of what a part shows."""
+    def _choose(self, part: PromptPictures, request: ScoreRequest) -> Mapping[str, Sequence[Picture]]:
+        """Return camera → the pictures that a part shows."""
+        frames = list_pictures(request.first if part.shown == "first" else request.frames)
         match part.shown:
-            case "first":
-                return {name: each[None] for name, each in request.first.items()}
+            case "first" | "frames":
+                return frames
             case "before":
-                return {name: each[-2:-1] for name, each in request.frames.items()}
+                return {name: each[-2:-1] for name, each in frames.items()}
             case "frame":
-                return {name: each[-1:] for name, each in request.frames.items()}
-            case "frames":
-                return request.frames
+                return {name: each[-1:] for name, each in frames.items()}
             case "shuffled":
                 order = shuffle_frames(request)
-                return {name: each[order] for name, each in request.frames.items()}
+                return {name: [each[place] for place in order] for name, each in frames.items()}
             case "reference":
                 return self._reference
             case "goal":

@@ -21,7 +21,8 @@ class ReplayConfig:
 
 
 class ReplayScorer(Scorer):
-    """Repeats scores by episode and decision. What was not used then, because it came too late, is not used again.
+    """Repeats scores by episode and decision. What was not used then, because it came too late, is not used again, and
+    what was used from a later decision on is used from there on.
 
     It answers the kinds of questions that the log has.
 
@@ -56,4 +57,6 @@ class ReplayScorer(Scorer):
             return Score.invalid("unavailable", "the log has no score of this observation")
         if not line["used"] or line["value"] is None:
             return Score.invalid("late" if line["reason"] == "ok" else line["reason"])
-        return Score(float(line["value"]), line.get("done"), float(line["confidence"]))
+        return Score(
+            float(line["value"]), line.get("done"), float(line["confidence"]), counts_from=line.get("counted") or 0
+        )

@@ -18,7 +18,14 @@ FOLDER = "scores"
 
 
 def describe_score(
-    episode: int, decision: int, kind: ScoreKind, instruction: str, score: Score, seconds: float, used: bool
+    episode: int,
+    decision: int,
+    kind: ScoreKind,
+    instruction: str,
+    score: Score,
+    seconds: float,
+    used: bool,
+    counted: int | None = None,
 ) -> dict[str, Any]:
     """Return a line of the log.
 
@@ -27,11 +34,12 @@ def describe_score(
         score: the answer.
         seconds: from the request to the answer.
         used: whether the reward was made with it; a valid score that came too late was not used.
+        counted: decision of the episode before which it was used first, where potentials are made of scores.
     """
     return {
         "episode": episode, "decision": decision, "kind": kind, "instruction": instruction, "reason": score.reason,
         "value": None if math.isnan(score.value) else score.value, "done": score.done, "confidence": score.confidence,
-        "detail": score.detail, "seconds": round(seconds, 4), "used": used,
+        "detail": score.detail, "seconds": round(seconds, 4), "used": used, "counted": counted,
     }  # fmt: skip
 
 
@@ -119,7 +127,7 @@ def _check_line(line: dict[str, Any], where: str) -> dict[str, Any]:
     for key, kind in kinds.items():
         if not isinstance(line.get(key), kind):
             raise UserError(f"{where}: '{key}' is missing, or of another type.")
-    for key in ("value", "done"):
-        if not isinstance(line.get(key), float | int | None):
+    for key, types in {"value": float | int | None, "done": float | int | None, "counted": int | None}.items():
+        if not isinstance(line.get(key), types):
             raise UserError(f"{where}: '{key}' is no number.")
     return line

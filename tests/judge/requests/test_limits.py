@@ -2,14 +2,12 @@
 
 from embodied_rl.judge.requests.limits import (
     FIRST_PAUSE,
-    GROW_AFTER,
     LONGEST_PAUSE,
     TRIP_AFTER,
     WINDOW,
     Breaker,
     InFlightLimit,
 )
-from embodied_rl.judge.requests.priority import FIRST, rank_decision
 
 
 class Clock:
@@ -28,18 +26,31 @@ def opened(clock: Clock) -> Breaker:
 
 def test_overload_halves_and_answers_add_one() -> None:
     limit = InFlightLimit(32)
-    limit.note_overload()
-    limit.note_overload()
+    limit.note_overload(limit.halvings)
+    limit.note_overload(limit.halvings)
     assert limit.allowed == 8
-    for _ in range(GROW_AFTER):
+    for _ in range(8):
         limit.note_answer()
     assert limit.allowed == 9
     for _ in range(100):
-        limit.note_overload()
+        limit.note_overload(limit.halvings)
     assert limit.allowed == 1, "one is always allowed"
-    for _ in range(100 * GROW_AFTER):
+    for _ in range(496):
+        limit.note_answer()
+    assert limit.allowed == 32, "one more for each round trip, 1 + 2 + … + 31 answers"
+    for _ in range(100):
         limit.note_answer()
     assert limit.allowed == 32, "and never more than the settings say"
+
+
+def test_requests_sent_before_a_halving_halve_no_further() -> None:
+    limit = InFlightLimit(32)
+    sent = limit.halvings
+    for _ in range(32):
+        limit.note_overload(sent)
+    assert limit.allowed == 16
+    limit.note_overload(limit.halvings)
+    assert limit.allowed == 8
 
 
 def test_failures_in_a_row_open_the_breaker() -> None:
@@ -81,20 +92,13 @@ def test_one_request_is_tried_after_each_pause_which_doubles() -> None:
     assert breaker.allows() and not breaker.is_open and not breaker.cause
 
 
-def test_a_permanent_failure_is_not_tried_again() -> None:
+def test_a_request_that_says_nothing_lets_another_one_be_tried() -> None:
+    """One that was cancelled, or refused as busy, after the pause."""
     clock = Clock()
-    breaker = Breaker(clock)
-    breaker.note_failure("no such model", permanent=True)
-    clock.now += 10 * LONGEST_PAUSE
-    assert not breaker.allows()
-
-
-def test_rows_are_ranked_from_coarse_to_fine() -> None:
-    for decisions in (1, 2, 5, 24, 36, 64):
-        ranks = [rank_decision(row, decisions) for row in range(decisions)]
-        assert len(set(ranks)) == decisions and min(ranks) > FIRST
-        ordered = sorted(range(decisions), key=lambda row: ranks[row])
-        for answered in range(1, decisions + 1):
-            grid = sorted(ordered[:answered])
-            gaps = [after - before for before, after in zip(grid, [*grid[1:], decisions], strict=True)]
-            assert max(gaps) <= 2 * -(-decisions // answered) + 1, "no long stretch is left to the last"
+    breaker = opened(clock)
+    clock.now += FIRST_PAUSE
+    breaker.begin()
+    breaker.note_unknown()
+    assert breaker.is_open and not breaker.allows()
+    clock.now += FIRST_PAUSE
+    assert breaker.allows(), "the pause has not grown"

@@ -6,12 +6,16 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerError
+from embodied_rl.judge.requests import request_queue
 from embodied_rl.judge.requests.attempts import RETRIES
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
+from embodied_rl.judge.scorers import shared_pictures
+from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
 from tests.support.ended import wait_for
 from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving
 
@@ -171,11 +175,112 @@ def test_a_scorer_that_is_gone_is_not_waited_for(caplog: pytest.LogCaptureFixtur
     assert sum("The scorer is down" in line.message for line in caplog.records) == 1
 
 
-def test_a_permanent_failure_says_that_it_is_not_asked_again(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), serving(ToldScorer(raising("refused", permanent=True))) as service:
-        ask(service, request())
-        assert service.status == "down"
-    assert "It is not asked again." in caplog.text
+def test_a_request_refused_for_good_does_not_end_scoring() -> None:
+    """Another attempt at it is in vain; the next request may be answered."""
+    scorer = ToldScorer(raising("refused", times=1, permanent=True))
+    with serving(scorer, in_flight=1) as service:
+        assert ask(service, request(1))[0].reason == "refused" and len(scorer.calls) == 1
+        assert service.status == "healthy" and ask(service, request(2))[0].valid
+
+
+def test_a_busy_scorer_is_sent_less_and_is_not_down() -> None:
+    scorer = ToldScorer(raising("busy", times=100, retry_after=0.0))
+    with serving(scorer, in_flight=8) as service:
+        scores = ask(service, *(request(code, decision=code) for code in range(80)))
+        assert {score.reason for score in scores} == {"busy"} and service.status == "degraded"
+        ask(service, *(request(code) for code in range(100, 200)))
+        assert ask(service, request(200))[0].valid and service.status == "healthy"
+
+
+def test_only_the_newest_request_of_a_slot_waits_in_the_place_of_the_first() -> None:
+    gate = threading.Event()
+    scorer = ToldScorer(gate=gate, cacheable=False)
+    with serving(scorer, in_flight=1) as service:
+        first = service.submit([request(0)], [0])
+        wait_for(lambda: bool(scorer.calls))
+        asked = [(1, "a"), (2, "b"), (3, "a"), (4, "c"), (5, "a")]
+        tickets = [service.submit([request(code)], [0], [slot])[0] for code, slot in asked]
+        wait_for(lambda: service.counts["dropped"] == 2)
+        gate.set()
+        service.wait([*first, *tickets], DEADLINE)
+    assert [ticket.score.reason for ticket in tickets if ticket.score] == ["dropped", "ok", "dropped", "ok", "ok"]
+    assert [round(255 * read_code(call[0]).value) for call in scorer.calls] == [0, 5, 2, 4]
+
+
+@pytest.mark.parametrize("cacheable", [True, False])
+def test_an_abandoned_call_is_cancelled_and_its_place_is_free(cacheable: bool) -> None:
+    """Unless another ticket waits for the same answer."""
+    gate = threading.Event()
+    scorer = ToldScorer(gate=gate, cacheable=cacheable)
+    with serving(scorer, in_flight=2 if cacheable else 1) as service:
+        given_up, kept = service.submit([request(1), request(1)], [0, 0])
+        wait_for(lambda: scorer.at_once == 1)
+        service.abandon([given_up])
+        other = service.submit([request(2)], [0])
+        wait_for(lambda: len(scorer.calls) == 2)
+        assert scorer.at_once == (2 if cacheable else 1) and service.status == "healthy"
+        gate.set()
+        service.wait([kept, *other], DEADLINE)
+    assert given_up.score is not None and given_up.score.reason == "late"
+    assert [ticket.score.valid for ticket in (kept, *other) if ticket.score] == [True, True]
+    assert len(scorer.calls) == (2 if cacheable else 3)
+
+
+def test_a_cancelled_probe_lets_another_one_be_sent() -> None:
+    now, gate = [0.0], threading.Event()
+    scorer = ToldScorer(raising("refused", times=5), gate=gate)
+    service = ScoreService(lambda: scorer, ServiceLimits(in_flight=1), clock=lambda: now[0])
+    try:
+        gate.set()
+        for code in range(5):
+            ask(service, request(code))
+        gate.clear()
+        now[0] = 6.0
+        probe = service.submit([request(6)], [0])
+        wait_for(lambda: scorer.at_once == 1)
+        service.abandon(probe)
+        wait_for(lambda: scorer.at_once == 0)
+        gate.set()
+        now[0] = 12.0
+        assert ask(service, request(7))[0].valid
+    finally:
+        service.close()
+
+
+def test_hashing_holds_up_nobody_who_submits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that is being hashed for as long as the test likes."""
+    hashing, go_on = threading.Event(), threading.Event()
+
+    def slow_hash(asked: ScoreRequest, identity: str) -> bytes:
+        hashing.set()
+        assert go_on.wait(DEADLINE)
+        return bytes([asked.decision])
+
+    monkeypatch.setattr(request_queue, "hash_request", slow_hash)
+    with serving(ToldScorer()) as service:
+        first = service.submit([request(1)], [0])
+        assert hashing.wait(DEADLINE)
+        submitting = threading.Thread(target=lambda: service.submit([request(2, decision=2)], [0]), daemon=True)
+        submitting.start()
+        submitting.join(DEADLINE)
+        assert not submitting.is_alive() and not go_on.is_set()
+        go_on.set()
+        service.wait(first, DEADLINE)
+
+
+def test_pictures_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [Picture(np.full((2, 2, 3), code, np.uint8)) for code in range(5)]
+    hashed: list[bytes] = []
+    real = shared_pictures.hashlib.sha256
+    monkeypatch.setattr(shared_pictures.hashlib, "sha256", lambda data: hashed.append(data) or real(data))
+    found = set()
+    for end in range(1, 6):
+        frames = SharedPictures({"top": tuple(shown[:end])})
+        asked = replace(request(), frames=frames, first=SharedPictures({"top": shown[0]}))
+        found.add(request_queue.hash_request(asked, "it"))
+        plain = replace(asked, frames=dict(frames), first=dict(asked.first))
+        assert request_queue.hash_request(plain, "it") in found, "arrays are the same question"
+    assert len(found) == 5
 
 
 def test_it_comes_back_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:

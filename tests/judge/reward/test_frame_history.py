@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.interfaces.scorer import Span
-from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.reward.frame_history import FrameHistory
+from embodied_rl.judge.scorers.shared_pictures import Picture
 from tests.support.collecting import SPEC
 
 
-def draw(code: int) -> dict[str, Array]:
-    return {"top": np.full((8, 8, 3), code % 256, np.uint8)}
+def draw(code: int) -> dict[str, Picture]:
+    return {"top": Picture(np.full((8, 8, 3), code % 256, np.uint8))}
 
 
 def make(frames: int, span: Span, num_envs: int = 2) -> FrameHistory:
@@ -83,3 +83,16 @@ def test_a_state_restores_all(span: Span) -> None:
     again = make(3, span)
     again.load(state)
     assert look(again, 20) != look(history, 20), "a state is a copy"
+
+
+@pytest.mark.parametrize("span", ["latest", "episode"])
+def test_requests_share_their_pictures(span: Span) -> None:
+    """A prompt over 16 frames of an episode costs each request no copy of them."""
+    history, shown, made = make(16, span), [], []
+    for code in range(100):
+        made.append(draw(code))
+        shown.append(history.show(1, made[-1]))
+        history.add(1, made[-1])
+    pictures = {id(each) for request in shown for each in request.pictures["top"]}
+    assert pictures <= {id(each["top"]) for each in made}
+    assert sum(len(request["top"]) for request in shown) > 10 * len(pictures)

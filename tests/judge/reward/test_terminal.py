@@ -206,7 +206,8 @@ def test_a_simulator_that_ends_at_its_own_success_is_told(caplog: pytest.LogCapt
 
 
 def test_figures_are_shares_of_what_was_said() -> None:
-    counts = {name: 0.0 for name in ("asked", "valid", "progress", "down", "degraded", "waited")} | {"collectors": 2.0}
+    names = ("asked", "resolved", "valid", "progress", "down", "degraded", "waited")
+    counts = dict.fromkeys(names, 0.0) | {"collectors": 2.0}
     said = {"said": 8.0, "false": 2.0, "missed": 3.0, "undone": 5.0, "judged": 50.0, "returned": 8.0, "ended": 20.0}
     found = summarise_scores(counts | said)
     wanted = {

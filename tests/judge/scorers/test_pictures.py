@@ -8,7 +8,9 @@ import pytest
 from PIL import Image
 
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.judge.scorers import pictures
 from embodied_rl.judge.scorers.pictures import PictureEncoder
+from embodied_rl.judge.scorers.shared_pictures import Picture
 
 
 def draw(height: int, width: int, seed: int = 0) -> Array:
@@ -32,15 +34,29 @@ def read(file: bytes) -> Array:
     ids=["noise", "small", "pixel", "line", "black", "strided", "turned"],
 )  # fmt: skip
 def test_a_picture_without_loss_keeps_its_pixels(picture: Array) -> None:
-    _, data = PictureEncoder(1024).encode(picture, lossless=True).split(",")
+    _, data = PictureEncoder(1024).encode(Picture(picture), lossless=True).split(",")
     np.testing.assert_array_equal(read(base64.b64decode(data)), picture)
 
 
 def test_equal_pictures_give_equal_texts() -> None:
     encoder = PictureEncoder(224)
-    said = encoder.encode(draw(64, 64), lossless=True)
-    assert said == PictureEncoder(224).encode(draw(64, 64), lossless=True) == encoder.encode(draw(64, 64), True)
-    assert said != encoder.encode(draw(64, 64, seed=1), lossless=True) != encoder.encode(draw(64, 64, seed=1))
+    one, other = Picture(draw(64, 64)), Picture(draw(64, 64, seed=1))
+    said = encoder.encode(one, lossless=True)
+    assert said == PictureEncoder(224).encode(one, lossless=True) == encoder.encode(Picture(draw(64, 64)), True)
+    assert said != encoder.encode(other, lossless=True) != encoder.encode(other)
     kind, data = said.split(",")
     assert kind == "data:image/png;base64"
     np.testing.assert_array_equal(read(base64.b64decode(data)), draw(64, 64))
+
+
+def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    encoder = PictureEncoder(64)
+    size = len(encoder.encode(Picture(draw(64, 64))))
+    monkeypatch.setattr(pictures, "KEPT_BYTES", 4 * size)
+    for seed in range(20):
+        encoder.encode(Picture(draw(64, 64, seed)))
+        assert sum(map(len, encoder._encoded.values())) <= 4 * size
+    drawn = list(encoder._encoded)
+    encoder.encode(Picture(draw(64, 64, 19)))
+    assert list(encoder._encoded) == drawn and len(drawn) > 1
+    assert all(len(digest) == 32 for digest, _ in drawn), "and no key holds pixels"

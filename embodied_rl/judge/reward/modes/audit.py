@@ -25,7 +25,7 @@ class Audit:
 
     def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
         known = join_known(rollout, scores, 1.0, Discount(1.0), self._limit_ends)
-        return count_settled(known, self._ledger.settle(known), 1.0)
+        return count_settled(known, self._ledger.settle(known), 1.0, scores.age)
 
     def state(self) -> dict[str, Array]:
         return self._ledger.state()

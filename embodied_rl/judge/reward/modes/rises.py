@@ -37,7 +37,7 @@ class Rises:
         settled = self._ledger.settle(known)
         paid = np.maximum(settled.shaping, 0.0)  # scores are 0…1: what ends in a termination's 0 is no rise
         rollout.bonus.copy_(torch.from_numpy(paid).to(rollout.bonus))
-        return count_settled(known, settled, self._weight)
+        return count_settled(known, settled, self._weight, scores.age)
 
     def state(self) -> dict[str, Array]:
         return self._ledger.state()

@@ -32,7 +32,7 @@ class Shaping:
         settled = self._ledger.settle(known)
         rollout.shaping.copy_(torch.from_numpy(settled.shaping).to(rollout.shaping))
         rollout.potential.copy_(torch.from_numpy(settled.potential).to(rollout.potential))
-        return count_settled(known, settled, self._weight)
+        return count_settled(known, settled, self._weight, scores.age)
 
     def state(self) -> dict[str, Array]:
         return self._ledger.state()
@@ -60,11 +60,20 @@ def join_known(
     )
 
 
-def count_settled(known: ScoredRollout, settled: Settlement, weight: float) -> dict[str, float]:
-    """Return how many potentials were settled and held, and the sum of the last ones of the episodes that ended."""
+def count_settled(
+    known: ScoredRollout, settled: Settlement, weight: float, age: Array | None = None
+) -> dict[str, float]:
+    """Return how many potentials were settled and held, and the sum of the last ones of the episodes that ended.
+
+    With the age of scores, a potential is held where it is not the score of its own observation.
+    """
     ended = known.valid & (known.terminated | known.truncated)
     last = np.where(known.truncated, settled.following, settled.potential)[ended]
     counts = {"held": float(settled.held.sum()), "settled": float(known.valid.sum())}
+    if age is not None:
+        scored = age[known.valid & ~np.isnan(age)]
+        counts |= {"held": counts["settled"] - float((scored == 0).sum())}
+        counts |= {"age": float(scored.sum()), "scored": float(len(scored))}
     if weight:
         counts |= {"returned": float(last.sum() / weight), "ended": float(ended.sum())}
     return counts
