@@ -7,6 +7,7 @@ from typing import Any
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import deploy_actor
+from embodied_rl.config.next_command import make_next_command
 from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
