@@ -85,6 +85,7 @@ def open_policy(config: BridgeConfig, robot: RobotDescription) -> tuple[PolicyCl
         UserError: the address is none, the token's variable is empty, or the policy is another robot's.
         NoPolicyAnswer: nobody answers there.
     """
+    assert config.policy is not None, "the caller checked"
     node, token = config.server, None
     if node.token_variable is not None and not (token := os.environ.get(node.token_variable)):
         raise UserError(f"server.token_variable={node.token_variable}: the environment variable is not set.")
