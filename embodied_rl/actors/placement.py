@@ -14,7 +14,7 @@ from embodied_rl.interfaces.policy import Context, FlowBackbone
 
 
 def resolve_placement(node: PolicyNode) -> PolicyNode:
-    """Return `node` with `device=auto` and `autocast=null` replaced by the choice for this machine.
+    """Return `node` with `device=auto`, `autocast=null` and `precision=null` replaced by the choice for this machine.
 
     Raises:
         UserError: the device does not exist.
@@ -24,7 +24,9 @@ def resolve_placement(node: PolicyNode) -> PolicyNode:
     autocast = node.autocast
     if autocast is None:
         autocast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return replace(node, device=str(device), autocast=autocast)
+    halved = device.type == "cuda" and autocast and node.train != "full"
+    precision = node.precision or ("bfloat16" if halved else "float32")
+    return replace(node, device=str(device), autocast=autocast, precision=precision)
 
 
 def describe_placement(node: PolicyNode) -> str:
@@ -33,6 +35,7 @@ def describe_placement(node: PolicyNode) -> str:
     device = torch.device(node.device)
     if device.type == "cuda":
         products = "bfloat16 products, TF32 elsewhere" if node.autocast else "float32"
+        products += ", frozen weights in bfloat16" if node.precision == "bfloat16" else ""
         return f"{device} ({torch.cuda.get_device_name(device)}), {products}"
     unused = "; a CUDA GPU is idle: policy.device=cuda uses it" if torch.cuda.is_available() else ""
     return f"{device}, {'bfloat16 products' if node.autocast else 'float32'}{unused}"

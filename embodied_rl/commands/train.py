@@ -30,7 +30,7 @@ from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
 from embodied_rl.training.patience import derive_patience
 from embodied_rl.training.planner import auto, choice, stored
-from embodied_rl.training.run_checks import check_run
+from embodied_rl.training.run_checks import check_run, find_random_weights
 
 
 def run(config: TrainConfig) -> None:
@@ -83,9 +83,10 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
     if config.resume is None:
         config = resolve_device(name_judge(config))
         known = config if config.plan.allocation == "auto" else count_workers(config)
-        rows = check_run(known).describe()
+        size = check_run(known)
         tell_unexamined(config)
-        return rows
+        missing = find_random_weights(known, size)
+        return [*size.describe(), *([] if missing is None else [("missing", missing)])]
     read_run_to_resume(config)
     return []
 
@@ -139,6 +140,8 @@ def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFol
     asked = resolve_device(name_judge(config))
     undecided = asked.plan.allocation == "auto"
     size = check_run(asked if undecided else count_workers(asked))
+    if (missing := find_random_weights(asked, size)) is not None:
+        raise UserError(missing)
     tell_unexamined(config)
     config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
     config = count_workers(config)

@@ -45,7 +45,6 @@ def check_run(config: TrainConfig) -> RunSize:
     check_memory(config, needs, size)
     if size.device is not None:
         check_device(size.device, config, advise(config))
-    check_new_weights(config, size)
     return size
 
 
@@ -94,17 +93,14 @@ def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:
         )
 
 
-def check_new_weights(config: TrainConfig, size: RunSize) -> None:
-    """Check that a large network starts from a checkpoint: with random weights no episode succeeds.
-
-    Raises:
-        UserError: it has random weights.
-    """
-    if config.policy.checkpoint is None and size.held.weights > LARGEST_NEW:
-        raise UserError(
-            f"policy.checkpoint=null: {config.policy.name} would start from {format_bytes(size.held.weights)} of "
-            "random weights. Give policy.checkpoint=<folder or file>, or clone demonstrations first: embodied-rl sft."
-        )
+def find_random_weights(config: TrainConfig, size: RunSize) -> str | None:
+    """Return why a large network needs a checkpoint, where it has none: with random weights no episode succeeds."""
+    if config.policy.checkpoint is not None or size.held.weights <= LARGEST_NEW:
+        return None
+    return (
+        f"policy.checkpoint=null: {config.policy.name} would start from {format_bytes(size.held.weights)} of random "
+        "weights. Give policy.checkpoint=<folder or file>, or clone demonstrations first: embodied-rl sft."
+    )
 
 
 def check_memory(config: TrainConfig, needs: Needs, size: RunSize) -> None:
@@ -162,7 +158,7 @@ def advise(config: TrainConfig) -> str:
         ways.append("plan.ranks=1 holds one network")
     if policy.train == "full":
         ways.append("policy.train=expert or lora lets a part learn, where the policy knows them")
-    if policy.train != "full" and policy.precision == "float32":
+    if policy.train != "full" and policy.precision != "bfloat16":
         ways.append("policy.precision=bfloat16 halves what is frozen")
     if policy.train == "lora":
         ways.append(f"a smaller policy.lora.rank than {policy.lora.rank}")

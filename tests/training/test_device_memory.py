@@ -139,9 +139,7 @@ def test_ranks_share_gpus_in_turn(a_gpu: Callable[..., None], monkeypatch: pytes
     assert find_free_bytes(torch.device("cuda:1"), 3) == pytest.approx(0.8 * 100e9 / 3)
 
 
-@pytest.mark.parametrize(
-    ("gigabytes", "words", "least"), [(141, (), 512), (40, (), 100), (24, ("policy.precision=bfloat16",), 50)]
-)
+@pytest.mark.parametrize(("gigabytes", "words", "least"), [(141, (), 512), (80, (), 512), (40, (), 100), (24, (), 50)])
 def test_pi05_at_full_size_fits_one_gpu_by_default(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], least: int
 ) -> None:
@@ -156,7 +154,7 @@ def test_pi05_at_full_size_fits_one_gpu_by_default(
 
 
 REFUSED = [
-    (24, (), "policy.precision=bfloat16"),
+    (24, ("policy.precision=float32",), "policy.precision=bfloat16"),
     (40, ("algo.micro_batch=512",), "algo.micro_batch=512"),
     (40, ("policy.train=full",), "policy.train=expert or lora"),
 ]

@@ -122,9 +122,9 @@ class PolicyNode:
     device: Text = "auto"
     """Device of the network: cpu, cuda, cuda:<number>; auto takes a CUDA GPU if this machine has one that this build of
     torch can use, else the CPU. A run keeps what it started with."""
-    precision: Literal["float32", "bfloat16"] = "float32"
+    precision: Literal["float32", "bfloat16"] | None = None
     """Type of the vision-language model's weights where these are frozen; bfloat16 halves them, and rounds those of a
-    checkpoint that stores more."""
+    checkpoint that stores more. null: bfloat16 where they are frozen on a GPU with autocast, else float32."""
     autocast: bool | None = None
     """Act and learn with matrix products in bfloat16, and what stays float32 in TF32 on a GPU; weights, their gradients
     and sums stay float32. false computes in float32 throughout; null: true on a GPU that has bfloat16, else false."""
