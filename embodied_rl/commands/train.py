@@ -142,7 +142,7 @@ def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFol
     size = check_run(asked if undecided else count_workers(asked))
     if (missing := find_random_weights(asked, size)) is not None:
         raise UserError(missing)
-    tell_unexamined(config)
+    tell_unexamined(asked)
     config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
     config = count_workers(config)
     if undecided and size.device is not None:

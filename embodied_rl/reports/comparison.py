@@ -237,8 +237,8 @@ def _grouped(entries: Sequence[ComparedReport]) -> dict[str, list[ComparedReport
 
 def _report_file(path: Path) -> Path:
     """Return the report file: `path` itself, or the one directly in the folder; other evaluations are given by name."""
-    file = path if path.is_file() else path / REPORT
-    if file.is_file():
+    file = path / REPORT if path.is_dir() else path
+    if file.exists():
         return file
     if not path.exists():
         raise UserError(f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.")

@@ -30,6 +30,9 @@ def test_a_bare_file_is_reported_here(kind, tmp_path, capsys):
         "grid.mp4",
         "best.mp4",
         "worst.mp4",
+        "grid.jpg",
+        "best.jpg",
+        "worst.jpg",
     }
     content = json.loads((folder / "report.json").read_text())
     assert content["success"]["episodes"] == 20 and content["metadata"]["checkpoint"] == "policy.safetensors"

@@ -34,7 +34,7 @@ def policy(reference: Path) -> str:
 
 
 def test_a_large_network_without_a_checkpoint(typed: Callable[..., Any]) -> None:
-    """With random weights it never succeeds: a dry run says so beside what it takes. Small ones may learn from nothing."""
+    """Random weights never succeed, which a dry run says beside its memory. Small networks may learn from nothing."""
     words = ("train", "sim=tabletop", "sim.num_envs=8", "train.decisions=2")
     refused(typed(*words, "policy=smolvla"), "policy.checkpoint=null")
     code, out, _ = typed(*words, "policy=smolvla", *DRY)

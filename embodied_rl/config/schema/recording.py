@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from embodied_rl.config.freeze import at_least
-from embodied_rl.interfaces.trust import FilePath
+from embodied_rl.interfaces.trust import FilePath, Text
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class ConvertConfig:
     """lerobot: a LeRobotDataset v3.0, which needs the extra embodied-rl[lerobot]; replay: a replay storage."""
     images: Literal["video", "png"] = "video"
     """Pictures of format=lerobot: video loses detail and colour; png loses nothing and takes more space."""
-    instruction: str | None = None
+    instruction: Text | None = None
     """Words of the task, where the recording does not say them."""
     aborted: bool = False
     """Keep episodes that the operator aborted, as if time had ended them."""

@@ -108,7 +108,7 @@ def test_a_robot_that_is_elsewhere_is_opened_once_and_training_goes_on_after_an_
     monkeypatch.setattr(trainer.algorithm, "update", keep)
     try:
         trainer.step()
-        evaluate_before(trainer, SimpleNamespace(begin_phase=lambda *_, **__: None))  # type: ignore[arg-type]
+        evaluate_before(trainer, SimpleNamespace(begin_phase=lambda *_, **__: None, note=lambda _: None))  # type: ignore[arg-type]
         trainer.step()
     finally:
         parts.close()
