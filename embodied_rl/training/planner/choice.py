@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema import Plan, TrainConfig
@@ -146,7 +147,7 @@ def find_cost_file(config: TrainConfig) -> Path:
         "packages": {name: packages.get(name) for name in _PACKAGES},
         "hardware": provenance.describe_hardware(),
         "sim": thaw_config(config.sim),
-        "policy": thaw_config(config.policy),
+        "policy": thaw_config(resolve_placement(config.policy)),
         "algo": thaw_config(config.algo),
         "decisions": config.train.decisions,
     }
