@@ -171,6 +171,9 @@ class Trial:
         assert "Traceback" not in output, output
         if code == 0:
             assert self.finished or "ontinue with: embodied-rl train resume=" in " ".join(output.split()), output
+        elif code > 128:
+            assert fault.kind == "signal" and code - 128 in STOPS, output
+            assert "ontinue with: embodied-rl train resume=" in " ".join(output.split()), output
         elif code < 0:
             assert fault.kind == "signal" and -code in STOPS, output
             assert not output or f"ended by {signal.Signals(-code).name}" in output, output
