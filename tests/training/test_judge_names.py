@@ -24,9 +24,9 @@ def test_a_run_and_its_logs_name_the_only_model_of_a_server(typed: Callable[...,
         first, *_ = (json.loads(line) for line in (run / "scores" / "0.jsonl").read_text().splitlines())
         assert first["scorer"].startswith(f"judge at {server.url}")
         server.models = OTHER
-        code, out, err = typed("train", f"resume={run}", "train.iterations=3", f"reward.url={server.url}/v1")
+        code, out, err = typed("train", f"resume={run}", "train.iterations=3", f"reward.url={server.url}")
         assert code != 0 and "no model 'judge'" in err and "another" in err, out + err
-    code, out, err = typed("train", f"resume={run}", "train.iterations=3", f"reward.url={server.url}/v1")
+    code, out, err = typed("train", f"resume={run}", "train.iterations=3", f"reward.url={server.url}")
     assert code == 0, "a server that is down does not keep a run from going on" + out + err
 
 
