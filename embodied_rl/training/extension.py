@@ -61,10 +61,10 @@ def move_device(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
         UserError: the device that was typed does not exist.
     """
     device = old.policy.device
-    if device == "auto":
-        return replace(old, policy=resolve_placement(old.policy))
     if any(word.lstrip("+~").partition("=")[0] == "policy.device" for word in typed.run.overrides):
         device = resolve_placement(typed.policy).device
+    elif device == "auto":
+        return replace(old, policy=resolve_placement(old.policy))
     elif torch.device(device).type == "cuda" and not torch.cuda.is_available():
         device = "cpu"
     if device == old.policy.device:
