@@ -128,6 +128,7 @@ class ScoringWriter(Writer):
             budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
             prices=find_prices(reward),
             money=None if reward.budget_money is None else reward.budget_money / collectors,
+            apart=reward.wait_share is None or reward.mode == "sync",
         )
 
     def write_observation(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> None:

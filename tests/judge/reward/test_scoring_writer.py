@@ -95,6 +95,27 @@ def test_when_scores_come_changes_nothing_as_long_as_they_come(writing: Callable
     assert np.abs(found[0]).max() > 0.1
 
 
+def test_what_is_judged_together_does_not_depend_on_time(
+    writing: Callable[..., ScoringWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All questions of a rollout wait, and each call still holds those of one slice at one decision."""
+    gate, wait = threading.Event(), ScoringWriter._wait
+
+    def release(writer: ScoringWriter, *args: Any) -> None:
+        gate.set()
+        wait(writer, *args)
+
+    monkeypatch.setattr(ScoringWriter, "_wait", release)
+    scorer = ToldScorer(judge_by_code, gate=gate, batch=64, cacheable=False)
+    scorer.traits = replace(scorer.traits, judges_done=True)
+    collector, actor = make(
+        inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=replace(TERMINAL, in_flight=1))]
+    )
+    collect(collector, actor, 1)
+    assert max(len(call) for call in scorer.calls) == N // 2
+    assert len(scorer.calls) > T
+
+
 def test_a_log_gives_the_same_shaping_again(writing: Callable[..., ScoringWriter], tmp_path: Path) -> None:
     """With scores that were lost, or came too late."""
     random = np.random.default_rng(0)
