@@ -172,7 +172,7 @@ class ScoringWriter(Writer):
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
         """Wait no longer for scores of episodes that were lost."""
-        self._asker.lose(columns)
+        self._asker.lose(columns, first_rows)
         if self._settled is not None:
             self._settled.begin_episodes(columns.tolist())
 
