@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from embodied_rl.judge.reward import run_scoring
 from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.faulty_server import KINDS, LYING, served
 from tests.support.running import SMALL, TABLETOP
@@ -26,6 +27,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("seed", range(first, first + metafunc.config.getoption("--fault-cases")))
 
 
+@pytest.fixture
+def patient_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the server, which is in order then, take long before the run starts: the machine may be busy."""
+    ask = run_scoring._ask_scorer
+    monkeypatch.setattr(run_scoring, "_ask_scorer", lambda scorer, question, _: ask(scorer, question, 60.0))
+
+
+@pytest.mark.usefixtures("patient_start")
 def test_a_judge_that_fails_costs_neither_the_run_nor_the_truth(
     seed: int, typed: Callable[..., Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

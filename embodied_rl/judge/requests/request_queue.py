@@ -28,6 +28,7 @@ class Ticket:
         score: None until it is answered.
         seconds: until the answer.
         counted: decision of the episode before which the score was used first; None where it never was.
+        submission: number of the call of `ScoreService.submit` that handed it over.
     """
 
     request: ScoreRequest
@@ -37,6 +38,7 @@ class Ticket:
     seconds: float = 0.0
     slot: Hashable = None
     counted: int | None = None
+    submission: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +55,11 @@ class RequestQueue:
     Args:
         traits: of the scorer.
         most: requests that may wait; beyond, those that matter least are dropped.
+        apart: whether a call of the scorer has requests of one submission only.
     """
 
-    def __init__(self, traits: ScorerTraits, most: int) -> None:
-        self._traits, self._most = traits, most
+    def __init__(self, traits: ScorerTraits, most: int, apart: bool = False) -> None:
+        self._traits, self._most, self._apart = traits, most, apart
         self._waiting: dict[Hashable, Ticket] = {}
         self._order: list[tuple[int, int, Hashable]] = []
         """A heap: priority, place, and slot of each waiting ticket."""
@@ -112,7 +115,10 @@ class RequestQueue:
         answered: list[tuple[Ticket, Score]] = []
         limit = self._traits.batch if most is None else min(self._traits.batch, most)
         while self._waiting and len(questions) < limit:
-            ticket = self._waiting.pop(heapq.heappop(self._order)[2])
+            ticket = self._waiting[self._order[0][2]]
+            if self._apart and questions and ticket.submission != questions[0].ticket.submission:
+                break
+            del self._waiting[heapq.heappop(self._order)[2]]
             if ticket.score is not None:  # abandoned
                 continue
             key = hash_request(ticket.request, self._traits.identity) if self._traits.cacheable else None

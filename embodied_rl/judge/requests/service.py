@@ -1,6 +1,7 @@
 """The service that asks a scorer: requests are handed over without waiting, and answered on a thread of their own."""
 
 import asyncio
+import itertools
 import logging
 import threading
 import time
@@ -30,6 +31,8 @@ class ServiceLimits:
         timeout: seconds in which the scorer must answer a call.
         budget: questions that may be sent in all, not counting further attempts; None for any number.
         prices: of tokens, where the scorer counts them; money: that may be spent in all, None for any amount.
+        apart: whether a call of the scorer has requests of one submission only, so that the rounding of a network that
+            judges several requests together does not depend on when they arrive.
     """
 
     in_flight: int = 32
@@ -38,6 +41,7 @@ class ServiceLimits:
     budget: int | None = None
     prices: Prices | None = None
     money: float | None = None
+    apart: bool = False
 
 
 class ScoreService:
@@ -64,6 +68,7 @@ class ScoreService:
         self._limit, self._breaker = InFlightLimit(limits.in_flight), Breaker(clock)
         self._changed = threading.Condition()
         self._arrived: list[Ticket] = []
+        self._submissions = itertools.count()
         self._abandoned = self._closing = False
         self._calls: dict[asyncio.Task[None], list[QueuedRequest]] = {}
         self.counts: Counter[Reason] = Counter()
@@ -87,9 +92,9 @@ class ScoreService:
             priorities: lower numbers are answered earlier.
             slots: of each request, see `Ticket`; None keeps all requests.
         """
-        now = self._clock()
+        now, number = self._clock(), next(self._submissions)
         tickets = [
-            Ticket(request, priority, now, slot=slot)
+            Ticket(request, priority, now, slot=slot, submission=number)
             for request, priority, slot in zip(requests, priorities, slots or [None] * len(requests), strict=True)
         ]
         with self._changed:
@@ -157,7 +162,7 @@ class ScoreService:
         """Run the event loop until it is stopped; what goes wrong is raised by `check`, in another thread."""
         try:
             scorer = self._make()
-            self._queue = RequestQueue(scorer.traits, self._limits.queued)
+            self._queue = RequestQueue(scorer.traits, self._limits.queued, self._limits.apart)
             self._counts_tokens = scorer.traits.counts_tokens
             self._attempts = Attempts(scorer, self._limits.timeout, self._limit, self._breaker)
             self._loop.run_until_complete(scorer.open())

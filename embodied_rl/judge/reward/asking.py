@@ -181,11 +181,11 @@ class Asker:
         self.lasts |= tickets
         return tickets
 
-    def lose(self, columns: Tensor) -> None:
-        """Wait no longer for scores of episodes that were lost."""
-        lost = set(columns.tolist())
+    def lose(self, columns: Tensor, first_rows: Array) -> None:
+        """Wait no longer for scores of episodes that were lost, and which began in `first_rows`."""
+        lost = dict(zip(columns.tolist(), first_rows.tolist(), strict=True))
         for kept in (self.rows, self.finals):
-            self.lost += [kept.pop(key) for key in list(kept) if key[1] in lost and key[0] >= 0]
+            self.lost += [kept.pop(key) for key in list(kept) if key[1] in lost and key[0] >= lost[key[1]]]
         for column in lost:
             self._asked[column] = False
             self._history.begin(column)

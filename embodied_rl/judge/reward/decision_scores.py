@@ -155,7 +155,9 @@ class DecisionScores:
         return {f"scores/{name}": np.array([getattr(each, name) for each in self._running]) for name in names}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Restore a `state`."""
+        """Restore a `state`; checkpoints of earlier versions hold none."""
+        if "scores/value" not in state:
+            return
         for running, value, number, settled in zip(
             self._running, *(state[f"scores/{name}"].tolist() for name in ("value", "number", "settled")), strict=True
         ):

@@ -128,6 +128,7 @@ class ScoringWriter(Writer):
             budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
             prices=find_prices(reward),
             money=None if reward.budget_money is None else reward.budget_money / collectors,
+            apart=reward.wait_share is None or reward.mode == "sync",
         )
 
     def write_observation(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> None:
@@ -171,7 +172,7 @@ class ScoringWriter(Writer):
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
         """Wait no longer for scores of episodes that were lost."""
-        self._asker.lose(columns)
+        self._asker.lose(columns, first_rows)
         if self._settled is not None:
             self._settled.begin_episodes(columns.tolist())
 

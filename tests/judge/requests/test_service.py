@@ -51,6 +51,19 @@ def test_each_request_gets_the_answer_to_its_own_picture(batch: int) -> None:
     assert scorer.closed
 
 
+def test_a_call_holds_requests_of_one_submission() -> None:
+    """The rounding of a network may depend on what is judged together."""
+    gate = threading.Event()
+    scorer = ToldScorer(batch=4, gate=gate, cacheable=False)
+    with serving(scorer, in_flight=1, apart=True) as service:
+        tickets = [*service.submit([request(0)], [0])]
+        tickets += service.submit([request(1), request(2)], [0, 0])
+        tickets += service.submit([request(code) for code in range(3, 8)], [0] * 5)
+        gate.set()
+        service.wait(tickets, DEADLINE)
+    assert [len(call) for call in scorer.calls] == [1, 2, 4, 1]
+
+
 def test_submit_waits_for_nobody() -> None:
     gate = threading.Event()
     with serving(ToldScorer(gate=gate)) as service:

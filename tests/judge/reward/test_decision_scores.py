@@ -17,7 +17,7 @@ from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores
 from embodied_rl.rollout.writer import Writer
 from tests.support.collecting import half_skilled, inline, make
-from tests.support.enumeration import walk
+from tests.support.enumeration import GAMMA, walk
 from tests.support.row_clock import (
     NODE,
     OPINIONS,
@@ -30,7 +30,7 @@ from tests.support.row_clock import (
     open_writer,
 )
 
-LONG = walk((1, 0) * 7, 3)
+LONG = walk((1, 0) * 13, 3)
 SHORT = [walk((1, 1), 6)] * 8
 
 
@@ -151,3 +151,18 @@ def test_questions_come_before_inference_and_scores_are_settled_after_it() -> No
     collector, actor = make(inline(2), actor=actor, writers=[Noting()])
     collector.collect(actor)
     assert events[:6] == ["observation", "act", "decision"] * 2 and len(events) % 3 == 0
+
+
+def test_a_checkpoint_of_an_earlier_version_continues(tmp_path: Folder) -> None:
+    """It has no scores of running episodes: the potential at its boundary is held until the next score counts."""
+    scorer, envs = late(0.25), [Environment([LONG], [False])]
+    with open_writer(tmp_path / "before", scorer, NODE, 1, limit_ends=True) as writer:
+        before = collect(writer, scorer, envs)[-1]
+        state = {name: array for name, array in writer.state().items() if not name.startswith("scores/")}
+    silent = RowClockScorer(lambda scorer, call: 1e9, give_opinion)
+    with open_writer(tmp_path / "after", silent, NODE, 1, limit_ends=True) as writer:
+        writer.load(state)
+        after = collect(writer, silent, envs)[0]
+    boundary = (before.shaping[-1] + before.potential[-1]) / GAMMA
+    assert boundary > 0
+    np.testing.assert_allclose(after.potential[:, 0], np.full(len(after.potential), float(boundary)), atol=1e-6)

@@ -11,11 +11,16 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
+from embodied_rl.interfaces.sim import StepResult
 from embodied_rl.judge.reward.scoring_writer import ScoringWriter, share_budget
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores
+from embodied_rl.rollout.buffer import Rollout
+from tests.support import row_clock
 from tests.support.collecting import SPEC, KillingActor, N, T, half_skilled, inline, make, workers
+from tests.support.row_clock import observe
 from tests.support.scoring import ToldScorer, read_code
 from tests.support.scoring_writers import GAMMA, NODE, Coded, collect
 
@@ -93,6 +98,27 @@ def test_when_scores_come_changes_nothing_as_long_as_they_come(writing: Callable
         found.append([each["shaping"] for each in collect(collector, actor)])
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
     assert np.abs(found[0]).max() > 0.1
+
+
+def test_what_is_judged_together_does_not_depend_on_time(
+    writing: Callable[..., ScoringWriter], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All questions of a rollout wait, and each call still holds those of one slice at one decision."""
+    gate, wait = threading.Event(), ScoringWriter._wait
+
+    def release(writer: ScoringWriter, *args: Any) -> None:
+        gate.set()
+        wait(writer, *args)
+
+    monkeypatch.setattr(ScoringWriter, "_wait", release)
+    scorer = ToldScorer(judge_by_code, gate=gate, batch=64, cacheable=False)
+    scorer.traits = replace(scorer.traits, judges_done=True)
+    collector, actor = make(
+        inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=replace(TERMINAL, in_flight=1))]
+    )
+    collect(collector, actor, 1)
+    assert max(len(call) for call in scorer.calls) == N // 2
+    assert len(scorer.calls) > T
 
 
 def test_a_log_gives_the_same_shaping_again(writing: Callable[..., ScoringWriter], tmp_path: Path) -> None:
@@ -280,6 +306,28 @@ def test_done_ends_tasks_wherever_its_picture_comes(writing: Callable[..., Scori
                     seen["at the end" if t == T - 1 else "within"] += 1
                     seen["at the limit"] += number == 2
     assert all(seen.values()), seen
+
+
+def test_a_lost_episode_takes_no_judgements_of_the_one_before(writing: Callable[..., ScoringWriter]) -> None:
+    """The first episode was cut after a decision and is done; the next one of its environment is lost."""
+    scorer = ToldScorer(lambda _: Score(1.0, done=1.0), cacheable=False)
+    scorer.traits = replace(scorer.traits, judges_done=True)
+    writer, columns, seen = writing(scorer, node=TERMINAL), torch.tensor([0]), observe([1])
+    writer.check_sizes(row_clock.SPEC, 1, 1)
+    rollout = Rollout.allocate(row_clock.ACTOR, 2, 1)
+    rollout.steps[:], rollout.valid[:], rollout.truncated[0] = 1, torch.tensor([[True], [False]]), True
+    rollout.episode[:, 0] = torch.arange(2)
+    none, cut = np.zeros((1, 1), np.float32), np.array([True])
+    result = StepResult(
+        none, none > 0, np.array([1]), none, none.astype(np.uint8), ~cut, cut, seen, np.array([0]), observe([2])
+    )
+    for row in range(2):
+        writer.write_observation(row, columns, seen, NoiseKeys(0, np.array([row]), np.array([0])))
+        if row == 0:
+            writer.write_result(row, columns, result, np.array([0]))
+    writer.lose_episodes(1, columns, np.array([1]))
+    writer.finish_rollout(rollout)
+    assert rollout.bonus[:, 0].tolist() == [1, 0]
 
 
 @pytest.mark.parametrize(
