@@ -30,7 +30,7 @@ _NAMES = {
     Trust.CODE: "code",
 }
 LONGEST_VALUE = 200
-"""Characters of a file's value that a message repeats."""
+"""Characters of a key and its value in a file that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -237,21 +237,20 @@ def format_override(key: str, value: Any) -> str:
 
     A value that is long, or that Hydra would resolve, such as `${oc.env:HOME}`, is left for the user to type.
     """
-    text = value if isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ") else None
-    said = text or _written(value)
-    return shlex.quote(f"{key}={said}") if len(said) <= LONGEST_VALUE and "${" not in said else f"'{key}=<value>'"
+    text = _assign(key, value)
+    return text if len(text) <= LONGEST_VALUE and "${" not in text else f"'{key}=<value>'"
 
 
 def format_resume(command: str, folder: Path, again: Sequence[Setting]) -> str:
     """Return the command that continues what a folder holds, with settings that are typed again."""
     words = (format_override(each.key, each.value) for each in again)
-    return " ".join([f"embodied-rl {command} resume={folder}", *words])
+    return " ".join([f"embodied-rl {command} {_assign('resume', str(folder))}", *words])
 
 
 def _format_typed(folder: Path, overrides: Sequence[str]) -> str:
     """Return the shell text of what was typed to continue a folder, so that a message gives the whole command."""
     rest = [each for each in overrides if each.lstrip("+").partition("=")[0] != "resume"]
-    return "".join(f"{shlex.quote(each)} " for each in (f"resume={folder}", *rest))
+    return " ".join([_assign("resume", str(folder)), *map(shlex.quote, rest), ""])
 
 
 def _refuse(refused: Sequence[Setting], source: object, before: str = "") -> None:
@@ -332,6 +331,12 @@ def _put(said: dict[str, Any], key: str, value: Any) -> None:
     for name in above:
         said = said[name]
     said[last] = value
+
+
+def _assign(key: str, value: Any) -> str:
+    """Return the shell text that sets a key."""
+    plain = isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ")
+    return shlex.quote(f"{key}={value if plain and value else _written(value)}")
 
 
 def _written(value: Any) -> str:

@@ -35,7 +35,7 @@ from embodied_rl.config.schema import (
     TrainConfig,
     TrainLoop,
 )
-from embodied_rl.config.trust import Setting, check_file, format_override, freeze_file, list_settings
+from embodied_rl.config.trust import Setting, check_file, format_override, format_resume, freeze_file, list_settings
 from embodied_rl.evaluate import resumption
 from embodied_rl.evaluate.benchmark import make_parts
 from embodied_rl.evaluate.resumption import FILE as EVALUATION
@@ -404,10 +404,12 @@ def test_what_continues_a_run_names_what_is_typed_again(plant: Plant) -> None:
 
 def test_what_is_typed_again_includes_what_was_typed(plant: Plant, typed: Typed) -> None:
     reward = RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1", "key_variable": "MINE"})
-    run = write_run(plant.sent / "run", reward=reward)
-    code, said = typed("train", f"resume={run}", "reward.url=http://127.0.0.1:9/v1", "train.iterations=3", "--dry-run")
+    run = write_run(plant.sent / "my, run", reward=reward)
+    code, said = typed(
+        "train", f"resume='{run}'", "reward.url=http://127.0.0.1:9/v1", "train.iterations=3", "--dry-run"
+    )
     remedy = said.strip().rpartition("type it yourself: ")[2]
-    assert code == 2 and remedy.startswith(f"resume={run} ") and "train.iterations=3" in remedy, said
+    assert code == 2 and "train.iterations=3" in remedy, said
     assert typed("train", *shlex.split(remedy), "--dry-run")[0] == 0
 
 
@@ -415,6 +417,12 @@ def test_what_is_typed_again_includes_what_was_typed(plant: Plant, typed: Typed)
 def test_the_text_to_type_sets_the_value(value: Any) -> None:
     (typed,) = shlex.split(format_override("key", value))
     assert compose_config(None, [typed]) == {"key": value}
+
+
+def test_what_continues_a_folder_can_be_typed() -> None:
+    name = f"my rüns, x/{'long' * 60}"
+    _, command, *typed = shlex.split(format_resume("train", Path(name), []))
+    assert command == "train" and compose_config(None, typed) == {"resume": name}
 
 
 def test_the_text_to_type_reads_no_variable_of_the_environment() -> None:
