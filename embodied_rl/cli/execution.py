@@ -1,5 +1,6 @@
 """Freeze, check, describe and run a composed configuration."""
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from importlib import import_module
@@ -52,6 +53,7 @@ def find_function(path: str) -> Callable[..., Any]:
 def read_config(command: Command, mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
     """Freeze a composed mapping, with the experiment's name and the overrides filled in."""
     kind = getattr(schema, command.schema)
+    mapping = drop_keys_of_other_algorithm(mapping, overrides)
     run_node = mapping.get("run", {})
     names = {item.name for item in fields(kind)}
     if "overrides" in names:
@@ -61,6 +63,23 @@ def read_config(command: Command, mapping: dict[str, Any], overrides: Sequence[s
         experiment = run_node.get("experiment") or command.name.replace(" ", "_")
         mapping = {**mapping, "run": {**run_node, "experiment": experiment}}
     return freeze_config(kind, mapping)
+
+
+def drop_keys_of_other_algorithm(mapping: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the mapping without keys of `algo` that an experiment sets, but the `algo=<name>` typed beside it lacks;
+    print which. Typed keys stay, so that a misspelt one is refused.
+    """
+    typed = dict(override.split("=", 1) for override in overrides if "=" in override)
+    node = mapping.get("algo")
+    if not typed.keys() >= {"experiment", "algo"} or not (isinstance(node, dict) and isinstance(node.get("name"), str)):
+        return mapping
+    kinds = (AlgoNode, plugins.find_plugin(AlgoNode.kind, node["name"]).Config)
+    kept = {item.name for kind in kinds for item in fields(kind)}
+    kept |= {key.split(".")[1] for key in typed if key.startswith("algo.")}
+    if dropped := ", ".join(f"algo.{key}" for key in node if key not in kept):
+        text = f"algo={typed['algo']} has no {dropped}, set by experiment={typed['experiment']}: ignored."
+        print(text, file=sys.stderr)
+    return {**mapping, "algo": {key: value for key, value in node.items() if key in kept}}
 
 
 def prepare_config(config: Any) -> tuple[Any, Plugins]:

@@ -146,7 +146,8 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
     if stored.policies and (config.policy or config.checkpoint):
         raise UserError(f"policy: {folder} has policies of its own for its tasks. Leave it out.")
     if config.policy is not None or config.checkpoint is not None:
-        stored = replace(stored, policy=config.policy or config.checkpoint, checkpoint=None)
+        config = replace(config, policy=config.policy or config.checkpoint, checkpoint=None)
+        stored = replace(stored, policy=config.policy, checkpoint=None)
     file, home = folder / EVALUATION, find_home(folder)
     with name_file(file):
         stored = trust.take_typed(
@@ -161,7 +162,7 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
         )
         check_actor(stored)
     check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
-    change = trust.take_typed_change(stored.sim, config.sim, name_simulators(stored), file, home)
+    change = trust.take_typed_change(stored.sim, config.sim, config.overrides, name_simulators(stored), file, home)
     return replace(stored, sim=change, resume=None), before
 
 

@@ -30,7 +30,7 @@ _NAMES = {
     Trust.CODE: "code",
 }
 LONGEST_VALUE = 200
-"""Characters of a file's value that a message repeats."""
+"""Characters of a key and its value in a file that a message repeats."""
 
 
 @dataclass(frozen=True)
@@ -196,25 +196,31 @@ def take_typed(
         _put(said, key, restricted[key].default)
     refused = list_refused(list_settings(type(stored), said), folder)
     own = [each for each in refused if _find(given, each.key, None) != each.value]  # not from the user's own files
-    _refuse(own, file, f"resume={shlex.quote(str(file.parent))} ")
+    _refuse(own, file, _format_typed(file.parent, overrides))
     return freeze_config(type(stored), said)
 
 
 def take_typed_change(
-    stored: SimChange, typed: SimChange, simulators: Collection[str], file: Path, folder: Path
+    stored: SimChange,
+    typed: SimChange,
+    overrides: Sequence[str],
+    simulators: Collection[str],
+    file: Path,
+    folder: Path,
 ) -> SimChange:
     """Return the changed settings of a continued evaluation; see `take_typed`.
 
     Args:
         stored: the change in the evaluation's folder.
         typed: the change on the command line that continues the evaluation.
+        overrides: all that was typed.
         simulators: names of the simulators that it is applied to.
         file, folder: of `stored`.
 
     Raises:
         UserError: see `take_typed`.
     """
-    keys, before = {f"sim.{key}" for key in typed.options}, f"resume={shlex.quote(str(file.parent))} "
+    keys, before = {f"sim.{key}" for key in typed.options}, _format_typed(file.parent, overrides)
     for name in simulators:
         settings = list_settings(SimNode, {"name": name}, "sim")
         plain = sorted(keys - {each.key for each in settings if each.trust is not Trust.PLAIN})
@@ -227,16 +233,24 @@ def take_typed_change(
 
 
 def format_override(key: str, value: Any) -> str:
-    """Return the shell text that sets a key; control characters are escaped, not sent to the terminal."""
-    text = value if isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ") else None
-    said = text or _written(value)
-    return shlex.quote(f"{key}={said}") if len(said) <= LONGEST_VALUE else f"'{key}=<value>'"
+    """Return the shell text that sets a key; control characters are escaped, not sent to the terminal.
+
+    A value that is long, or that Hydra would resolve, such as `${oc.env:HOME}`, is left for the user to type.
+    """
+    text = _assign(key, value)
+    return text if len(text) <= LONGEST_VALUE and "${" not in text else f"'{key}=<value>'"
 
 
 def format_resume(command: str, folder: Path, again: Sequence[Setting]) -> str:
     """Return the command that continues what a folder holds, with settings that are typed again."""
     words = (format_override(each.key, each.value) for each in again)
-    return " ".join([f"embodied-rl {command} resume={folder}", *words])
+    return " ".join([f"embodied-rl {command} {_assign('resume', str(folder))}", *words])
+
+
+def _format_typed(folder: Path, overrides: Sequence[str]) -> str:
+    """Return the shell text of what was typed to continue a folder, so that a message gives the whole command."""
+    rest = [each for each in overrides if each.lstrip("+").partition("=")[0] != "resume"]
+    return " ".join([_assign("resume", str(folder)), *map(shlex.quote, rest), ""])
 
 
 def _refuse(refused: Sequence[Setting], source: object, before: str = "") -> None:
@@ -319,9 +333,15 @@ def _put(said: dict[str, Any], key: str, value: Any) -> None:
     said[last] = value
 
 
+def _assign(key: str, value: Any) -> str:
+    """Return the shell text that sets a key."""
+    plain = isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ")
+    return shlex.quote(f"{key}={value if plain and value else _written(value)}")
+
+
 def _written(value: Any) -> str:
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{key}: {_written(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_written, value)) + "]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=not (isinstance(value, str) and value.isprintable()))

@@ -75,6 +75,8 @@ def _read_recording(path: Path, result: EpisodeResult) -> Recording:
 
 
 def _read_frames(path: Path) -> list[Array]:
-    frames = imageio_ffmpeg.read_frames(str(path))
+    """Read an MP4 file. Somebody may have sent it: FFmpeg would also follow lists of other files, whatever the name."""
+    alone = ["-f", "mp4", "-protocol_whitelist", "file"]
+    frames = imageio_ffmpeg.read_frames(str(path.absolute()), input_params=alone)
     width, height = next(frames)["size"]
     return [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]

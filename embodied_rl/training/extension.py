@@ -58,15 +58,16 @@ def move_device(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
     Precision stays what it was.
 
     Raises:
-        UserError: the device that was typed does not exist.
+        UserError: the device does not exist.
     """
-    device = old.policy.device
+    if old.policy.device == "auto":
+        old = replace(old, policy=resolve_placement(old.policy))
     if any(word.lstrip("+~").partition("=")[0] == "policy.device" for word in typed.run.overrides):
         device = resolve_placement(typed.policy).device
-    elif device == "auto":
-        return replace(old, policy=resolve_placement(old.policy))
-    elif torch.device(device).type == "cuda" and not torch.cuda.is_available():
+    elif old.policy.device.startswith("cuda") and not torch.cuda.is_available():
         device = "cpu"
+    else:
+        device = resolve_placement(old.policy).device
     if device == old.policy.device:
         return old
     return choose_micro_batch(replace(old, policy=replace(old.policy, device=device)), None)

@@ -48,6 +48,15 @@ def test_defaults_of_plug_ins_are_filled_in(run, received) -> None:
     assert received[0].sim.options == {"gravity": 1.5, "size": [8, 8], "colour": "blue", "shade": None, "parts": {}}
 
 
+def test_a_typed_algorithm_lacks_keys_of_the_experiment(run, received) -> None:
+    typed = ("train", "experiment=demo", "sim=toy", "policy=toy", "algo=toy")
+    code, _, said = run(*typed, "algo.lr=1e-4")
+    assert code == 0 and "algo.epochs, algo.auxiliary" in said and "experiment=demo" in said
+    assert received[0].algo.options == {"lr": 1e-4, "steps": 3} and received[0].train.time_limit == "terminal"
+    code, _, said = run(*typed, "algo.auxiliary=2")
+    assert code == 2 and "unknown key 'algo.auxiliary'" in said
+
+
 def test_the_name_of_the_run_can_be_given(run, received) -> None:
     run("train", "experiment=toy_run", "run.experiment=mine")
     run("train", "sim=toy", "policy=toy", "algo=toy")

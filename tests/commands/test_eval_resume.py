@@ -168,15 +168,16 @@ def test_nothing_else_may_be_typed(typed: str, cut: Path) -> None:
         command.run(EvalConfig(resume=str(cut), overrides=("resume=there", typed)))
 
 
+@pytest.mark.parametrize("key", ["policy", "checkpoint"])
 def test_the_policy_is_typed_again_where_it_lies_outside(
-    cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cut: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     monkeypatch.setattr(command, "find_home", lambda folder: folder)
     with pytest.raises(ValueError, match=r"policy \(a path") as refused:
         command.run(EvalConfig(resume=str(cut)))
     remedy = str(refused.value).rpartition("type it yourself: ")[2]
     assert remedy == f"resume={cut} policy={tmp_path / 'policy.safetensors'}"
-    assert command.run(EvalConfig(resume=str(cut), policy="policy.safetensors")) == 0
+    assert command.run(EvalConfig(resume=str(cut), **{key: "policy.safetensors"})) == 0
 
 
 def test_an_evaluation_of_a_run_may_name_its_run(tmp_path: Path) -> None:
@@ -197,6 +198,9 @@ def test_the_folder_of_a_stranger_names_no_code(cut: Path, monkeypatch: pytest.M
     file.write_text(json.dumps(said))
     with pytest.raises(ValueError, match=r"sim\.python \(code\)"):
         command.run(EvalConfig(resume=str(cut)))
+    typed = (f"resume={cut}", "policy=my policy.safetensors")
+    with pytest.raises(ValueError, match=rf"resume={cut} 'policy=my policy.safetensors' sim\.python=/tmp/evil$"):
+        command.run(EvalConfig(resume=str(cut), overrides=typed))
     with pytest.raises(ValueError, match=r"sim\.horizon cannot be changed"):
         command.run(EvalConfig(resume=str(cut), sim=SimChange(None, {"horizon": 3})))
 

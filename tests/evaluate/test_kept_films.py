@@ -53,6 +53,18 @@ def test_a_damaged_film_is_named(tmp_path):
         read_films(tmp_path, [result(0, True)])
 
 
+def test_a_film_that_lists_other_files_is_none(tmp_path):
+    """A list that FFmpeg would follow: to a playlist beside it, and from there to a film of the user's."""
+    keep_film(tmp_path / "mine", recording(0, 60), 10.0)
+    run = tmp_path / "run"
+    run.mkdir()
+    listed = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{tmp_path / 'mine' / 'episode_0.mp4'}\n#EXT-X-ENDLIST\n"
+    (run / "list.m3u8").write_text(listed)
+    (run / "episode_0.mp4").write_text("ffconcat version 1.0\nfile list.m3u8\n")
+    with pytest.raises(UserError, match=r"episode_0\.mp4 is no film that can be read"):
+        read_films(run, [result(0, True)])
+
+
 OUTCOMES = [(False, True)] * 50 + [(True, False)] * 24 + [(True, True)] * 26
 """Success before and after of 100 episodes: in shares of the four shown, 2, 1 and 1."""
 

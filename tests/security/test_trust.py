@@ -1,6 +1,7 @@
 """What a file may decide: each restricted key of each command and plug-in, in each kind of file that holds settings."""
 
 import json
+import shlex
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, make_dataclass, replace
@@ -17,6 +18,7 @@ from embodied_rl.commands.eval import read_resumed
 from embodied_rl.commands.train import read_run_to_resume
 from embodied_rl.config import assets, plugins, schema
 from embodied_rl.config import freeze as configuration
+from embodied_rl.config.compose import compose_config
 from embodied_rl.config.schema import (
     AlgoNode,
     BenchmarkNode,
@@ -33,7 +35,7 @@ from embodied_rl.config.schema import (
     TrainConfig,
     TrainLoop,
 )
-from embodied_rl.config.trust import Setting, check_file, freeze_file, list_settings
+from embodied_rl.config.trust import Setting, check_file, format_override, format_resume, freeze_file, list_settings
 from embodied_rl.evaluate import resumption
 from embodied_rl.evaluate.benchmark import make_parts
 from embodied_rl.evaluate.resumption import FILE as EVALUATION
@@ -382,6 +384,14 @@ def test_a_path_that_is_not_read_is_no_obstacle(plant: Plant, typed: Typed) -> N
         read_run_to_resume(type_resume(run))
 
 
+@pytest.mark.parametrize("device", ["evil", "cpu:-1", ""])
+def test_a_run_on_a_device_that_is_none(plant: Plant, typed: Typed, device: str) -> None:
+    (plant.sent / "made").mkdir()
+    run = strangers_run(plant.sent / "made", lambda config: config["policy"].update(device=device))
+    code, said = typed("train", f"resume={run}", "--dry-run")
+    assert code == 2 and f"policy.device={device} " in said, said
+
+
 def test_what_continues_a_run_names_what_is_typed_again(plant: Plant) -> None:
     reward = RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1", "key_variable": "MINE"})
     config = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"), reward=reward)
@@ -390,6 +400,33 @@ def test_what_continues_a_run_names_what_is_typed_again(plant: Plant) -> None:
         said
         == f"embodied-rl train resume={plant.sent / 'run'} reward.url=http://127.0.0.1:9/v1 reward.key_variable=MINE"
     )
+
+
+def test_what_is_typed_again_includes_what_was_typed(plant: Plant, typed: Typed) -> None:
+    reward = RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1", "key_variable": "MINE"})
+    run = write_run(plant.sent / "my, run", reward=reward)
+    code, said = typed(
+        "train", f"resume='{run}'", "reward.url=http://127.0.0.1:9/v1", "train.iterations=3", "--dry-run"
+    )
+    remedy = said.strip().rpartition("type it yourself: ")[2]
+    assert code == 2 and "train.iterations=3" in remedy, said
+    assert typed("train", *shlex.split(remedy), "--dry-run")[0] == 0
+
+
+@pytest.mark.parametrize("value", ["/home/jörg/my runs", "a, b", ["ä b"], {"a b": "ü, c"}])
+def test_the_text_to_type_sets_the_value(value: Any) -> None:
+    (typed,) = shlex.split(format_override("key", value))
+    assert compose_config(None, [typed]) == {"key": value}
+
+
+def test_what_continues_a_folder_can_be_typed() -> None:
+    name = f"my rüns, x/{'long' * 60}"
+    _, command, *typed = shlex.split(format_resume("train", Path(name), []))
+    assert command == "train" and compose_config(None, typed) == {"resume": name}
+
+
+def test_the_text_to_type_reads_no_variable_of_the_environment() -> None:
+    assert "oc.env" not in format_override("reward.url", "http://evil/${oc.env:HOME}")
 
 
 # whole commands

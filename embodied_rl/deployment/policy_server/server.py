@@ -39,6 +39,7 @@ from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
 from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, pack, unpack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
+from embodied_rl.runs.stops import note_stop
 from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
 
 log = logging.getLogger(__name__)
@@ -270,8 +271,13 @@ def serve_policy(
 
     async def run() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+        def end(number: int) -> None:
+            note_stop(number)
+            stop.set()
+
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, stop.set)
+            loop.add_signal_handler(number, end, number)
         await server.run(listening, stop, lambda: ready(url))
 
     asyncio.run(run())

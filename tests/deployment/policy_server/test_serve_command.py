@@ -73,7 +73,7 @@ def test_what_is_served_is_measured_to_the_same_bits(tmp_path: Path, capsys: pyt
         assert main(["eval", url, "sim=tabletop", "sim.image_size=32", *EVAL, f"out={tmp_path / 'small'}"]) == 2
         assert "camera 'front' at (64, 64)" in capsys.readouterr().err
         process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE) == 0
+        assert process.wait(DEADLINE) == 128 + signal.SIGINT
         assert "The server has ended." in process.stdout.read()  # type: ignore[union-attr]
 
 
@@ -109,7 +109,7 @@ def test_the_newest_weights_of_a_run_are_followed(tmp_path: Path) -> None:
             assert (client.act(observe(0)) == expect(third)).all() and client.version == 3
             assert (expect(first) != expect(third)).any()
         os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(DEADLINE) == 0
+        assert process.wait(DEADLINE) == 128 + signal.SIGTERM
 
 
 def expect(policy: Path) -> Any:
