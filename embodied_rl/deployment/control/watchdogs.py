@@ -174,7 +174,8 @@ class TrackingWatch:
         moved = np.where(self._speed, command * passed, 0.0)
         covered = np.where(self._speed, measured - self._before, 0.0)
         self._means += (np.stack([moved, covered]) - self._means) * min(passed / SMOOTHING_S, 1.0)
-        keep = 1 - np.minimum(np.abs(self._means).min(0) / (FORGETTING * self._limit), 1.0)
+        shared = np.where(self._means.prod(0) > 0, np.abs(self._means).min(0), 0.0)
+        keep = 1 - np.minimum(shared / (FORGETTING * self._limit), 1.0)
         self.drift = self.drift * keep + moved - covered
         same = measured == self._before
         self._unseen = np.where(same, self._unseen + moved, 0.0)

@@ -117,6 +117,11 @@ def test_a_state_that_comes_less_often_than_commands_may_be_off_by_a_tenth(scale
     assert places[-1] > 5.0
 
 
+def test_motion_in_the_wrong_direction_does_not_fade() -> None:
+    watch, said = follow(lambda place: -place)
+    assert any(said) and watch.drift[0] == pytest.approx(2 * 0.2 * 149 * 0.02)
+
+
 def test_what_the_file_says_is_unlimited_is_not_compared() -> None:
     watch, said = follow(lambda place: 0.3, tracking_error=(np.inf,) * 3)
     assert not any(said) and not watch.drift.any()
