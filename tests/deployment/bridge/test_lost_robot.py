@@ -130,7 +130,7 @@ def test_a_short_silence_ends_no_commands(arm: ArmBench) -> None:
 
 
 def test_a_label_during_a_silence_is_recorded_when_the_arm_is_back(tmp_path: Path) -> None:
-    robot = change_robot(tmp_path, "ur5e", cameras=None, operator={"estop": "/estop", "label": "/label"})
+    robot = change_robot(tmp_path, "ur5e", probe=False, cameras=None, operator={"estop": "/estop", "label": "/label"})
     arm, labels = start_arm(robot), []
     note = lambda message, *_: labels.append(ControlStep.from_json(message.data).label)  # noqa: E731
     arm.node.create_subscription(STEPS, "std_msgs/msg/String", "command", note)
