@@ -345,6 +345,8 @@ class DeploymentCore:
 
     def _ask(self, wanted: Mode, now: float) -> str:
         said = str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
+        if said and wanted == Mode.TELEOP and self.mode in MOVING:  # the policy must not go on when all is well again
+            self._change_mode(lambda: self._modes.fall(f"a takeover was refused: {said}"))
         self._refusal, self._refused = (said, wanted) if said else ("", None)
         return said
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.deployment.control.settings import CoreSettings
+from embodied_rl.deployment.execution.safety_filter import OUTSIDE
 
 Vector = NDArray[np.float64]
 HOLD_S, MOVE_S, REST_S = 0.5, 0.25, 0.5
@@ -44,8 +45,9 @@ class MotionProbe:
         self._start = self._command = measured
 
     def find_outside(self, measured: Vector) -> str:
-        """Return the name of the first entry that is measured outside of its box; empty for none."""
-        outside = (measured < self._low) | (measured > self._high)
+        """Return the name of the first entry that is measured outside of its box by more than noise; empty for none."""
+        width = np.where(np.isfinite(self._high - self._low), self._high - self._low, 0.0)
+        outside = np.maximum(self._low - measured, measured - self._high) > OUTSIDE * width
         return next((self._names[entry] for entry in self._chosen if outside[entry]), "")
 
     def hold(self, measured: Vector, still: bool) -> None:

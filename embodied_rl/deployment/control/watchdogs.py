@@ -13,6 +13,8 @@ Vector = NDArray[np.float64]
 
 FORGETTING = 4.0
 """Of `tracking_error`: motion over which a difference between commanded and measured speeds fades to 1/e."""
+SMOOTHING_S = 0.5
+"""Time constant of the mean motions by which it fades: noise, or a state that comes in few ticks, counts little."""
 STANDING = 3
 """Ticks without a change of the clock, after which it stands still: a simulation that is paused."""
 
@@ -142,6 +144,7 @@ class TrackingWatch:
     def forget(self) -> None:
         """Begin again: commanded and measured place are equal."""
         self.drift = np.zeros(len(self._names))
+        self._means = np.zeros((2, len(self._names)))  # commanded and measured distance of a tick, smoothed
         self._unseen = np.zeros(len(self._names))  # commanded distance since the measured value last changed
         self._last_s, self._before = math.nan, None
         self._changed_s = np.full(len(self._names), math.nan)
@@ -170,7 +173,9 @@ class TrackingWatch:
         passed = min(max(now - self._last_s, 0.0), self._longest_s)
         moved = np.where(self._speed, command * passed, 0.0)
         covered = np.where(self._speed, measured - self._before, 0.0)
-        keep = 1 - np.minimum(np.minimum(np.abs(moved), np.abs(covered)) / (FORGETTING * self._limit), 1.0)
+        self._means += (np.stack([moved, covered]) - self._means) * min(passed / SMOOTHING_S, 1.0)
+        shared = np.where(self._means.prod(0) > 0, np.abs(self._means).min(0), 0.0)
+        keep = 1 - np.minimum(shared / (FORGETTING * self._limit), 1.0)
         self.drift = self.drift * keep + moved - covered
         same = measured == self._before
         self._unseen = np.where(same, self._unseen + moved, 0.0)

@@ -37,8 +37,7 @@ class CommandedSteps:
 
     def note(self, command: NDArray[np.float64], time_ns: int) -> list[RecordedStep]:
         """Take a command, float64 [A] in SI units, that was recorded at this time; return the steps that have ended."""
-        paused = time_ns - self._newest_ns > PAUSE_S * 1e9
-        ended = self.finish() if paused else self.end_until(time_ns)
+        ended = self.pass_time(time_ns)
         if self._last is None:
             self._begin_ns, self._number = time_ns, 0
         self._last = command
@@ -46,20 +45,27 @@ class CommandedSteps:
         self._newest_ns = max(time_ns, self._newest_ns)
         return ended
 
-    def end_until(self, time_ns: int) -> list[RecordedStep]:
-        """Return the steps that end until this time."""
-        made: list[RecordedStep] = []
-        until = min(time_ns, self._newest_ns + round(PAUSE_S * 1e9))
-        while self._last is not None and self._begin_ns + self._period_ns <= until:
-            made.append(self._end_step(self._last))
-        return made
+    def pass_time(self, time_ns: int) -> list[RecordedStep]:
+        """Return the steps that have ended until this time; a pause ends their episode."""
+        paused = time_ns - self._newest_ns > PAUSE_S * 1e9
+        return self.finish() if paused else self._end_until(time_ns)
+
+    def end_episode(self, time_ns: int) -> list[RecordedStep]:
+        """Return the steps up to this time, when a label was said; the next command begins an episode."""
+        return [*self.pass_time(time_ns), *self.finish()]
 
     def finish(self) -> list[RecordedStep]:
         """Return the steps up to the last command; the next command begins an episode."""
-        made = self.end_until(self._newest_ns)
+        made = self._end_until(self._newest_ns)
         if self._last is not None and self._new:
             made.append(self._end_step(self._last))
         self._last = None
+        return made
+
+    def _end_until(self, time_ns: int) -> list[RecordedStep]:
+        made: list[RecordedStep] = []
+        while self._last is not None and self._begin_ns + self._period_ns <= time_ns:
+            made.append(self._end_step(self._last))
         return made
 
     def _end_step(self, last: NDArray[np.float64]) -> RecordedStep:

@@ -8,7 +8,7 @@ part them; see `free_runs`.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from embodied_rl.deployment.recording.commanded_steps import CommandedSteps
 from embodied_rl.deployment.recording.free_runs import FreeRuns
@@ -90,8 +90,7 @@ class _EpisodeFinder:
 
     def choose_episodes(self) -> list[RecordedEpisode]:
         """Return the numbered episodes; where there are none, what was driven outside of any."""
-        for step in self._commanded.finish():
-            self._free.note_step(step)
+        self._note_free(self._commanded.finish())
         if not self.episodes:
             return self._free.episodes
         for what, count in (
@@ -116,11 +115,16 @@ class _EpisodeFinder:
                 f"{command.type_name}: set robot to the one that was recorded."
             )
         decoded = self._commands.decode(self._recording.decode(message))
-        for step in self._commanded.note(decoded, message.received_ns):
+        self._note_free(self._commanded.note(decoded, message.received_ns))
+
+    def _note_free(self, steps: Iterable[RecordedStep]) -> None:
+        for step in steps:
             self._free.note_step(step)
 
     def _note_instruction(self, message: RecordedMessage) -> None:
-        self._commanded.instruction = self._read_text(message)[:LONGEST_TEXT]
+        words = self._read_text(message)[:LONGEST_TEXT]
+        self._note_free(self._commanded.pass_time(message.received_ns))
+        self._commanded.instruction = words
 
     def _note_step(self, message: RecordedMessage) -> None:
         self._position += 1
@@ -142,6 +146,9 @@ class _EpisodeFinder:
 
     def _note_request(self, message: RecordedMessage) -> None:
         index, seed = read_request(self._read_text(message), self._operator.reset)
+        running = self.episodes[-1] if self.episodes else None
+        if index not in self._seeds and running is not None and running.number == index and running.ended is None:
+            running.seed = seed  # another publisher's: its first step may be recorded before
         self._seeds[index] = seed
 
     def _note_outcome(self, message: RecordedMessage) -> None:
@@ -149,6 +156,7 @@ class _EpisodeFinder:
         ended = self._latest.get(outcome.index)
         if ended is None:
             self._free.outcomes += 1
+            self._note_free(self._commanded.end_episode(message.received_ns))
             self._free.end(outcome.label, message.received_ns)
             return
         ended.ended = ended.ended or (len(ended.steps), message.source_ns)
@@ -156,6 +164,7 @@ class _EpisodeFinder:
 
     def _note_label(self, message: RecordedMessage) -> None:
         label = read_label(self._read_text(message), self._operator.label)
+        self._note_free(self._commanded.end_episode(message.received_ns))
         self._free.end(label, message.received_ns)
         if self.episodes:
             self.episodes[-1].label = label

@@ -171,7 +171,7 @@ def test_fuzzed_robots_keep_all_promises_in_all_modes() -> None:
 def finds(promise: str) -> bool:
     """Whether fuzzing finds a tick that breaks a promise, before long."""
     rng = np.random.default_rng(3)
-    for _ in range(10):
+    for _ in range(30):
         loop = FuzzedLoop(rng)
         if any(promise in loop.tick()[1] for _ in range(600)):
             return True

@@ -165,3 +165,16 @@ def test_a_refusal_that_is_over_is_not_repeated_in_the_status() -> None:
     loop.ask(None)
     loop.ask(None, reset=True)
     assert loop.core.mode == Mode.HOLD and loop.core.status().said == ""
+
+
+def test_a_takeover_that_is_refused_ends_the_policy() -> None:
+    loop = start()
+    silent, loop.published = loop.published, {"front"}
+    loop.pass_s(0.3)
+    assert loop.core.mode == Mode.RUN and "joints" in loop.core.status().blocked
+    loop.published = silent
+    for _ in range(100):  # the human goes on touching the device, and what was stale is fresh again
+        loop.tick(wanted=Mode.TELEOP)
+    assert loop.core.mode == Mode.HOLD and "takeover" in loop.core.status().why
+    assert rests(loop)
+    assert loop.ask(None) == loop.ask(Mode.TELEOP) == "" and loop.core.mode == Mode.TELEOP

@@ -121,6 +121,10 @@ def test_a_tool_that_is_measured_outside_its_box_is_not_activated() -> None:
         tool(np.diag([1e3, 1.0, 1.0]))
 
 
+def test_a_joint_that_rests_at_its_edge_may_be_measured_a_little_outside() -> None:
+    assert run(arm(np.eye(2), (2.003, -2.003))) == ""
+
+
 def test_a_probe_that_is_interrupted_begins_again() -> None:
     loop = arm(np.eye(2))
     loop.ask(Mode.RUN)

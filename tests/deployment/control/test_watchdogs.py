@@ -87,6 +87,41 @@ def test_a_speed_that_is_measured_in_another_unit_or_direction_trips(scale: floa
     assert any("from its command" in each for each in said) == trips
 
 
+def drive_back_and_forth(measure: Callable[[float, int], float], share: float, ticks: int) -> list[str]:
+    """Command x 0.1 m/s, forward for a share of each second and back for the rest; return the reasons of each tick."""
+    settings = make_settings(TOOL, tracking_error=(0.1, 0.1, np.inf))
+    watch, said, place, command = TrackingWatch(settings), [], 0.0, 0.0
+    for tick in range(ticks):
+        place += command * settings.period_s
+        measured = np.array([measure(place, tick), 0.0, np.nan])
+        said.append(watch.update(tick * settings.period_s, np.array([command, 0.0, 1.0]), measured))
+        command = 0.1 if tick * settings.period_s % 1.0 < share else -0.1
+    return said
+
+
+def test_noise_of_a_frozen_state_is_no_motion() -> None:
+    noise = np.random.default_rng(3).normal(0, 2e-3, 2000)
+    said = drive_back_and_forth(lambda place, tick: noise[tick], 0.55, 2000)
+    assert next((tick for tick, each in enumerate(said) if each), 2000) < 600, "0.1 m after 10 s of 10 mm/s net"
+
+
+@pytest.mark.parametrize("scale", [0.9, 1.1])
+def test_a_state_that_comes_less_often_than_commands_may_be_off_by_a_tenth(scale: float) -> None:
+    places: list[float] = []
+
+    def measure(place: float, tick: int) -> float:
+        places.append(scale * place)
+        return places[tick - tick % 5]
+
+    assert not any(drive_back_and_forth(measure, 1.0, 3000))
+    assert places[-1] > 5.0
+
+
+def test_motion_in_the_wrong_direction_does_not_fade() -> None:
+    watch, said = follow(lambda place: -place)
+    assert any(said) and watch.drift[0] == pytest.approx(2 * 0.2 * 149 * 0.02)
+
+
 def test_what_the_file_says_is_unlimited_is_not_compared() -> None:
     watch, said = follow(lambda place: 0.3, tracking_error=(np.inf,) * 3)
     assert not any(said) and not watch.drift.any()

@@ -243,6 +243,24 @@ def test_texts_of_strangers_are_counted_not_believed(tmp_path: Path, messages: M
     assert conversion.omissions["outcomes of episodes that were not recorded"] == 1
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_the_request_of_a_seed_may_be_recorded_after_the_first_step(
+    tmp_path: Path, messages: Messages, late: bool
+) -> None:
+    def run(fake: FakeRun) -> None:
+        reset, outcome = fake.robot.operator.reset, fake.robot.operator.outcome
+        for number, seed in ((4, 123), (5, 124)):
+            fake.run_episode(number, [POLICY] * late)
+            fake.say(reset, f'{{"index": {number}, "seed": {seed}}}')
+            fake.run_episode(number, [POLICY] * 2, first=1)
+        fake.run_episode(6, [POLICY] * 2)  # nobody asked for it
+        fake.say(outcome, '{"index": 6, "success": true, "failure": null}')
+        fake.say(reset, '{"index": 6, "seed": 7}')  # for another one, after its end
+
+    record_run(tmp_path / "bag", messages, run)
+    assert [part.episode.seed for part in convert(tmp_path / "bag", messages)[1]] == [123, 124, 2]
+
+
 @pytest.mark.parametrize("topic", [STEPS, *(getattr(ROBOT.operator, key) for key in ("reset", "outcome", "label"))])
 def test_a_topic_of_texts_that_holds_numbers_is_counted_not_believed(
     tmp_path: Path, messages: Messages, topic: str

@@ -10,7 +10,7 @@ import pytest
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_typestore
 
-from embodied_rl.deployment.recording.conversion import Conversion
+from embodied_rl.deployment.recording.conversion import Conversion, list_frames
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
@@ -112,6 +112,29 @@ def test_labels_and_pauses_part_a_bag(
     _, parts = convert(tmp_path / "bag", messages, arm)
     assert [(part.label, len(part.steps)) for part in parts] == [("success", 5), ("", 4), ("", 3)]
     assert {part.episode.instruction for part in parts} == {"open the drawer"}
+
+
+def test_labels_and_words_are_for_the_commands_before_and_after_them(
+    tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
+) -> None:
+    bag = make()
+    words, labels = {0.0: "open", 2.6: "close"}, {0.8: "success", 3.6: "failure", 5.5: "success"}
+    for tick in range(300):
+        now = tick / 50
+        bag.observe(now, now / 100)
+        if now in (0.2, 1.0, 3.0, 5.0):
+            bag.command(now, now / 100)
+        for topic, texts in (("/instruction", words), ("/label", labels)):
+            if now in texts:
+                bag.write(now, topic, TEXT, data=texts[now])
+    bag.close()
+    _, parts = convert(tmp_path / "bag", messages, arm)
+    found = [(part.label, len(part.steps), part.episode.instruction) for part in parts]
+    assert found == [("success", 6, "open"), ("", 1, "open"), ("failure", 6, "close"), ("success", 5, "close")]
+    for part in parts:
+        rewards = [float(frame["next.reward"]) for frame in list_frames(part)]
+        assert rewards == [0.0] * (len(part.steps) - 1) + [float(part.label == "success")]
+        assert {step.observation.instruction for step in part.steps} == {(part.episode.instruction,)}
 
 
 def test_speeds_are_averaged_over_a_control_step(tmp_path: Path, messages: Messages) -> None:
