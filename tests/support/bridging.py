@@ -108,18 +108,20 @@ class RealTimeBench:
     Args:
         changes: of the bridge's configuration.
         policy: who is asked.
+        description: what the bridge is told of the robot. simulated: the robot; None: the tabletop.
     """
 
     policy: Any
     changes: dict[str, Any] = field(default_factory=dict)
     description: Any = None
+    simulated: Any = None
     now_ns: int = START_NS
     commands: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.bus = Bus(lambda: self.now_ns)
         seconds = lambda: (self.now_ns - START_NS) / 1e9  # noqa: E731
-        robot = load_robot("tabletop")
+        robot = self.simulated or load_robot("tabletop")
         servo = TabletopServo(TabletopConfig())
         self.robot = SimulatedRobot(servo, robot, InProcessTransport(self.bus, "robot"), RobotSettings(), seconds)
         self.robot.begin(Episode(0, 0, 0))

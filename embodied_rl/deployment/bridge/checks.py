@@ -3,9 +3,11 @@
 import time
 from collections.abc import Callable
 
+from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.inbox import Inbox
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fitting import check_policy
+from embodied_rl.deployment.robots.keys import name_command
 from embodied_rl.deployment.transport.interface import Publisher, Transport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
@@ -107,20 +109,26 @@ def check_pace(node: Transport, robot: RobotDescription, inbox: Inbox, *, lockst
         )
 
 
-def check_command_topic(node: Transport, robot: RobotDescription, publisher: Publisher, patience_s: float) -> None:
-    """Check that somebody takes the commands, and that nobody else gives any.
+def check_command_topics(node: Transport, commands: CommandPublisher, patience_s: float) -> None:
+    """Check that somebody takes the commands on each topic, and that nobody else gives any.
 
     Raises:
         UserError: nobody listens, the ends do not fit, or there is a second publisher.
     """
-    name = robot.command.name
+    for name, publisher in commands.publishers.items():
+        _check_command_topic(node, name_command(name), publisher, patience_s)
+
+
+def _check_command_topic(node: Transport, key: str, publisher: Publisher, patience_s: float) -> None:
     matched = wait_until(node, lambda: publisher.count_matched() > 0 or bool(find_rivals(publisher)), patience_s)
     if rivals := find_rivals(publisher):
         raise UserError(f"{rivals}. A robot takes commands of one: stop the other one.")
     if faults := publisher.find_faults():
-        raise UserError(f"{faults[0]}. Correct command in the robot's file.")
+        raise UserError(f"{faults[0]}. Correct {key} in the robot's file.")
     if not matched:
-        raise UserError(f"{name}: nobody takes commands there. Start the robot's controller, or correct command.name.")
+        raise UserError(
+            f"{publisher.topic}: nobody takes commands there. Start the robot's controller, or correct {key}.topic."
+        )
 
 
 def check_stop_topic(node: Transport, robot: RobotDescription, unheard: str) -> None:

@@ -53,12 +53,15 @@ def find_lost_s(robot: RobotDescription) -> float | None:
     """Return after how long without a command a robot has come to rest by itself, in seconds; None: it does not.
 
     Its file says so. An arm that is commanded positions, and of which it says nothing, stays at the last one; a speed
-    goes on.
+    goes on. Of several command topics the slowest one counts.
     """
-    if robot.command.timeout_s:
-        return robot.command.timeout_s
-    stays = all(entry.kind == "position" for entry in robot.actions)
-    return max(OVERRUN_S, 3 / robot.command_hz) if stays else None
+    found: list[float] = []
+    for name, topic in robot.command_topics.items():
+        stays = all(robot.actions[place].kind == "position" for place in robot.list_commanded(name))
+        if not (topic.timeout_s or stays):
+            return None
+        found.append(topic.timeout_s or max(OVERRUN_S, 3 / robot.command_hz))
+    return max(found)
 
 
 def _has_deadman(robot: RobotDescription, config: BridgeConfig) -> bool:

@@ -7,18 +7,17 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.announcing import Announcer, describe_fare
 from embodied_rl.deployment.bridge.asking import AskerThread, ChunkAsker, DirectAsking
 from embodied_rl.deployment.bridge.checks import (
-    check_command_topic,
+    check_command_topics,
     check_pace,
     check_stop_topic,
     wait_for_topics,
     wait_until,
 )
+from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.controller import Controller, Surroundings
 from embodied_rl.deployment.bridge.episodes import EpisodeDesk
 from embodied_rl.deployment.bridge.executor_settings import choose_settings
@@ -39,10 +38,9 @@ from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import Mode, Tick
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.deployment.recording.bag_writer import check_new
-from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
-from embodied_rl.deployment.transport.interface import Publisher, Transport
+from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 
@@ -62,7 +60,7 @@ def check_bridge(config: BridgeConfig) -> list[tuple[str, str]]:
     make_motions(config, robot)
     return [
         ("robot", f"{robot.name}: {robot.verified}"),
-        ("commands", f"{robot.command.name}, {robot.command_hz:g} Hz"),
+        ("commands", f"{', '.join(each.name for each in robot.command_topics.values())}, {robot.command_hz:g} Hz"),
     ]
 
 
@@ -149,12 +147,7 @@ class Bridge:
         self.desk = EpisodeDesk(node, robot.operator, config.instruction)
         self.operator = OperatorListener(node, robot, clock, timed=self._lockstep is None)
         self.reporter = BridgeReporter(node)
-        self.publisher: Publisher | None = None
-        if not config.dry_run:
-            command = robot.command
-            self.publisher = node.create_publisher(command.name, command.type_name, command.qos)
-        self._commands = CommandMapping(robot, node.messages)
-        self._previous: np.ndarray | None = None
+        self.publisher = None if config.dry_run else CommandPublisher(robot, node)
         source = (
             make_source_clock(self.inbox, robot, node.now) if self._lockstep is None else self._lockstep.read_source
         )
@@ -180,7 +173,7 @@ class Bridge:
         wait_for_topics(self.node, self.robot, self.inbox, patience)
         check_pace(self.node, self.robot, self.inbox, lockstep=config.lockstep, patience_s=patience)
         if self.publisher is not None:
-            check_command_topic(self.node, self.robot, self.publisher, patience)
+            check_command_topics(self.node, self.publisher, patience)
         check_stop_topic(self.node, self.robot, self.operator.unheard)
         if stopped := self.operator.stopped:
             raise UserError(f"{stopped}. Release it there, then start the bridge.")
@@ -280,11 +273,8 @@ class Bridge:
 
     def publish(self, made: Tick) -> None:
         """Publish the command of a tick; in a dry run nothing."""
-        if self.publisher is None or made.command is None:
-            return
-        previous = None if made.anew else self._previous
-        self.publisher.publish(self._commands.encode(made.command, previous, self.node.now()))
-        self._previous = made.command
+        if self.publisher is not None:
+            self.publisher.publish(made)
 
     def report(self, *, at_once: bool = False) -> None:
         """Publish the control steps that have ended, and ten times a second, or where something changed, the status."""

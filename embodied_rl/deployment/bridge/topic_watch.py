@@ -1,24 +1,24 @@
 """Watches topics while a robot moves: somebody else who commands it, and an emergency stop that is not heard."""
 
 from embodied_rl.deployment.bridge.checks import find_rivals
+from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.controller import Controller
 from embodied_rl.deployment.bridge.operator_topics import OperatorListener
 from embodied_rl.deployment.execution.tick import Mode
-from embodied_rl.deployment.transport.interface import Publisher
 
 
 class TopicWatch:
     """Lets a robot hold while its topics are not as they were checked; afterwards it goes on when it is asked to.
 
     Args:
-        publisher: of the commands. operator: who hears the emergency stop.
+        commands: publishes them. operator: who hears the emergency stop.
 
     Attributes:
         why: in words, why the robot holds; empty: it does not hold because of this.
     """
 
-    def __init__(self, publisher: Publisher, operator: OperatorListener) -> None:
-        self._publisher, self._operator = publisher, operator
+    def __init__(self, commands: CommandPublisher, operator: OperatorListener) -> None:
+        self._publishers, self._operator = tuple(commands.publishers.values()), operator
         self._over, self.why = "", ""
 
     def look(self, controller: Controller) -> None:
@@ -36,8 +36,10 @@ class TopicWatch:
 
     def _find(self) -> str:
         """Return in words what is wrong, empty for nothing; and remember what is said of it when it is over."""
-        if found := find_rivals(self._publisher):
-            self._over = f"{self._publisher.topic}: somebody else gave commands"
-        elif found := self._operator.unheard:
+        for publisher in self._publishers:
+            if found := find_rivals(publisher):
+                self._over = f"{publisher.topic}: somebody else gave commands"
+                return found
+        if found := self._operator.unheard:
             self._over = "an emergency stop was there that could not be heard"
         return found

@@ -2,6 +2,7 @@
 
 A step's observation is what had been recorded when it began. Its action is the last position, or the mean of the
 speeds, that was commanded until it ended; without a command in it, the last one holds. A pause ends an episode.
+Of several command topics, steps begin when each position was commanded; a speed that nobody commands becomes 0.
 """
 
 import numpy as np
@@ -24,26 +25,44 @@ class CommandedSteps:
 
     Attributes:
         instruction: words of the task for the steps that follow.
+        lost: control steps in which some position had not been commanded yet.
     """
 
     def __init__(self, robot: RobotDescription) -> None:
-        self.instruction = ""
+        self.instruction, self.lost, self._waits_ns = "", 0, 0
         self._period_ns = round(1e9 / robot.control_hz)
         self._positions = np.array([entry.kind == "position" for entry in robot.entry_limits])
         self._scale = np.array([robot.control_hz if e.kind == "displacement" else 1.0 for e in robot.entry_limits])
         self._begin_ns = self._newest_ns = self._number = self._position = 0
         self._last: NDArray[np.float64] | None = None
+        self._held, self._given_ns = np.full(len(self._scale), np.nan), np.zeros(len(self._scale), np.int64)
         self._new: list[NDArray[np.float64]] = []
 
     def note(self, command: NDArray[np.float64], time_ns: int) -> list[RecordedStep]:
-        """Take a command, float64 [A] in SI units, that was recorded at this time; return the steps that have ended."""
+        """Take a command that was recorded at this time; return the steps that have ended.
+
+        Args:
+            command: float64 [A], in SI units; NaN for entries that other topics carry.
+        """
         ended = self.pass_time(time_ns)
+        self._hold(command, time_ns)
+        self._newest_ns = max(time_ns, self._newest_ns)
+        if np.isnan(self._held).any():
+            self._waits_ns = self._waits_ns or time_ns
+            return ended
+        if self._waits_ns:
+            self.lost, self._waits_ns = (time_ns - self._waits_ns) // self._period_ns, 0
         if self._last is None:
             self._begin_ns, self._number = time_ns, 0
-        self._last = command
+        self._last = self._held
         self._new.append(command)
-        self._newest_ns = max(time_ns, self._newest_ns)
         return ended
+
+    def _hold(self, command: NDArray[np.float64], time_ns: int) -> None:
+        given = ~np.isnan(command)
+        self._given_ns[given] = time_ns
+        stale = ~self._positions & (time_ns - self._given_ns > PAUSE_S * 1e9)
+        self._held = np.where(given, command, np.where(stale, 0.0, self._held))
 
     def pass_time(self, time_ns: int) -> list[RecordedStep]:
         """Return the steps that have ended until this time; a pause ends their episode."""
@@ -69,7 +88,9 @@ class CommandedSteps:
         return made
 
     def _end_step(self, last: NDArray[np.float64]) -> RecordedStep:
-        mean = np.mean(self._new, axis=0) if self._new else last
+        new = np.array(self._new or [last])
+        given = np.isfinite(new).sum(axis=0)
+        mean = np.where(given > 0, np.nansum(new, axis=0) / np.maximum(given, 1), last)
         action = tuple(map(float, np.where(self._positions, last, mean) / self._scale))
         control = ControlStep(
             self._begin_ns, -1, self._number, "teleop", Source.HUMAN, executed=action, command=tuple(map(float, last)),

@@ -1,6 +1,6 @@
 """Which episodes a recording holds: the bridge's control steps in their order, and how each episode ended.
 
-Without any control step of the bridge, the commands on the robot's command topic make them; see `commanded_steps`.
+Without any control step of the bridge, the commands on the robot's command topics make them; see `commanded_steps`.
 
 An episode's label is the operator's, from a control step or the topic of labels; else what a simulated robot says of
 its end; without one, it ended by time. Where nobody asked for episodes, as with a robot that is reset by hand, labels
@@ -9,6 +9,7 @@ part them; see `free_runs`.
 
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from embodied_rl.deployment.recording.commanded_steps import CommandedSteps
 from embodied_rl.deployment.recording.free_runs import FreeRuns
@@ -25,7 +26,7 @@ from embodied_rl.deployment.recording.steps import (
     read_request,
 )
 from embodied_rl.deployment.robots.commands import CommandMapping
-from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.description import CommandTopic, RobotDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.untrusted_files import shorten
 
@@ -59,10 +60,11 @@ def list_episodes(
         if cut := episode.cut_after_end():
             omissions["steps after an episode's end"] += cut
     if not episodes:
+        topics = " and ".join(topic.name for topic in robot.command_topics.values())
         cut = "".join(f" The end of {path.name} was cut off." for path in sorted(recording.cut_off))
         raise RecordingError(
             f"{recording.place} holds no episode: no control step in which somebody drove the robot was recorded on "
-            f"{STEPS}, and no command on {robot.command.name}.{cut} Record while somebody drives it."
+            f"{STEPS}, and no commands on {topics}.{cut} Record while somebody drives it."
         )
     return episodes
 
@@ -83,14 +85,20 @@ class _EpisodeFinder:
             STEPS: self._note_step, topics.reset: self._note_request, topics.outcome: self._note_outcome,
             topics.label: self._note_label,
         }  # fmt: skip
-        self._commanded, self._commands = CommandedSteps(robot), CommandMapping(robot, recording.messages)
+        self._commanded = CommandedSteps(robot)
         if not bridged:
-            named |= {robot.command.name: self._note_command, topics.instruction: self._note_instruction}
+            named |= {topics.instruction: self._note_instruction}
+            named |= {
+                topic.name: partial(self._note_command, topic, CommandMapping(robot, recording.messages, name))
+                for name, topic in robot.command_topics.items()
+            }
         self.readers: dict[str, Callable[[RecordedMessage], None]] = {n: read for n, read in named.items() if n}
 
     def choose_episodes(self) -> list[RecordedEpisode]:
         """Return the numbered episodes; where there are none, what was driven outside of any."""
         self._note_free(self._commanded.finish())
+        if self._commanded.lost:
+            self._omissions["steps before each position had been commanded"] += self._commanded.lost
         if not self.episodes:
             return self._free.episodes
         for what, count in (
@@ -107,14 +115,14 @@ class _EpisodeFinder:
             raise StepError(f"{message.channel.topic} was recorded as {found[:100]}, and a text is {TEXT}")
         return self._recording.decode(message).data
 
-    def _note_command(self, message: RecordedMessage) -> None:
-        found, command = message.channel.type_name, self._robot.command
+    def _note_command(self, command: CommandTopic, mapping: CommandMapping, message: RecordedMessage) -> None:
+        found = message.channel.type_name
         if found != command.type_name:
             raise RecordingError(
                 f"{self._recording.place}: {command.name} was recorded as {found[:100]!r}, and {self._robot.name} has "
                 f"{command.type_name}: set robot to the one that was recorded."
             )
-        decoded = self._commands.decode(self._recording.decode(message))
+        decoded = mapping.decode(self._recording.decode(message))
         self._note_free(self._commanded.note(decoded, message.received_ns))
 
     def _note_free(self, steps: Iterable[RecordedStep]) -> None:

@@ -52,7 +52,7 @@ def list_topics(robot: RobotDescription) -> tuple[RecordedTopic, ...]:
     listed = [
         RecordedTopic(topic.name, topic.type_name, latched=topic.qos == "latched") for topic in robot.topics.values()
     ]
-    listed.append(RecordedTopic(robot.command.name, robot.command.type_name))
+    listed += [RecordedTopic(topic.name, topic.type_name) for topic in robot.command_topics.values()]
     if robot.use_sim_time:
         listed.append(RecordedTopic("/clock", "rosgraph_msgs/msg/Clock"))
     listed += _list_operator(robot.operator)

@@ -8,12 +8,13 @@ import numpy as np
 
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.checks import (
-    check_command_topic,
+    check_command_topics,
     check_pace,
     check_stop_topic,
     wait_for_topics,
     wait_until,
 )
+from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.controller import Controller, Surroundings
 from embodied_rl.deployment.bridge.episodes import GIVEN, AskedEpisode, EpisodeDesk
 from embodied_rl.deployment.bridge.inbox import Inbox
@@ -31,7 +32,6 @@ from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, State, Tic
 from embodied_rl.deployment.robot_simulator.attending import EpisodeOperator
 from embodied_rl.deployment.robot_simulator.chunks import OfferedChunks
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
-from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
@@ -69,8 +69,7 @@ class RobotLink(ABC):
         self.chunks = OfferedChunks()
         self.horizon = self.commanded = self._attended = 0
         self.controller: Controller | None = None
-        self._publisher = node.create_publisher(robot.command.name, robot.command.type_name, robot.command.qos)
-        self._commands, self._previous = CommandMapping(robot, node.messages), None
+        self._publisher = CommandPublisher(robot, node)
         self._reporter, self._status_due = BridgeReporter(node), 0.0
 
     def check(self) -> None:
@@ -82,7 +81,7 @@ class RobotLink(ABC):
         patience_s = self.config.patience
         wait_for_topics(self.node, self.robot, self.inbox, patience_s)
         check_pace(self.node, self.robot, self.inbox, lockstep=self.config.lockstep, patience_s=patience_s)
-        check_command_topic(self.node, self.robot, self._publisher, patience_s)
+        check_command_topics(self.node, self._publisher, patience_s)
         check_stop_topic(self.node, self.robot, self.operator.unheard)
 
     def prepare(self, horizon: int) -> None:
@@ -164,11 +163,8 @@ class RobotLink(ABC):
 
     def publish(self, made: Tick) -> None:
         """Publish a tick's command."""
-        assert made.command is not None, "an active robot is commanded"
         self.commanded += made.mode in MOVING
-        previous = None if made.anew else self._previous
-        self._publisher.publish(self._commands.encode(made.command, previous, self.node.now()))
-        self._previous = made.command
+        self._publisher.publish(made)
 
     def report(self) -> None:
         """Publish the status where it is due."""

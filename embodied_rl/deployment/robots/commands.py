@@ -22,24 +22,26 @@ STAMPED = "geometry_msgs/msg/TwistStamped"
 
 
 class CommandMapping:
-    """Writes commands as messages of the robot's command topic, and reads them.
+    """Writes commands as messages of one of the robot's command topics, and reads them.
 
     Args:
         robot: its description. messages: the types of messages, those of the transport.
+        name: of the topic in `robot.commands`; empty: the main one.
     """
 
-    def __init__(self, robot: RobotDescription, messages: Messages) -> None:
-        self.robot, self._messages = robot, messages
-        self.type_name = robot.command.type_name
-        self._targets = tuple(entry.target for entry in robot.actions)
-        order = robot.command.order or self._targets
+    def __init__(self, robot: RobotDescription, messages: Messages, name: str = "") -> None:
+        self.robot, self._messages, self._topic = robot, messages, robot.command_topics[name]
+        self.type_name = self._topic.type_name
+        self._entries = robot.list_commanded(name)
+        self._targets = tuple(robot.actions[place].target for place in self._entries)
+        order = self._topic.order or self._targets
         self._places = [self._targets.index(target) for target in order]  # message entry → action entry
-        self._kinds = {name: messages.find_class(name) for name in _NEEDED[robot.command.kind]}
-        self._low = np.array(robot.limits.list_values("low"))
-        self._high = np.array(robot.limits.list_values("high"))
+        self._kinds = {name: messages.find_class(name) for name in _NEEDED[self._topic.kind]}
+        self._low = np.array(robot.limits.list_values("low"))[self._entries]
+        self._high = np.array(robot.limits.list_values("high"))[self._entries]
 
     def encode(self, command: Command, previous: Command | None = None, stamp_ns: int = 0) -> Any:
-        """Return the message of a command.
+        """Return the message of a command, with the entries that the topic carries.
 
         Args:
             command: [A]. previous: [A], the command of the tick before, from which a trajectory takes its speeds; None:
@@ -48,25 +50,28 @@ class CommandMapping:
         Raises:
             ValueError: another shape, or a number that is not finite: nothing of this may reach a robot.
         """
-        if command.shape != (len(self._targets),) or not np.isfinite(command).all():
-            raise ValueError(f"command {command} is no command of {len(self._targets)} finite numbers.")
-        match self.robot.command.kind:
+        if command.shape != (count := len(self.robot.actions),) or not np.isfinite(command).all():
+            raise ValueError(f"command {command} is no command of {count} finite numbers.")
+        command = command[self._entries]
+        match self._topic.kind:
             case "forward":
                 return self._encode_forward(command)
             case "trajectory":
-                return self._encode_trajectory(command, command if previous is None else previous)
+                return self._encode_trajectory(command, command if previous is None else previous[self._entries])
             case "twist":
                 return self._encode_twist(command, stamp_ns)
             case "pose":
                 return self._encode_pose(command, stamp_ns)
+            case "gripper":
+                return self._kinds[self.type_name](position=float(command[0]), max_effort=self._topic.max_effort)
 
     def decode(self, message: Any) -> Command:
-        """Return the command that a message means, float64 [A].
+        """Return the command that a message means, float64 [A]; NaN for entries that other topics carry.
 
         Raises:
             UnusableMessageError: it has not this robot's entries, or says what no action means.
         """
-        match self.robot.command.kind:
+        match self._topic.kind:
             case "forward":
                 found = self._decode_forward(message)
             case "trajectory":
@@ -75,9 +80,13 @@ class CommandMapping:
                 found = self._decode_twist(message)
             case "pose":
                 found = self._decode_pose(message)
+            case "gripper":
+                found = np.array([message.position])
         if not np.isfinite(found).all():
-            raise UnusableMessageError(f"{self.robot.command.name}: a number of the command is not finite: {found}.")
-        return found
+            raise self._refuse(f"a number of the command is not finite: {found}")
+        command = np.full(len(self.robot.actions), np.nan)
+        command[self._entries] = found
+        return command
 
     # -- std_msgs/msg/Float64MultiArray ---------------------------------------------------------------------------
 
@@ -100,7 +109,7 @@ class CommandMapping:
         A stamp of 0 begins it when it arrives. The last point's speed is 0, as ros2_controllers demands by default.
         """
         period = 1 / self.robot.command_hz
-        tail = self.robot.command.horizon_s - period
+        tail = self._topic.horizon_s - period
         speed = (command - previous) / period
         rest = np.clip(command + speed * tail / 2, self._low, self._high)
         points = [self._make_point(command, speed, period), self._make_point(rest, np.zeros_like(speed), period + tail)]
@@ -153,7 +162,7 @@ class CommandMapping:
     def _encode_pose(self, command: Command, stamp_ns: int) -> Any:
         said = dict(zip(self._targets, command.tolist(), strict=True))
         place = self._kinds["geometry_msgs/msg/Point"](*(said[f"position.{axis}"] for axis in "xyz"))
-        fixed = self.robot.command.orientation
+        fixed = self._topic.orientation
         turned = fixed or make_quaternion(*(said[f"orientation.{angle}"] for angle in ("roll", "pitch", "yaw")))
         pose = self._kinds["geometry_msgs/msg/Pose"](
             position=place, orientation=self._kinds["geometry_msgs/msg/Quaternion"](*map(float, turned))
@@ -173,10 +182,10 @@ class CommandMapping:
     def _make_header(self, stamp_ns: int) -> Any:
         sec, nanosec = divmod(stamp_ns, 1_000_000_000)
         stamp = self._kinds["builtin_interfaces/msg/Time"](sec=sec, nanosec=nanosec)
-        return self._kinds["std_msgs/msg/Header"](stamp=stamp, frame_id=self.robot.command.frame)
+        return self._kinds["std_msgs/msg/Header"](stamp=stamp, frame_id=self._topic.frame)
 
     def _refuse(self, problem: str) -> UnusableMessageError:
-        return UnusableMessageError(f"{self.robot.command.name}: {problem}.")
+        return UnusableMessageError(f"{self._topic.name}: {problem}.")
 
 
 _HEADER = ("std_msgs/msg/Header", "builtin_interfaces/msg/Time")
@@ -196,4 +205,5 @@ _NEEDED = {
         "geometry_msgs/msg/Quaternion",
         *_HEADER,
     ),
+    "gripper": ("control_msgs/msg/GripperCommand",),
 }

@@ -167,7 +167,9 @@ def _check_operator(robot: RobotDescription) -> None:
     if operator.teleop_type not in TELEOP_TYPES:
         raise UserError(f"operator.teleop_type={operator.teleop_type} is none of {', '.join(TELEOP_TYPES)}.")
     check_device(operator.device, robot.entry_limits, operator.teleop_type, "operator.device")
-    _check_unique("operator", [*used, robot.command.name, *(topic.name for topic in robot.topics.values())])
+    commanded = [topic.name for topic in robot.command_topics.values()]
+    _check_unique("command, commands", commanded)
+    _check_unique("operator", [*used, *commanded, *(topic.name for topic in robot.topics.values())])
 
 
 def check_unit(unit: str, where: str) -> None:

@@ -10,7 +10,7 @@ from embodied_rl.deployment.execution.limits import CommandLimits, EntryKind, En
 from embodied_rl.deployment.execution.operator_device import OperatorDevice
 from embodied_rl.interfaces.robot import Body
 
-CommandKind = Literal["forward", "trajectory", "twist", "pose"]
+CommandKind = Literal["forward", "trajectory", "twist", "pose", "gripper"]
 Resize = Literal["none", "area", "bilinear", "nearest"]
 Fit = Literal["same", "stretch", "crop"]
 
@@ -92,6 +92,7 @@ class ActionEntry:
         target: where the number goes in the command: a joint's name, or for a twist linear.x … angular.z, for a pose
             position.x … orientation.yaw.
         keeps: holding still repeats the last command instead of 0, such as a gripper's.
+        command: name of the topic in `RobotDescription.commands` that carries it; empty: the main command topic.
     """
 
     name: str
@@ -102,12 +103,14 @@ class ActionEntry:
     measured: str
     target: str
     keeps: bool = False
+    command: str = ""
 
 
 @dataclass(frozen=True)
 class CommandTopic:
     """Where commands go: forward is std_msgs/msg/Float64MultiArray, trajectory trajectory_msgs/msg/JointTrajectory,
-    twist geometry_msgs/msg/Twist or TwistStamped, pose geometry_msgs/msg/PoseStamped.
+    twist geometry_msgs/msg/Twist or TwistStamped, pose geometry_msgs/msg/PoseStamped, gripper
+    control_msgs/msg/GripperCommand.
 
     Attributes:
         horizon_s: for a trajectory, how far ahead its last point lies, at which the robot rests.
@@ -115,6 +118,7 @@ class CommandTopic:
         order: for forward, the targets in the order of the message; empty: that of the actions.
         orientation: for a pose without orientation.… among its targets, the fixed one: x, y, z, w.
         timeout_s: after so long without a command the robot stops by itself; 0: nobody says that it does.
+        max_effort: for a gripper, the largest effort that each message allows, in N or Nm.
     """
 
     name: str
@@ -126,6 +130,7 @@ class CommandTopic:
     timeout_s: float = 0.0
     order: tuple[str, ...] = ()
     orientation: tuple[float, ...] = ()
+    max_effort: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -163,6 +168,7 @@ class RobotDescription:
         name: of the robot. verified: in words, on what it has run; templates say that they never ran on hardware.
         control_hz: actions of a policy per second. command_hz: commands per second, a multiple of it.
         topics: by a short name, as terms and cameras use it.
+        command: the main command topic. commands: further ones by name; each action is sent on one of them.
         limits: of the A entries, in their order.
         tracking_error: largest distance [A] between commanded and measured motion; `inf` for none.
         jump: [A] largest difference between a chunk's first action and the last command, in the policy's units.
@@ -194,6 +200,16 @@ class RobotDescription:
     silence_s: float = 1.0
     probe: bool = True
     open_loop_s: float = 1.0
+    commands: dict[str, CommandTopic] = field(default_factory=dict[str, CommandTopic])
+
+    @property
+    def command_topics(self) -> dict[str, CommandTopic]:
+        """Return all command topics by name; that of the main one is empty."""
+        return {"": self.command, **self.commands}
+
+    def list_commanded(self, name: str) -> list[int]:
+        """Return which of the A entries a command topic carries."""
+        return [place for place, entry in enumerate(self.actions) if entry.command == name]
 
     @property
     def body(self) -> Body:

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Callable, Iterator
 
-from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.description import CommandTopic, RobotDescription
+from embodied_rl.deployment.robots.keys import name_command
 from embodied_rl.deployment.robots.mapping import ObservationMapping
 from embodied_rl.deployment.robots.observed import ObservedTopic, RobotWatch
 from embodied_rl.deployment.transport.interface import Endpoint, Transport
@@ -45,7 +46,7 @@ def inspect_robot(
             *(_check_topic(name, each) for name, each in seen.topics.items()),
             *_check_stamps(seen),
             *_check_observation(seen),
-            *_check_command(robot, transport),
+            *(row for name in robot.command_topics for row in _check_command(robot, name, transport)),
             *_check_operator(robot, transport),
         ]
     finally:
@@ -164,33 +165,34 @@ def _check_limits(robot: RobotDescription, values: dict[str, float]) -> Iterator
         yield Diagnosis("limits", "ok", f"{checked} measured entries lie within them")
 
 
-def _check_command(robot: RobotDescription, transport: Transport) -> Iterator[Diagnosis]:
-    command = robot.command
-    label = f"{command.name} (command)"
+def _check_command(robot: RobotDescription, name: str, transport: Transport) -> Iterator[Diagnosis]:
+    command, key = robot.command_topics[name], name_command(name)
+    label = f"{command.name} ({key})"
     listening = [each for each in transport.list_subscriptions(command.name) if not each.own]
-    problems = [problem for each in listening if (problem := _compare(robot, each))]
+    problems = [problem for each in listening if (problem := _compare(command, each))]
     if not listening:
         yield Diagnosis(label, "fail", "nobody listens to it", "activate the controller that takes it")
     elif len(problems) == len(listening):
-        yield Diagnosis(label, "fail", problems[0], "correct command.type and qos in the robot's file")
+        yield Diagnosis(label, "fail", problems[0], f"correct {key}.type and qos in the robot's file")
     else:
         yield Diagnosis(label, "ok", f"{_list_nodes(listening)} listens")
     if rivals := [each for each in transport.list_publishers(command.name) if not each.own]:
         remedy = "end it: two that command one robot fight, and the bridge does not start beside another"
-        yield Diagnosis("rivals", "fail", f"{_list_nodes(rivals)} publishes commands, too", remedy)
+        label = f"rivals on {command.name}" if name else "rivals"
+        yield Diagnosis(label, "fail", f"{_list_nodes(rivals)} publishes commands, too", remedy)
     if command.timeout_s:
-        yield Diagnosis("command timeout", "ok", f"the robot stops {command.timeout_s:g} s after the last command")
+        yield Diagnosis(f"{key} timeout", "ok", f"the robot stops {command.timeout_s:g} s after the last command")
     else:
-        speed = any(entry.kind != "position" for entry in robot.actions)
-        remedy = "set the controller's timeout, and say it in command.timeout_s"
+        speed = any(robot.actions[place].kind != "position" for place in robot.list_commanded(name))
+        remedy = f"set the controller's timeout, and say it in {key}.timeout_s"
         found = "nobody says that the robot stops by itself when commands end"
-        yield Diagnosis("command timeout", "fail" if speed else "warn", found, remedy)
+        yield Diagnosis(f"{key} timeout", "fail" if speed else "warn", found, remedy)
 
 
-def _compare(robot: RobotDescription, listening: Endpoint) -> str | None:
-    if listening.type_name != robot.command.type_name:
-        return f"{_list_nodes([listening])} takes {listening.type_name}, the file says {robot.command.type_name}"
-    return find_incompatible(offer(robot.command.qos), listening.qos)
+def _compare(command: CommandTopic, listening: Endpoint) -> str | None:
+    if listening.type_name != command.type_name:
+        return f"{_list_nodes([listening])} takes {listening.type_name}, the file says {command.type_name}"
+    return find_incompatible(offer(command.qos), listening.qos)
 
 
 def _check_operator(robot: RobotDescription, transport: Transport) -> Iterator[Diagnosis]:

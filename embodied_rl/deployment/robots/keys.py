@@ -17,6 +17,11 @@ def name_key(where: str) -> Iterator[None]:
         raise UserError(f"{where}: {error}") from None
 
 
+def name_command(name: str) -> str:
+    """Return the key of a command topic in a robot's file; the main one has no name."""
+    return f"commands.{name}" if name else "command"
+
+
 def check_positive(value: float, where: str) -> None:
     """Raise UserError unless a number is above 0 and finite."""
     if not 0 < value < math.inf:

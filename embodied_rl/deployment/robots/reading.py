@@ -26,6 +26,7 @@ TYPES = {
     "trajectory": "trajectory_msgs/msg/JointTrajectory",
     "twist": "geometry_msgs/msg/Twist",
     "pose": "geometry_msgs/msg/PoseStamped",
+    "gripper": "control_msgs/msg/GripperCommand",
 }
 """The usual message of each kind of command."""
 LAG_S = 0.5
@@ -106,6 +107,7 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
         state=tuple(_describe_state(name, each) for name, each in keys.state.items()),
         actions=tuple(_describe_action(name, each) for name, each in keys.actions.items()),
         command=_describe_command(keys.command),
+        commands={name: _describe_command(each) for name, each in keys.commands.items()},
         limits=CommandLimits(tuple(_describe_limits(name, each) for name, each in keys.actions.items())),
         operator=keys.operator,
         tracking_error=tuple(_read_tracking_error(name, each) for name, each in keys.actions.items()),
@@ -128,7 +130,9 @@ def _describe_state(name: str, keys: StateKeys) -> StateEntry:
 
 
 def _describe_action(name: str, keys: ActionKeys) -> ActionEntry:
-    return ActionEntry(name, keys.unit, keys.kind, keys.low, keys.high, keys.measured, keys.target, keys.keeps)
+    return ActionEntry(
+        name, keys.unit, keys.kind, keys.low, keys.high, keys.measured, keys.target, keys.keeps, keys.command
+    )
 
 
 def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
@@ -161,6 +165,7 @@ def _describe_command(keys: CommandKeys) -> CommandTopic:
         keys.timeout_s,
         keys.order,
         keys.orientation,
+        keys.max_effort,
     )
 
 

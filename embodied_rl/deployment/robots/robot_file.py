@@ -69,6 +69,8 @@ class ActionKeys:
     tracking_error: float | str | None = None
     """None: `reading.LAG_S` at the largest speed, for what is measured and does not keep; else unlimited."""
     jump: float | str = UNLIMITED
+    command: str = ""
+    """Name of an entry of `commands`; empty: `command` carries it."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,7 @@ class CommandKeys:
     timeout_s: float = 0.0
     order: tuple[str, ...] = ()
     orientation: tuple[float, ...] = ()
+    max_effort: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,8 @@ class RobotKeys:
     state: dict[str, StateKeys]
     actions: dict[str, ActionKeys]
     command: CommandKeys
+    commands: dict[str, CommandKeys] = field(default_factory=dict[str, CommandKeys])
+    """Further command topics, by names that actions refer to."""
     cameras: dict[str, CameraKeys] = field(default_factory=dict[str, CameraKeys])
     operator: OperatorTopics = field(default_factory=OperatorTopics)
     use_sim_time: bool = False

@@ -148,6 +148,8 @@ def _write_qos(qos: QoS) -> dict[str, Any]:
 
 
 def _write_action(robot: RobotDescription) -> dict[str, Any]:
+    if robot.commands:
+        raise UserError(f"commands.{next(iter(robot.commands))}: a contract sends all actions on one topic.")
     command, targets = robot.command, tuple(entry.target for entry in robot.actions)
     if command.kind == "pose":
         raise UserError("command.kind=pose: rosetta sends no geometry_msgs/msg/PoseStamped.")

@@ -3,7 +3,10 @@
 import json
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.schema.robot import FaultsNode
@@ -81,7 +84,9 @@ class SimulatedRobot:
         self._told_silent, self._told_s = False, -TELLING_S
         self.progress_s = clock()
         """When something moved last in lockstep, by the clock."""
-        self._commands, self._check = CommandMapping(description, node.messages), CommandCheck(description)
+        self._check = CommandCheck(description)
+        self._command = np.full(len(description.actions), np.nan)
+        """What the command topics have given since the last whole command; NaN: not yet."""
         self._drive = Drive(self._check, settings.timeout_s)
         self._clock, self._tell, self._watcher = clock, tell, watcher or Watcher()
         self._control_ns = round(1e9 / description.control_hz)
@@ -97,7 +102,11 @@ class SimulatedRobot:
         self._restart_s = 0.0
         self._listeners = make_listeners(
             description,
-            {"command": self._on_command, "estop": self._on_stop, "reset": self._on_reset, "faults": self._on_faults},
+            {"estop": self._on_stop, "reset": self._on_reset, "faults": self._on_faults},
+            {
+                name: partial(self._on_command, CommandMapping(description, node.messages, name))
+                for name in description.command_topics
+            },
         )
         self.topics = RobotTopics(node, description, robot, self._listeners, settings.lockstep)
         self._faults = SensorFaults(FaultsNode())
@@ -115,6 +124,7 @@ class SimulatedRobot:
         self.episode, self._said_outcome, self._said_instruction = episode, False, None
         self._awaited = self._told_silent = False
         self._drive.begin()
+        self._command[:] = np.nan
         self._watcher.on_begin(episode, self.robot.instruction)
         self._tell(f"episode {episode.index}: {self.robot.instruction}")
         if self.settings.lockstep:
@@ -150,10 +160,15 @@ class SimulatedRobot:
         self._drive.press(pressed)
         self._say_status()
 
-    def _on_command(self, message: Any, received_ns: int, source_ns: int) -> None:
+    def _on_command(self, mapping: CommandMapping, message: Any, received_ns: int, source_ns: int) -> None:
         try:
-            command = self._commands.decode(message)
-            self._check.check(command)
+            said = mapping.decode(message)
+            self._check.check(said)
+            command = np.where(np.isnan(said), self._command, said)
+            if np.isnan(command).any():  # another topic's part has not come
+                self._command = command
+                return
+            self._command = np.full(len(command), np.nan)
             if self.settings.lockstep:
                 self._drive.allow(command)
             else:

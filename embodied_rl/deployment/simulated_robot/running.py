@@ -133,7 +133,8 @@ def _make(
 
 
 def _make_settings(config: RobotConfig, description: RobotDescription) -> RobotSettings:
-    timeout = config.timeout or description.command.timeout_s or TIMEOUT_S
+    timeouts = [topic.timeout_s for topic in description.command_topics.values() if topic.timeout_s]
+    timeout = config.timeout or min(timeouts, default=TIMEOUT_S)
     return RobotSettings(config.lockstep, timeout, config.deadline, faults=config.faults)
 
 

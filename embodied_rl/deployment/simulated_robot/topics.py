@@ -189,15 +189,20 @@ def check_topics(description: RobotDescription) -> None:
             )
 
 
-def make_listeners(description: RobotDescription, callbacks: Mapping[str, Callback]) -> Listeners:
+def make_listeners(
+    description: RobotDescription, callbacks: Mapping[str, Callback], commands: Mapping[str, Callback]
+) -> Listeners:
     """Return what a simulated robot subscribes to.
 
     Args:
-        callbacks: of "command", "estop", "reset" and "faults".
+        callbacks: of "estop", "reset" and "faults". commands: of the command topics, by their names.
     """
     operator = description.operator
     listened = {
-        description.command.name: (description.command.type_name, description.command.qos, callbacks["command"]),
+        **{
+            topic.name: (topic.type_name, topic.qos, commands[name])
+            for name, topic in description.command_topics.items()
+        },
         operator.estop: (BOOL, STOP_QOS, callbacks["estop"]),
         operator.reset: (TEXT, "latched", callbacks["reset"]),
         FAULTS: (TEXT, "command", callbacks["faults"]),

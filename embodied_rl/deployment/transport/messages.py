@@ -1,4 +1,4 @@
-"""Messages by type name: their dataclasses, their CDR bytes, their type hashes. All of it comes from `rosbags`.
+"""Messages by type name: their dataclasses, their CDR bytes, their type hashes. `rosbags` makes all of them.
 
 Every transport encodes and decodes here, so that a message looks the same whatever carries it. Arrays of a decoded
 message are read-only views of the bytes that arrived.
@@ -17,6 +17,8 @@ from embodied_rl.interfaces.errors import UserError
 
 DISTROS = {"humble": "ROS2_HUMBLE", "iron": "ROS2_IRON", "jazzy": "ROS2_JAZZY", "kilted": "ROS2_KILTED"}
 """Releases of ROS 2 whose messages are known. Jazzy's were compared with the release itself (docs/ros2.md)."""
+MORE_TYPES = {"control_msgs/msg/GripperCommand": "float64 position\nfloat64 max_effort\n"}
+"""Definitions of types that rosbags does not have."""
 LARGEST = 64 * 2**20
 """Bytes of a message that is still decoded; a 4K image has 25 MB."""
 BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4
@@ -41,10 +43,12 @@ class Messages:
         if distro not in DISTROS:
             raise UserError(f"ROS_DISTRO={distro!r}: the messages of {', '.join(DISTROS)} are known, no others")
         require("rosbags", "ROS 2 messages")
-        from rosbags.typesys import Stores, get_typestore
+        from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
         self.distro = distro
         self._store = get_typestore(Stores[DISTROS[distro]])
+        for name, definition in MORE_TYPES.items():
+            self._store.register(get_types_from_msg(definition, name))
 
     def list_types(self) -> tuple[str, ...]:
         """Return the names of all types, sorted."""

@@ -98,7 +98,7 @@ def test_a_robot_that_is_measured_with_another_sign_is_deactivated_by_the_probe(
             with_topic(type_name="sensor_msgs/msg/BatteryState"),
             "the publisher's type is sensor_msgs/msg/JointState, the subscription's sensor_msgs/msg/BatteryState",
         ),
-        (replace(ROBOT, command=replace(ROBOT.command, name="/nobody")), "controller, or correct command.name."),
+        (replace(ROBOT, command=replace(ROBOT.command, name="/nobody")), "controller, or correct command.topic."),
     ],
     ids=["topic", "type", "command"],
 )

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from rosbags.rosbag2 import StoragePlugin, Writer
-from rosbags.typesys import Stores, get_typestore
+from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from embodied_rl.deployment.recording.commanded_steps import CommandedSteps
 from embodied_rl.deployment.recording.conversion import Conversion, list_frames
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
+from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.messages import Messages
@@ -20,8 +22,16 @@ from embodied_rl.interfaces.sim import Source
 from tests.support.robots import change_robot
 from tests.support.transports import START_NS
 
+HAND = "control_msgs/msg/GripperCommand"
 JOINTS, TEXT = "sensor_msgs/msg/JointState", "std_msgs/msg/String"
 STORE = get_typestore(Stores.ROS2_JAZZY)
+STORE.register(get_types_from_msg("float64 position\nfloat64 max_effort", HAND))
+WITH_HAND: dict[str, Any] = {
+    "commands": {"hand": {"topic": "/hand", "kind": "gripper", "max_effort": 20.0}},
+    "command__order": None,
+    "actions__wrist_3__command": "hand",
+    "actions__wrist_3__target": "position",
+}
 
 
 class Bag:
@@ -149,6 +159,49 @@ def test_speeds_are_averaged_over_a_control_step(tmp_path: Path, messages: Messa
     bag.close()
     _, (part,) = convert(tmp_path / "bag", messages, robot)
     assert [float(step.executed[0]) for step in part.steps[:5]] == pytest.approx([0.05] * 5, abs=0.01)
+
+
+def test_commands_of_two_topics_are_whole_actions(tmp_path: Path, messages: Messages) -> None:
+    robot = change_robot(tmp_path, "ur5e", cameras=None, control_hz=10.0, command_hz=100.0, **WITH_HAND)
+    assert "/hand" in {topic.name for topic in list_topics(robot)}
+    joints = [entry.target for entry in load_robot("ur5e").actions]
+    bag = Bag(tmp_path / "bag", StoragePlugin.MCAP, messages, robot)
+    for tick in range(-20, 60):  # the gripper is first commanded at 0 s, then every 200 ms
+        bag.write(tick / 100, "/joint_states", JOINTS, name=joints, position=np.full(6, tick / 1000))
+        bag.write(tick / 100 + 0.001, robot.command.name, robot.command.type_name, data=np.full(5, tick / 1000))
+        if tick >= 0 and tick % 20 == 0:
+            bag.write(tick / 100 + 0.002, "/hand", HAND, position=tick / 1000)
+    bag.close()
+    conversion, (part,) = convert(tmp_path / "bag", messages, robot)
+    executed = np.array([step.executed for step in part.steps])
+    assert executed.shape == (6, 6) and np.isfinite(executed).all()
+    np.testing.assert_allclose(executed[:5, 0], np.array([10, 20, 30, 40, 50]) / 1000, atol=1e-6)
+    np.testing.assert_allclose(executed[:, 5], np.array([0, 0, 20, 20, 40, 40]) / 1000, atol=1e-6)
+    assert conversion.omissions == {"steps before each position had been commanded": 2}
+
+
+def test_a_bag_without_commands_on_one_of_two_topics_is_refused(tmp_path: Path, messages: Messages) -> None:
+    robot = change_robot(tmp_path, "ur5e", cameras=None, **WITH_HAND)
+    bag = Bag(tmp_path / "bag", StoragePlugin.MCAP, messages, robot)
+    for tick in range(50):
+        bag.write(tick / 100, robot.command.name, robot.command.type_name, data=np.zeros(5))
+    bag.close()
+    with pytest.raises(RecordingError, match="/hand"):
+        convert(tmp_path / "bag", messages, robot)
+
+
+def test_speeds_on_two_topics_are_averaged_apart_and_end(tmp_path: Path, messages: Messages) -> None:
+    turn = {"topic": "/turn", "kind": "twist"}
+    robot = change_robot(tmp_path, "mobile_base", cameras=None, commands={"turn": turn}, actions__turn__command="turn")
+    steps, made = CommandedSteps(robot), list[Any]()
+    for tick in range(200):
+        now = START_NS + tick * 10**7
+        made += steps.note(np.array([0.1 * (tick % 2), np.nan]), now)
+        if tick < 50:
+            made += steps.note(np.array([np.nan, 1.0]), now + 1000)
+    executed = np.array([step.control.executed for step in made])
+    np.testing.assert_allclose(executed[:, 0], 0.05, atol=0.01)
+    assert (executed[:5, 1] == 1).all() and (executed[-4:, 1] == 0).all()
 
 
 def test_a_bag_without_commands_is_refused_with_both_topics(

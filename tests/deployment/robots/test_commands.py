@@ -126,6 +126,25 @@ def test_a_plain_twist_has_no_header(tmp_path: Path) -> None:
     )
 
 
+def test_each_topic_carries_its_entries_alone(tmp_path: Path) -> None:
+    hand = {"topic": "/hand", "kind": "gripper", "max_effort": 12.5}
+    changes = {"commands": {"hand": hand}, "actions__joint4__command": "hand", "actions__joint4__target": "position"}
+    robot = change_robot(tmp_path, "franka", **changes)
+    command = draw(robot)
+    arm, hand = CommandMapping(robot, MESSAGES), CommandMapping(robot, MESSAGES, "hand")
+    assert send(arm, command, previous=command).joint_names == [f"fr3_joint{number}" for number in (1, 2, 3, 5, 6, 7)]
+    message = send(hand, command)
+    assert (message.position, message.max_effort) == (command[3], 12.5)
+    found = arm.decode(send(arm, command))
+    assert np.isnan(found[3]) and np.array_equal(np.delete(found, 3), np.delete(command, 3))
+    found = hand.decode(message)
+    assert found[3] == command[3] and np.isnan(found).sum() == 6
+    with pytest.raises(UnusableMessageError, match="/hand"):
+        hand.decode(change(message, "position", math.nan))
+    with pytest.raises(ValueError, match="finite"):
+        hand.encode(command[3:4])
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_what_is_not_finite_is_never_sent(name: str, value: float) -> None:

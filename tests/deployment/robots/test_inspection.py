@@ -161,6 +161,20 @@ def test_who_takes_commands_and_who_gives_them() -> None:
     assert ward.examine()["rivals"].found == "/controller publishes commands, too"
 
 
+def test_each_command_topic_has_its_rows(tmp_path: Path) -> None:
+    lift = {"topic": "/lift", "kind": "twist"}
+    changes = {"actions__move_z__command": "lift", "actions__move_z__target": "linear.z"}
+    ward = Ward(change_robot(tmp_path, commands={"lift": lift}, **changes))
+    rows = ward.examine()
+    assert rows["/command (command)"].status == rows["command timeout"].status == "ok"
+    assert rows["/lift (commands.lift)"].status == rows["commands.lift timeout"].status == "fail"
+    ward.controller.create_subscription("/lift", "geometry_msgs/msg/Twist", "command", lambda *_: None)
+    ward.controller.create_publisher("/lift", "geometry_msgs/msg/Twist", "command")
+    rows = ward.examine()
+    assert rows["/lift (commands.lift)"].status == "ok"
+    assert rows["rivals on /lift"].status == "fail" and "rivals" not in rows
+
+
 def test_an_operator_who_is_not_there_is_a_warning() -> None:
     ward = Ward()
     for label, topic in (("emergency stop", "/estop"), ("dead man's switch", "/deadman")):

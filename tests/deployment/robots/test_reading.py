@@ -13,6 +13,10 @@ from tests.support.robots import change_robot, write_robot
 
 MOVE = "actions__move_x__"
 TOPIC = "topics__tool__"
+GRIPPER = "actions__gripper__"
+ACTIONS = ("move_x", "move_y", "move_z", "gripper")
+HAND: dict[str, Any] = {"hand": {"topic": "/hand", "kind": "gripper", "max_effort": 20.0}}
+ON_HAND = {GRIPPER + "command": "hand", GRIPPER + "target": "position"}
 
 
 def test_the_tabletop_is_the_simulator_s() -> None:
@@ -96,7 +100,21 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({"cameras__front__height": 0}, "1 to 8192 pixels each"),
         ({"cameras__front__resize": "cubic"}, "cameras.front.resize: unknown value 'cubic'"),
         ({"command__kind": "servo"}, "command.kind: unknown value 'servo'"),
-        ({"command__type": "control_msgs/msg/JointJog"}, "Other types and actions, such as control_msgs, are not sent"),
+        ({"command__type": "control_msgs/msg/JointJog"}, "command.type=control_msgs/msg/JointJog"),
+        ({"command__type": "control_msgs/action/GripperCommand"}, "actions are not supported; use a topic"),
+        ({"command__max_effort": 5}, "command.max_effort=5"),
+        ({"commands": HAND}, "commands.hand: no action is sent there"),
+        ({"commands": {"": HAND["hand"]}}, "commands: each topic needs a name"),
+        ({"commands": HAND, GRIPPER + "command": "hant"}, "actions.gripper.command: 'hant' is not a topic of commands"),
+        ({"commands": HAND, GRIPPER + "command": "hand"}, "actions.gripper.target='gripper': a gripper has position"),
+        ({"commands": {"hand": {"kind": "gripper"}}, **ON_HAND}, "commands.hand.topic"),
+        ({"commands": {"hand": {**HAND["hand"], "topic": "/command"}}, **ON_HAND}, "/command is used twice"),
+        ({"commands": {"hand": {**HAND["hand"], "topic": "/estop"}}, **ON_HAND}, "/estop is used twice"),
+        ({"commands": {"hand": {**HAND["hand"], "max_effort": 0}}, **ON_HAND}, "commands.hand.max_effort=0"),
+        ({"commands": {"hand": {**HAND["hand"], "timeout_s": -1}}, **ON_HAND}, "commands.hand.timeout_s=-1"),
+        ({"commands": {"hand": {**HAND["hand"], "type": "control_msgs/action/GripperCommand"}}, **ON_HAND},
+         "commands.hand.type=control_msgs/action/GripperCommand: actions are not supported; use a topic"),
+        ({"commands": HAND, **{f"actions__{name}__command": "hand" for name in ACTIONS}}, "command: no action"),
         ({"command__topic": "command"}, "command.topic: 'command' is no topic"),
         ({"command__qos": "fast"}, "command.qos: qos='fast' is no profile"),
         ({"command__timeout_s": -1}, "command.timeout_s=-1 must be 0"),
@@ -115,6 +133,12 @@ def test_what_cannot_be_is_refused_by_its_key(tmp_path: Path, changes: dict[str,
         change_robot(tmp_path, **changes)
     assert words in str(raised.value) and str(raised.value).startswith(str(tmp_path / "mine.yaml"))
     assert "\n" not in str(raised.value)
+
+
+def test_actions_are_parted_among_command_topics(tmp_path: Path) -> None:
+    robot = change_robot(tmp_path, commands=HAND, **ON_HAND)
+    assert {name: robot.list_commanded(name) for name in robot.command_topics} == {"": [0, 1, 2], "hand": [3]}
+    assert robot.commands["hand"].type_name == "control_msgs/msg/GripperCommand"
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,8 @@ def test_a_contract_that_was_changed_does_not_carry_another_robot(
         ("ur5e", {"cameras": None, "topics__joints__max_age_s": 0.0505}, "whole milliseconds"),
         ("so101", {"cameras": None, "command__order": ORDER}, "command.order"),
         ("mobile_base", {"cameras": None, "actions__drive__kind": "displacement"}, "is sent as a speed"),
+        ("mobile_base", {"cameras": None, "commands": {"turn": {"topic": "/turn", "kind": "twist"}},
+                         "actions__turn__command": "turn"}, "commands.turn"),
     ],
 )  # fmt: skip
 def test_what_a_contract_cannot_say_is_refused_by_its_key(

@@ -1,15 +1,17 @@
 """In lockstep a policy over topics sees the simulator's own observations, and ends with its outcomes, to the bit."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
 import pytest
 
+from embodied_rl.deployment.robots.description import CommandTopic
 from embodied_rl.deployment.simulated_robot.loop import run_in_lockstep
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
-from tests.support.tabletop_robot import HZ, START_NS, Bench
+from tests.support.tabletop_robot import HZ, START_NS, Bench, describe_tabletop
 
 
 @pytest.fixture
@@ -64,6 +66,31 @@ def test_an_episode_of_random_actions_is_the_simulator_s(bench: Bench, task: int
     episode = Episode(2, task, seed, split=split, final_picture=True)
     run_both(bench, episode, np.random.default_rng(seed))
     assert not bench.peer.texts("/simulation/outcome")[0]["success"]
+
+
+def test_a_control_step_takes_a_command_on_each_topic(make_bench: Callable[..., Bench]) -> None:
+    robot, kind = describe_tabletop(), "control_msgs/msg/GripperCommand"
+    actions = (*robot.actions[:3], replace(robot.actions[3], command="hand", target="position"))
+    commands = {"hand": CommandTopic("/hand", "gripper", kind, max_effort=20.0)}
+    bench = make_bench(lockstep=True, description=replace(robot, actions=actions, commands=commands))
+    hand = bench.peer.node.create_publisher("/hand", kind, "command")
+    bench.peer.ask()
+    bench.exchange()
+    stamp = bench.peer.of("/clock")[-1].clock
+
+    def take_steps() -> int:
+        bench.exchange()
+        now = bench.peer.of("/clock")[-1].clock
+        return round(((now.sec - stamp.sec) + (now.nanosec - stamp.nanosec) / 1e9) * HZ)
+
+    for step in range(3):
+        bench.peer.command([0.0, 0.1, 0.0])
+        assert take_steps() == step
+        hand.publish(bench.peer.node.messages.make(kind, position=1.0))
+        assert take_steps() == step + 1
+    hand.publish(bench.peer.node.messages.make(kind, position=1.5))
+    bench.peer.command([0.0, 0.1, 0.0])
+    assert take_steps() == 3 and bench.robot.counts["refused"] == 1
 
 
 def moved(bench: Bench) -> bool:

@@ -1,0 +1,190 @@
+"""A robot with three command topics: one tick goes to all of them, and so does everything that stops the robot."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
+from embodied_rl.deployment.bridge.parts import find_lost_s
+from embodied_rl.deployment.bridge.running import check_bridge
+from embodied_rl.deployment.execution.tick import Mode, State, Tick
+from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
+from embodied_rl.deployment.recording.bag_writer import BagWriter
+from embodied_rl.deployment.recording.conversion import Conversion
+from embodied_rl.deployment.recording.recorder import TopicRecorder
+from embodied_rl.deployment.recording.steps import STEPS
+from embodied_rl.deployment.recording.topics import list_topics
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.interfaces.sim import Source
+from tests.deployment.bridge.test_activation import refuse
+from tests.deployment.bridge.test_real_time import MovingPolicy
+from tests.support.bridging import RealTimeBench
+from tests.support.robots import change_robot, write_robot
+from tests.support.transports import START_NS
+
+TOPICS = {
+    "lift": {"topic": "/lift", "kind": "twist", "timeout_s": 0.3},
+    "hand": {"topic": "/hand", "kind": "gripper", "max_effort": 20.0},
+}
+CHANGES: dict[str, Any] = {
+    "commands": TOPICS,
+    "actions__move_z__command": "lift",
+    "actions__move_z__target": "linear.z",
+    "actions__gripper__command": "hand",
+    "actions__gripper__target": "position",
+}
+TYPES = {"/lift": "geometry_msgs/msg/Twist", "/hand": "control_msgs/msg/GripperCommand"}
+
+
+class LiftingPolicy(MovingPolicy):
+    """Moves the tool to the left and up, and closes the gripper."""
+
+    def infer(self, observation: Any, keys: Any = None, *others: Any, **more: Any) -> Any:
+        chunk = super().infer(observation, keys, *others, **more)
+        chunk[..., 2] = 0.004
+        return chunk
+
+
+@pytest.fixture
+def robot(tmp_path: Path) -> RobotDescription:
+    return change_robot(tmp_path, **CHANGES)
+
+
+class Bench(RealTimeBench):
+    """Notes each topic's commands; `commands` holds whole ones, of four entries."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.lifts: list[float] = []
+        self.hands: list[tuple[float, float]] = []
+        self.node.create_subscription(
+            "/lift", TYPES["/lift"], "command", lambda message, *_: self.lifts.append(message.linear.z)
+        )
+        self.node.create_subscription(
+            "/hand",
+            TYPES["/hand"],
+            "command",
+            lambda message, *_: self.hands.append((message.position, message.max_effort)),
+        )
+
+
+@pytest.fixture
+def bench(robot: RobotDescription) -> Bench:
+    made = Bench(LiftingPolicy(), simulated=robot)
+    made.prepare()
+    made.run(0.4)
+    np.testing.assert_allclose([*made.commands[-1], made.lifts[-1]], [0, 0.05, 0.05], atol=1e-6)
+    return made
+
+
+def is_still(bench: Bench) -> bool:
+    return not bench.commands[-1].any() and bench.lifts[-1] == 0
+
+
+def test_each_tick_is_published_on_all_topics_and_the_robot_obeys(bench: Bench) -> None:
+    assert len(bench.commands) == len(bench.lifts) == len(bench.hands) > 20
+    assert bench.hands[-1] == (-1.0, 20.0)
+    assert bench.robot.counts["refused"] == 0 and bench.robot.counts["commands"] >= len(bench.commands) - 1
+    before = bench.robot.robot.read().tool[0].copy()
+    bench.run(0.5)
+    moved = bench.robot.robot.read().tool[0] - before
+    assert moved[1] > 0.01 and moved[2] > 0.01
+
+
+def test_an_emergency_stop_ramps_all_topics_down(bench: Bench) -> None:
+    bench.say("/estop", "std_msgs/msg/Bool", "latched", data=True)
+    bench.run(0.5)
+    assert is_still(bench) and bench.bridge.describe()["mode"] == "estop"
+    assert len(bench.commands) == len(bench.lifts) == len(bench.hands)
+    assert bench.hands[-1][0] == bench.hands[-10][0], "the gripper keeps its command"
+    assert (np.abs(np.diff(bench.lifts)) * 100 <= 10 * (1 + 1e-6)).all(), "a ramp, no jump"
+
+
+def test_a_policy_that_does_not_answer_stops_all_topics(bench: Bench) -> None:
+    bench.policy.raises = NoPolicyAnswer("the server is away")
+    bench.run(1.0)
+    assert is_still(bench)
+
+
+@pytest.mark.parametrize("silent", ["bridge", "/lift"])
+def test_a_robot_without_commands_on_one_topic_stops_by_itself(bench: Bench, silent: str) -> None:
+    if silent != "bridge":
+        (ear,) = (one for one in bench.bus.subscriptions if (one.topic, one.transport.node) == (silent, "robot"))
+        ear.close()
+    bench.run(0.6, stopped=silent == "bridge")
+    place = bench.robot.robot.read().tool[0].copy()
+    bench.run(0.3, stopped=silent == "bridge")
+    np.testing.assert_allclose(bench.robot.robot.read().tool[0], place, atol=1e-3)
+
+
+@pytest.mark.parametrize("topic", list(TYPES))
+def test_a_second_publisher_on_any_topic_makes_the_robot_hold(bench: Bench, topic: str) -> None:
+    bench.node.create_publisher(topic, TYPES[topic], "command")
+    bench.bridge.look_at_topics()
+    bench.run(0.3)
+    assert is_still(bench) and bench.bridge.describe()["mode"] == "hold" and f"{topic}: " in bench.why
+
+
+def test_a_topic_that_nobody_takes_keeps_the_bridge_from_starting(robot: RobotDescription) -> None:
+    bench = Bench(LiftingPolicy(), simulated=robot)
+    for each in [one for one in bench.bus.subscriptions if one.topic == "/hand"]:
+        each.close()
+    found = refuse(bench)
+    assert "/hand" in found and "commands.hand.topic" in found
+
+
+def test_a_topic_that_fails_does_not_keep_the_others_from_their_commands(robot: RobotDescription) -> None:
+    node = InProcessTransport(Bus(lambda: START_NS), "policy_bridge")
+    commands, sent = CommandPublisher(robot, node), list[str]()
+    for name, publisher in commands.publishers.items():
+
+        def publish(message: Any, name: str = name) -> None:
+            sent.append(name)
+            if not name:
+                raise TransportError("/command: it was not taken")
+
+        publisher.publish = publish  # type: ignore[method-assign]
+    with pytest.raises(TransportError, match="/command"):
+        commands.publish(Tick(np.zeros(4), None, None, Source.POLICY, Mode.RUN, State.ACTIVE))
+    assert sent == ["", "lift", "hand"]
+
+
+@pytest.mark.parametrize("with_steps", [True, False])
+def test_a_recording_becomes_whole_actions(
+    bench: Bench, robot: RobotDescription, tmp_path: Path, with_steps: bool
+) -> None:
+    """With the bridge's control steps, and from the command topics alone."""
+    topics = [topic for topic in list_topics(robot) if with_steps or topic.name != STEPS]
+    node, messages = InProcessTransport(bench.bus, "recorder"), bench.bus.messages
+    recorder = TopicRecorder(node, topics, BagWriter(tmp_path / "bag", topics, messages), 2**26)
+    for _ in range(10):
+        bench.run(0.1)
+        node.spin_once()
+        while recorder.write_waiting():
+            pass
+    recorder.finish()
+    conversion = Conversion.open(tmp_path / "bag", messages, robot, instruction="lift it")
+    executed = np.array([step.executed for part in conversion.read_parts() for step in part.steps])
+    assert len(executed) >= 8
+    np.testing.assert_allclose(executed, np.tile([0, 0.004, 0.004, -1], (len(executed), 1)), atol=1e-6)
+
+
+def test_a_dry_run_of_the_settings_names_all_topics(tmp_path: Path) -> None:
+    said = dict(check_bridge(BridgeConfig(str(write_robot(tmp_path, **CHANGES)), "ws://127.0.0.1:1")))
+    assert said["commands"] == "/command, /lift, /hand, 100 Hz"
+
+
+def test_a_lost_robot_has_come_to_rest_when_its_slowest_topic_has(tmp_path: Path, robot: RobotDescription) -> None:
+    assert find_lost_s(robot) == 0.3
+    endless = {**TOPICS, "lift": {"topic": "/lift", "kind": "twist"}}
+    assert find_lost_s(change_robot(tmp_path, **(CHANGES | {"commands": endless}))) is None
+
+
+def test_one_topic_cannot_carry_two_commands(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/lift is used twice"):
+        change_robot(tmp_path, **CHANGES, command__topic="/lift")
