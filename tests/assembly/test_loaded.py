@@ -134,7 +134,7 @@ def test_a_path_names_a_policy_as_its_text_does(policy: LoadedPolicy) -> None:
         ("ws://127.0.0.1:8000", "PolicyClient asks a server"),
         ("asset:tabletop_bas.safetensors", "Did you mean 'tabletop_base.safetensors'"),
         ("", "names no policy"),
-        ("runs/none", "no file or folder runs/none"),
+        ("absent/none", "no file or folder absent/none"),
     ],
 )
 def test_what_is_no_policy_is_refused(text: str, said: str) -> None:

@@ -123,7 +123,7 @@ def expect(policy: Path) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["runs/none"], "no file or folder runs/none"),
+        (["absent/none"], "no file or folder absent/none"),
         ([ASSET, "host=0.0.0.0"], "a token is needed"),
         ([ASSET, "follow=true"], "is no run folder"),
         (["ws://127.0.0.1:1"], "`eval` alone asks a server"),
