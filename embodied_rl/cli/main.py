@@ -86,8 +86,9 @@ def _drop_output() -> None:
 
 
 def _tell(error: Exception) -> None:
-    """Print an error, and what was noted beside it, such as that a robot was not brought to rest."""
-    for line in (str(error), *getattr(error, "__notes__", ())):
+    """Print an error with its code, and its notes, such as that a robot was not brought to rest."""
+    code = f" [{error.code}]" if isinstance(error, UserError) and error.code else ""
+    for line in (f"{error}{code}", *getattr(error, "__notes__", ())):
         print(f"embodied-rl: {make_printable(line)}", file=sys.stderr)
 
 
@@ -107,7 +108,7 @@ def _dispatch(arguments: list[str]) -> int:
     if name not in (*COMMANDS, "list"):
         typed = " ".join([name, *rest[:1]]) if name in list_groups() else name
         near = suggest_name(typed, [*COMMANDS, "list"]) or " `embodied-rl --help` lists all."
-        raise UserError(f"unknown command '{typed}'.{near}")
+        raise UserError(f"unknown command '{typed}'.{near}", code="command-unknown")
     asks_for_help = any(word in (*help_text.HELP, help_text.ALL) for word in rest)
     if name == "list":
         from embodied_rl.cli import listing

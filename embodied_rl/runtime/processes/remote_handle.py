@@ -169,7 +169,7 @@ class RemoteHandle(ABC, Generic[Call]):
         if failure.not_finite:
             return FloatingPointError(failure.summary)
         if failure.refused:
-            return UserError(failure.summary)
+            return UserError(failure.summary, failure.code)
         if failure.unavailable:
             return Unavailable(f"{self.name}: {failure.summary}")
         return WorkerError(

@@ -52,6 +52,7 @@ class CallFailure:
         unavailable: whether something is missing on this machine; `summary` is then the complete message.
         missing: the package that could not be imported.
         refused: whether our own code, or a plug-in's, rejected its input; `summary` is then a message for the user.
+        code: of the `UserError` that rejected the input.
         told: whether `summary` is the complete message about a failed worker of this worker.
         not_finite: whether one of our roles met a non-finite number; `summary` then says where.
     """
@@ -62,6 +63,7 @@ class CallFailure:
     unavailable: bool = False
     missing: str = ""
     refused: bool = False
+    code: str = ""
     told: bool = False
     not_finite: bool = False
 
@@ -264,7 +266,7 @@ def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailur
     except FloatingPointError as error:
         return CallFailure(str(error), traceback.format_exc(), not_finite=True)
     except UserError as error:
-        return CallFailure(str(error), traceback.format_exc(), refused=True)
+        return CallFailure(str(error), traceback.format_exc(), refused=True, code=error.code)
     except Exception as error:  # noqa: BLE001  a process border: the parent must see every error
         return CallFailure(f"{type(error).__name__}: {error}", traceback.format_exc())
     return Reply(value, began, time.monotonic() - began, 0)
