@@ -25,6 +25,7 @@ from embodied_rl.config.schema import (
     BenchmarkPart,
     CurriculumNode,
     EvalConfig,
+    LoggerNode,
     Plan,
     PolicyNode,
     RewardNode,
@@ -54,8 +55,12 @@ VARIABLE = "PLANTED_SECRET"
 SHARED = ("embodied_rl_sims", "embodied_rl_policies", "embodied_rl.")
 NODES: dict[str, type[Any]] = {
     "sims": SimNode, "policies": PolicyNode, "algorithms": AlgoNode, "curricula": CurriculumNode, "scorers": RewardNode,
+    "loggers": LoggerNode,
 }  # fmt: skip
-NAMES = {"sims": "sim", "policies": "policy", "algorithms": "algo", "curricula": "curriculum", "scorers": "reward"}
+NAMES = {
+    "sims": "sim", "policies": "policy", "algorithms": "algo", "curricula": "curriculum", "scorers": "reward",
+    "loggers": "logger",
+}  # fmt: skip
 
 
 class Listener:
