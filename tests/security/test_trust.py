@@ -1,6 +1,7 @@
 """What a file may decide: each restricted key of each command and plug-in, in each kind of file that holds settings."""
 
 import json
+import re
 import shlex
 import socket
 from collections.abc import Callable, Iterator
@@ -205,6 +206,8 @@ def choose_value(setting: Setting, plant: Plant, listener: Listener) -> Any:
     }[setting.trust or Trust.CODE]
     if isinstance(setting.default, bool):
         return not setting.default
+    if setting.key == "logger.name":
+        return "wandb"  # others are unknown
     if isinstance(setting.default, dict):
         return {"key": text}
     return [text] if isinstance(setting.default, list) else text
@@ -267,7 +270,9 @@ def check_refused(plant: Plant, listener: Listener, key: str, act: Callable[[], 
         act()
     assert plant.find_harm() == [] and not listener.has_visitors()
     said = str(refused.value)
-    assert f"sets {key} (" in said and f"{key}=" in said.rpartition("type it yourself: ")[2], said
+    assert (
+        re.search(rf" sets (.* )?{re.escape(key)} \(", said) and f"{key}=" in said.rpartition("type it yourself: ")[2]
+    ), said
     assert SECRET not in said and "hunter2" not in said and "\n" not in said
 
 
