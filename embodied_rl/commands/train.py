@@ -85,7 +85,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         known = config if config.plan.allocation == "auto" else count_workers(config)
         size = check_run(known)
         tell_unexamined(config)
-        missing = find_random_weights(known, size)
+        missing = find_random_weights(known.policy, size.held.weights)
         return [*size.describe(), *([] if missing is None else [("missing", missing)])]
     read_run_to_resume(config)
     return []
@@ -140,7 +140,7 @@ def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFol
     asked = resolve_device(name_judge(config))
     undecided = asked.plan.allocation == "auto"
     size = check_run(asked if undecided else count_workers(asked))
-    if (missing := find_random_weights(asked, size)) is not None:
+    if (missing := find_random_weights(asked.policy, size.held.weights)) is not None:
         raise UserError(missing)
     tell_unexamined(asked)
     config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
