@@ -18,7 +18,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
-from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.runs.untrusted_files import check_links, name_file
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.ranks.launch import Stopped
@@ -221,9 +221,11 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """Return the configuration and the folder of the run that `resume` selects, with the iterations that were typed.
 
     Raises:
-        UserError: the run does not exist or is finished, or its configuration is damaged or names code to run.
+        UserError: the run does not exist or is finished, its configuration is damaged or names code to run, or its
+            folder holds a link that leads out of it.
     """
     folder = find_run_to_resume(config)
+    check_links(folder.path)
     stored = configuration.load_config(TrainConfig, folder.config)
     with name_file(folder.config):
         old = trust.take_typed(
