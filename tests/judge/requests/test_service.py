@@ -1,5 +1,6 @@
 """The service never holds up who asks, never makes a score up, and says why one is missing."""
 
+import asyncio
 import logging
 import threading
 import time
@@ -346,6 +347,24 @@ def test_a_scorer_that_cannot_open_is_told_at_once() -> None:
 
     with pytest.raises(UserError, match="nobody answers there"):
         ScoreService(Closed, ServiceLimits())
+
+
+@pytest.mark.parametrize("held_up", ["loop", "thread"])
+def test_a_scorer_that_never_opens_is_given_up_and_named(held_up: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    class Slow(ToldScorer):
+        async def open(self) -> None:
+            if held_up == "thread":
+                ended.wait(DEADLINE)
+            await asyncio.sleep(DEADLINE)
+
+    monkeypatch.setattr("embodied_rl.judge.requests.service.CLOSE_TIMEOUT", 1.0)
+    try:
+        with pytest.raises(UserError, match=r"told was not ready within 1 s: check that the disk"):
+            ScoreService(Slow, ServiceLimits(opening=1.0))
+    finally:
+        ended.set()
 
 
 @pytest.mark.parametrize("batch", [1, 4])
