@@ -55,7 +55,7 @@ class Executor:
         self._plan: deque[_Planned] = deque()
         self._asked: ChunkRequest | None = None
         self._last: Array | None = None
-        self._joined, self._again = False, False
+        self._joined = False
 
     def begin(self, command: Array | None = None) -> None:
         """Start a new epoch: an episode, or acting after a takeover. The plan and what was asked for are forgotten.
@@ -65,7 +65,7 @@ class Executor:
         """
         self.epoch, self.step = self.epoch + 1, 0
         self._plan.clear()
-        self._asked, self._joined, self._again = None, False, False
+        self._asked, self._joined = None, False
         self._last = None if command is None else np.array(command, np.float32)
 
     @property
@@ -89,11 +89,11 @@ class Executor:
         """
         if self._asked is not None and self._clock() - self._asked.time >= self._seconds(self.settings.longest_wait):
             self.counts["lost"] += 1
-            self._asked, self._again = None, True
+            self._asked, self._since = None, self.settings.replan
         if self.epoch == 0 or self._asked is not None or not self._is_due():
             return None
         self._sequence += 1
-        self._since, self._again = 0, False
+        self._since = 0
         self.counts["asked"] += 1
         committed, known = self._choose_prefix()
         prefix = self._stack(each.action for each in known)
@@ -108,7 +108,8 @@ class Executor:
             asked, self._asked = self._asked, None
             self.latency.add(self._clock() - asked.time)
             refusal = self._check_actions(chunk) or self._join(chunk, asked)
-            self._again = refusal is not None
+            if refusal is not None:
+                self._since = self.settings.replan  # ask again at once
         if refusal is not None:
             self.refused[refusal.reason] += 1
         return refusal
@@ -144,7 +145,7 @@ class Executor:
         if self.settings.strategy == "stop":
             return False
         slowest = self.latency.count_steps(LAST, self.settings.control_hz)
-        return self._again or self._since >= self.settings.replan or self.remaining <= slowest
+        return self._since >= self.settings.replan or self.remaining <= slowest
 
     def _choose_prefix(self) -> tuple[int, list[_Planned]]:
         """Return how many actions are committed, and those that the policy is shown."""
