@@ -24,7 +24,6 @@ ADMITTED = 1e-10
 class Correction(StrEnum):
     """Why a command is not what was wanted."""
 
-    TRIPPED = "tripped"
     SHAPE = "not one number per entry"
     NOT_FINITE = "not a finite number"
     MEASUREMENT = "not measured"
