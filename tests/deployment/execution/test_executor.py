@@ -66,6 +66,7 @@ def test_what_is_executed_during_inference_is_committed_and_shown() -> None:
     assert robot.executor.receive(changed) is None
     done = robot.act(3)
     assert steps(done) == [1, 2, 3] and [int(each.action[0]) for each in done] == [1, 7, 7]  # type: ignore[index]
+    assert robot.executor.counts["late"] == 0
 
 
 def test_a_late_answer_joins_where_the_robot_is_by_executed_steps() -> None:
@@ -73,7 +74,9 @@ def test_a_late_answer_joins_where_the_robot_is_by_executed_steps() -> None:
     request = robot.start()
     robot.act(5)
     assert robot.executor.receive(robot.answer(request)) is None
-    assert steps(robot.act(3)) == [5, 6, 7] and robot.executor.counts["late"] == 1
+    assert steps(robot.act(3)) == [5, 6, 7]
+    expected = {"asked": 2, "accepted": 2, "late": 1, Why.FIRST_CHUNK: 2, Why.PLAN: 8}
+    assert robot.executor.counts == expected
 
 
 def test_steps_of_standing_still_do_not_count() -> None:
@@ -99,6 +102,7 @@ def test_naive_takes_the_newest_chunk_whole_when_it_comes() -> None:
     changed.actions[:, 0] = 7
     robot.executor.receive(changed)
     assert [float(each.action[0]) for each in robot.act(2)] == [7, 7]  # type: ignore[index]
+    assert robot.executor.counts["late"] == 0, "nothing was committed"
 
 
 def test_blend_mixes_both_plans_over_three_steps() -> None:
@@ -132,8 +136,10 @@ def test_guided_is_shown_what_the_next_chunk_overlaps() -> None:
     assert request.committed == 2 and len(request.prefix) == HORIZON - 2
 
 
-def test_no_more_is_committed_than_the_policy_was_trained_on() -> None:
-    assert Robot("prefix", longest_prefix=1).start().committed == 1
+@pytest.mark.parametrize("most", [0, 1])
+def test_no_more_is_committed_than_the_policy_was_trained_on(most: int) -> None:
+    request = Robot("prefix", longest_prefix=most).start()
+    assert request.committed == len(request.prefix) == most
 
 
 def test_actions_are_clipped_before_they_are_committed() -> None:

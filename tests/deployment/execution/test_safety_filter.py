@@ -154,8 +154,9 @@ def test_what_is_no_command_ramps_the_whole_robot_to_rest(wanted: np.ndarray | N
         at += filtered.command[1] * PERIOD
         made.append(filtered)
     assert {each.why for each in made[30:]} == {said}
-    assert [each.still for each in made].index(True, 1) > 30, "it takes time"
-    assert made[-1].still
+    rest = [each.still for each in made].index(True, 1)
+    assert rest > 30, "it takes time"
+    assert all(each.still and (each.command == made[rest].command).all() for each in made[rest:])
     assert made[-1].command[1] == 0.0
     for column, entry in enumerate((JOINT, DRIVE)):
         assert find_excess(entry, [float(each.command[column]) for each in made], 0.0, PERIOD) <= 1 + 1e-9
@@ -172,10 +173,12 @@ def test_a_ramp_does_not_last_longer_than_the_longest():
     assert 0.1 <= ticks * PERIOD <= longest
 
 
-def test_a_speed_stops_at_the_edge_and_turns_back_when_asked():
+@pytest.mark.parametrize("share", [1.0, 0.0], ids=["measured", "frozen"])
+def test_a_speed_stops_at_the_edge_and_turns_back_when_asked(share: float):
     tested, at, made = start(DRIVE), 0.0, []
     for tick in range(400):
-        filtered = tested.step(np.array([1.0 if tick < 200 else -1.0]), np.array([at]))
+        drift = np.array([at - share * at])
+        filtered = tested.step(np.array([1.0 if tick < 200 else -1.0]), np.array([share * at]), drift)
         at += filtered.command[0] * PERIOD
         made.append((at, filtered))
     assert max(at for at, _ in made) == pytest.approx(0.5, abs=1e-6)
@@ -185,8 +188,9 @@ def test_a_speed_stops_at_the_edge_and_turns_back_when_asked():
 
 
 @pytest.mark.parametrize("measured", [np.array([math.nan]), None, np.zeros(4)])
-def test_a_speed_with_a_box_that_is_not_measured_ramps_to_rest(measured: np.ndarray | None):
-    tested = start(DRIVE)
+@pytest.mark.parametrize("entry", [DRIVE, replace(DRIVE, low=-math.inf), replace(DRIVE, high=math.inf)])
+def test_a_speed_with_a_box_that_is_not_measured_ramps_to_rest(measured: np.ndarray | None, entry: EntryLimits):
+    tested = start(entry)
     for _ in range(30):
         tested.step(np.array([0.4]), np.zeros(1))
     made = [tested.step(np.array([0.4]), measured) for _ in range(40)]
@@ -201,6 +205,7 @@ def test_a_speed_without_a_box_needs_no_measurement():
 
 def test_outside_the_box_a_robot_moves_inwards_alone():
     tested = start(DRIVE, at=0.7)
+    assert tested.command.tolist() == [0.0]
     assert all(tested.step(np.array([1.0]), np.array([0.7])).command[0] <= 0 for _ in range(50))
     tested.begin(np.array([0.7]))
     wanted = [0.1 * (math.cos(0.05 * tick) - 1) for tick in range(300)]
@@ -220,13 +225,17 @@ def test_noise_at_the_edge_begins_at_the_edge():
 
 
 def test_a_position_outside_its_box_is_not_commanded():
-    with pytest.raises(UserError, match=r"elbow is at 2.1, outside its limits -2 to 2. Move the robot inside"):
-        start(JOINT, at=2.1)
+    with pytest.raises(UserError, match=r"elbow is at 2.005, outside its limits -2 to 2. Move the robot inside"):
+        start(JOINT, at=2.005)
 
 
-@pytest.mark.parametrize(("given_start", "begins"), [(None, 1.0), (np.array([1.5]), 1.5)])
-def test_an_entry_that_nothing_measures_begins_where_it_is_said_to_be(given_start: np.ndarray | None, begins: float):
-    tested = SafetyFilter(CommandLimits((replace(JOINT, low=1.0),)), PERIOD)
+@pytest.mark.parametrize(
+    ("low", "given_start", "begins"), [(1.0, None, 1.0), (1.0, np.array([1.5]), 1.5), (-2.0, None, 0.0)]
+)
+def test_an_entry_that_nothing_measures_begins_where_it_is_said_to_be(
+    low: float, given_start: np.ndarray | None, begins: float
+):
+    tested = SafetyFilter(CommandLimits((replace(JOINT, low=low),)), PERIOD)
     tested.begin(np.array([math.nan]), given_start)
     assert tested.step(None, None).command[0] == begins
 
