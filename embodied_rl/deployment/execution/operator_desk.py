@@ -126,7 +126,7 @@ class OperatorDesk:
     def _take_buttons(self, pressed: dict[str, bool], now_s: float) -> None:
         self._seen_up |= {name for name, down in pressed.items() if not down}
         counting = {name: down and name in self._seen_up for name, down in pressed.items()}
-        begun = [name for name, down in counting.items() if down and not self._pressed.get(name, False)]
+        begun = [name for name, down in counting.items() if down and not self._pressed[name]]
         self._events += begun
         self.presses.update(begun)
         self._pressed = counting
@@ -137,9 +137,9 @@ class OperatorDesk:
             self.held_s = now_s if self._pressed["deadman"] else None
 
     def _touch(self, now_s: float) -> None:
-        pressed = any(self._pressed.get(place.name, False) for place in self.device.places)
+        pressed = any(self._pressed[place.name] for place in self.device.places)
         moved = bool(self._deflection.any()) or pressed
-        self._touching = self._pressed.get("takeover", False) if self.device.takeover is not None else moved
+        self._touching = self._pressed["takeover"] if self.device.takeover is not None else moved
         self._touched_s = now_s if self._touching else self._touched_s
 
     def _let_go(self) -> None:
@@ -177,7 +177,7 @@ class OperatorDesk:
             if self._entries[number].kind == "position":
                 wanted[number] = self._move_target(number, speed, min(passed, self.device.timeout_s), commanded[number])
         for place in self.device.places:
-            if self._pressed.get(place.name, False):
+            if self._pressed[place.name]:
                 wanted[self._place[place.entry]] = self._target[self._place[place.entry]] = place.value
         return wanted
 

@@ -52,6 +52,7 @@ class Person:
 
 def test_an_axis_gives_a_speed_and_a_position_starts_at_the_last_command() -> None:
     person = Person()
+    person.read(Mode.RUN)
     person.move(1.0, 3.0)  # beyond 1 counts as 1
     assert person.read(Mode.RUN).wanted == Mode.TELEOP
     x, elbow, grip = person.teleop()
@@ -133,6 +134,20 @@ def test_a_release_whose_mode_is_refused_ends_in_hold_and_not_in_teleoperation()
     assert person.read(Mode.TELEOP).wanted is None, "teleoperation that was asked for otherwise"
 
 
+@pytest.mark.parametrize("deflected", [0.0, 1.0])
+@pytest.mark.parametrize(("button", "asked", "follows"), [(3, None, Mode.HOLD), (6, Mode.RETURN, Mode.RETURN)])
+def test_a_label_or_another_wish_ends_a_takeover_at_once(
+    button: int, asked: Mode | None, follows: Mode, deflected: float
+) -> None:
+    person = Person()
+    person.move(1.0)
+    assert person.read(Mode.RUN).wanted == Mode.TELEOP
+    person.move(deflected, press=(button,))
+    assert person.read(Mode.TELEOP).wanted == asked
+    assert person.read(Mode.TELEOP).wanted is None, "what was interrupted is not asked for"
+    assert person.read(follows).wanted is None, "the touch is over"
+
+
 def test_an_emergency_stop_is_not_left_by_touching_the_stick() -> None:
     person = Person()
     person.move(1.0)
@@ -151,6 +166,9 @@ def test_an_emergency_stop_that_was_released_before_anybody_looked_counts_once(d
         person.desk.receive_estop(False)
     assert person.read().estop
     assert not person.read().estop
+    person.desk.receive_estop(True)
+    assert person.read().estop and person.read().estop, "as long as it is pressed"
+    assert not Person(replace(DEVICE, estop=None)).read().estop
 
 
 def test_hold_wins_over_what_else_was_asked_for_before_anybody_looked() -> None:
@@ -186,6 +204,7 @@ def test_a_stick_or_button_that_is_held_at_the_start_does_nothing_until_it_was_l
         assert found.wanted is None and found.label == "" and found.deadman is None and not found.reset
         assert found.teleop is not None and found.teleop[0] == 0 and np.isnan(found.teleop[1:]).all()
         assert found.estop, "a stop counts however it came to be pressed"
+        assert desk.read(now, Mode.RUN, COMMANDED).estop, "as long as it is pressed"
 
 
 def test_labels_are_said_once_and_the_dead_mans_switch_as_long_as_it_is_held() -> None:
@@ -240,6 +259,13 @@ def test_of_a_message_that_cannot_be_understood_what_stops_the_robot_counts(axes
     assert found.estop and found.deadman is None
 
 
+def test_a_late_message_lets_go_of_no_switch_that_is_held() -> None:
+    person = Person()
+    person.move(press=(DEADMAN,))
+    person.desk.receive_old_buttons([int(button == DEADMAN) for button in range(9)])
+    assert person.read().deadman is not None
+
+
 @given(st.floats(-1, 1), st.floats(0, 0.9))
 def test_the_dead_zone_is_continuous_and_invertible(value: float, dead_zone: float) -> None:
     use = AxisUse("x", "0", 1, dead_zone)
@@ -249,13 +275,15 @@ def test_the_dead_zone_is_continuous_and_invertible(value: float, dead_zone: flo
     assert leave_dead_zone(use, math.copysign(1, value)) == pytest.approx(math.copysign(1, value))
 
 
-def test_a_twist_is_taken_in_its_own_unit() -> None:
-    device = OperatorDevice(axes=(AxisUse("x", "linear.y", 1, 0.01),))
+@pytest.mark.parametrize("dead_zone", [0.01, 0.0])
+def test_a_twist_is_taken_in_its_own_unit(dead_zone: float) -> None:
+    device = OperatorDevice(axes=(AxisUse("x", "linear.y", 1, dead_zone),))
     desk = OperatorDesk(device, ENTRIES)
     desk.receive_twist([0, 0, 0], [0, 0, 0], 0.0)
     desk.receive_twist([9, 2.5, 9], [9, 9, 9], 0.1)
     found = desk.read(0.1, Mode.TELEOP, COMMANDED).teleop
-    assert found is not None and found[0] == pytest.approx(2.49)
+    assert found is not None and found[0] == pytest.approx(2.5 - dead_zone)
+    assert desk.read(0.1, Mode.RUN, COMMANDED).wanted == Mode.TELEOP
 
 
 @pytest.mark.parametrize(
