@@ -1,5 +1,6 @@
 """The executor under a clock of the test's own: which action runs when."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from embodied_rl.deployment.execution.executor import Executor
 from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.latency import Latency
 from embodied_rl.deployment.execution.messages import Chunk, Why
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.interfaces.errors import UserError
@@ -191,12 +193,39 @@ def test_the_committed_prefix_follows_the_measured_delay(seconds: float) -> None
         ({"strategy": "stop", "replan": 9}, r"replan=9 exceeds the 8 actions"),
         ({"strategy": "often"}, "is not one of prefix, naive"),
         ({"delay": -1}, "delay=-1 must be at least 0"),
+        ({"delay": 0, "replan": 0}, "replan=0 must be at least 1"),
+        ({"blend": 0}, "blend=0 must be at least 1"),
+        ({"quantile": 0.0}, "quantile=0.0 within"),
+        ({"quantile": 1.1}, "quantile=1.1 within"),
+        ({"control_hz": math.inf}, "control_hz=inf"),
         ({"control_hz": 0.0}, "control_hz=0.0"),
     ],
 )
 def test_settings_that_cannot_work_say_what_would(others: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         Robot(**others)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replan", "delay", "others", "wait", "budget"),
+    [
+        ("naive", 2, 2, {}, 8, 8),
+        ("naive", 3, 3, {}, 12, 8),
+        ("naive", 2, 2, {"give_up": 5, "open_loop": 6}, 5, 6),
+        ("stop", 8, 3, {}, 12, 20),
+        ("prefix", 8, 0, {"blend": 1, "quantile": 1.0}, 8, 8),
+    ],
+)
+def test_how_long_an_answer_is_waited_for_and_an_action_is_used(
+    strategy: str, replan: int, delay: int, others: dict, wait: int, budget: int
+) -> None:
+    made = Robot(strategy, delay, replan, **others).executor.settings
+    assert (made.longest_wait, made.budget) == (wait, budget)
+
+
+def test_a_delay_counts_in_whole_steps_but_for_the_rounding_of_a_clock() -> None:
+    counted = [Latency(seconds).count_steps(0.95, 2.0) for seconds in (0.0, 0.4, 0.5, 0.5 + 2e-4, 0.503)]
+    assert counted == [0, 1, 1, 1, 2]
 
 
 def test_how_a_simulated_robot_holds_still() -> None:

@@ -295,13 +295,20 @@ def test_a_twist_is_taken_in_its_own_unit(dead_zone: float) -> None:
         (OperatorDevice(axes=(AxisUse("x", "0", 0),)), JOY, "scale=0"),
         (OperatorDevice(axes=(AxisUse("x", "0", math.nan),)), JOY, "scale=nan"),
         (OperatorDevice(axes=(AxisUse("x", "0", 1, 1.0),)), JOY, "dead_zone=1.0"),
+        (OperatorDevice(axes=(AxisUse("x", "0", 1, -0.1),)), JOY, "dead_zone=-0.1"),
+        (OperatorDevice(axes=(AxisUse("x", "linear.x", 1, math.inf),)), TWIST, "dead_zone=inf"),
+        (OperatorDevice(axes=(AxisUse("x", "-1", 1),)), JOY, "axis '-1'"),
+        (OperatorDevice(axes=(AxisUse("x", "256", 1),)), JOY, "axis '256'"),
         (OperatorDevice(axes=(AxisUse("x", "0", 1), AxisUse("elbow", "0", 1))), JOY, "two uses"),
         (OperatorDevice(places=(ButtonUse("x", 0, 0),)), JOY, "'x' is a displacement"),
         (OperatorDevice(places=(ButtonUse("grip", 0, 3),)), JOY, "value=3 of 'grip' lies outside"),
         (OperatorDevice(deadman=1, success=1), JOY, "button 1 has two uses"),
+        (OperatorDevice(places=(ButtonUse("wrist", 0, 0),)), JOY, "no entry 'wrist'"),
         (OperatorDevice(deadman=-1), JOY, "deadman=-1"),
+        (OperatorDevice(deadman=256), JOY, "deadman=256"),
         (OperatorDevice(deadman=1), TWIST, "a twist has no buttons"),
         (OperatorDevice(sticky_s=0), JOY, "sticky_s=0"),
+        (OperatorDevice(timeout_s=10.1), JOY, "timeout_s=10.1"),
     ],
 )
 def test_a_device_that_does_not_fit_the_robot_is_refused_by_name(device: OperatorDevice, kind: str, words: str) -> None:
@@ -312,6 +319,9 @@ def test_a_device_that_does_not_fit_the_robot_is_refused_by_name(device: Operato
 
 def test_a_device_that_fits_is_accepted() -> None:
     check_device(DEVICE, ENTRIES, JOY, "operator.device")
+    ends = replace(DEVICE, axes=(AxisUse("x", "255", 1, 0.0),), hold=255, run=9, sticky_s=10, timeout_s=1e-3)
+    check_device(ends, ENTRIES, JOY, "operator.device")
+    check_device(OperatorDevice(axes=(AxisUse("x", "angular.z", 1, 5.0),)), ENTRIES, TWIST, "operator.device")
 
 
 def test_a_place_is_stored_once_for_each_press() -> None:

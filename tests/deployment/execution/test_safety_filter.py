@@ -253,6 +253,16 @@ def test_a_period_that_cannot_be_is_refused(period: float):
         SafetyFilter(CommandLimits((JOINT,)), period)
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"kind": "force"}, {"low": 2.0}, {"low": math.nan}, {"speed": 0.0}, {"acceleration": -1.0}, {"jerk": math.nan}],
+)
+def test_limits_that_cannot_be_are_refused(changes: dict):
+    ((name, value),) = changes.items()
+    with pytest.raises(UserError, match=f"elbow: {name}={value!r} "):
+        replace(JOINT, **changes)
+
+
 def test_a_step_before_the_beginning_is_an_error_of_the_program():
     with pytest.raises(RuntimeError, match="begin"):
         SafetyFilter(CommandLimits((JOINT,)), PERIOD).step(None, None)
