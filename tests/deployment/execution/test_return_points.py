@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings
+from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings, choose_distances
 from embodied_rl.deployment.execution.return_points import (
     MOST_POINTS,
     ReturnPoint,
@@ -173,8 +173,9 @@ class Arm:
         for _ in range(most):
             told = motion.step(self.measured, self.now)
             if told.wanted is None:
-                assert told.done != bool(told.failed)
+                assert told.done != bool(told.failed) and told.done == motion.arrived
                 return np.array(wanted), told.failed
+            assert not motion.arrived
             wanted.append(told.wanted)
             self.now += PERIOD
             if not self.stuck:
@@ -206,13 +207,33 @@ def test_an_entry_without_a_place_is_not_moved() -> None:
     assert failed == "" and (wanted[:, 1] == 0.7).all() and (wanted[:, 2] == -1).all()
 
 
+def test_a_robot_that_is_there_is_commanded_its_place_once() -> None:
+    wanted, failed = Arm((0.2, 0.7, -1.0)).go(ReturnMotion(ReturnPoint("", "", (0.2, 0.7, None)), LIMITS, GOING))
+    assert failed == "" and wanted.tolist() == [[0.0, 0.7, -1.0]]
+
+
+def test_a_speed_whose_measurement_is_lost_is_that_of_the_line() -> None:
+    motion = ReturnMotion(ReturnPoint("there", "", (0.5, None, None)), LIMITS, GOING)
+    assert motion.begin(np.array([0.0, 0.0, math.nan]), np.zeros(3), 0.0) == ""
+    wanted = motion.step(np.full(3, math.nan), 1.875 * 0.5 / (0.5 * 0.4) / 2).wanted
+    assert wanted is not None and wanted[0] == pytest.approx(0.5 * 0.4), "the largest, half-way"
+
+
 def test_a_robot_that_does_not_follow_is_given_up_in_words() -> None:
+    motion = ReturnMotion(ReturnPoint("there", "", (0.5, None, None), tries=3, failures=2), LIMITS, GOING)
+    assert motion.words == "go to the return point 'there' (2 of 3 tries failed there)"
+    assert not motion.arrived and Arm((0.0, 0.0, 0.0)).go(motion)[1] == ""
     arm = Arm((0.0, 0.0, 0.0), stuck=True)
-    _, failed = arm.go(ReturnMotion(ReturnPoint("there", "", (0.5, None, None)), LIMITS, GOING))
-    assert failed.startswith("'x' left the line by 0.1")
-    patient = replace(GOING, tracking_error=(math.inf,) * 3)
-    _, failed = arm.go(ReturnMotion(ReturnPoint("there", "", (0.5, None, None)), LIMITS, patient))
+    assert arm.go(motion)[1].startswith("'x' left the line by 0.1")
+    patient, begun = replace(GOING, tracking_error=(math.inf,) * 3), arm.now
+    _, failed = arm.go(ReturnMotion(motion.point, LIMITS, patient))
     assert failed == "'x' did not arrive, and is away by 0.5"
+    assert arm.now - begun == pytest.approx(1.875 * 0.5 / (0.5 * 0.4) + GOING.settle_s, abs=2 * PERIOD)
+
+
+def test_a_distance_is_the_robots_own_or_a_share_of_its_box() -> None:
+    entries = tuple(replace(LIMITS.entries[0], low=2.0, high=high) for high in (4.0, 4.0, math.inf))
+    assert choose_distances(CommandLimits(entries), [0.1, math.inf, math.inf], 0.25) == (0.1, 0.5, math.inf)
 
 
 def test_a_speed_cannot_go_where_nothing_measures() -> None:
