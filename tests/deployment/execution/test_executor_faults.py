@@ -47,11 +47,9 @@ def test_a_wrong_chunk_is_refused_whole_and_the_plan_goes_on(change: dict, reaso
         assert again is not None and again.sequence == 3, "asked again, at once"
 
 
-@pytest.mark.parametrize(
-    ("others", "executed"), [({}, HORIZON - 1), ({"open_loop": 20, "give_up": 20, "control_hz": 2.0}, HORIZON)]
-)
+@pytest.mark.parametrize(("others", "executed"), [({}, HORIZON - 1), ({"open_loop": 20, "give_up": 20}, HORIZON)])
 def test_a_chunk_that_is_too_old_or_has_no_action_left_is_refused(others: dict, executed: int) -> None:
-    robot = Robot(**others)
+    robot = Robot(control_hz=2.0, **others)
     request = robot.start()
     robot.act(executed)
     robot.now += (HORIZON - executed) * robot.step
