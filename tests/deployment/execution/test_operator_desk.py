@@ -50,6 +50,10 @@ class Person:
         return [float(value) for value in found]
 
 
+def test_an_operator_who_was_never_heard_wants_nothing() -> None:
+    assert OperatorDesk(DEVICE, ENTRIES).read(0.0, Mode.RUN, COMMANDED) == OperatorInput()
+
+
 def test_an_axis_gives_a_speed_and_a_position_starts_at_the_last_command() -> None:
     person = Person()
     person.read(Mode.RUN)
@@ -333,3 +337,4 @@ def test_a_place_is_stored_once_for_each_press() -> None:
     person.move()
     person.move(press=(8,))
     assert person.read().store
+    assert person.desk.presses == {"store": 2}

@@ -85,10 +85,14 @@ def test_there_are_never_more_points_than_are_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="larger than 16 MiB"):
         save_return_points(long, tmp_path / "points.json")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "large.json").write_bytes(b" " * (16 * 2**20 + 1))
+    with pytest.raises(UserError, match="larger than 16 MiB"):
+        load_return_points(tmp_path / "large.json", "arm", LIMITS)
 
 
 def test_a_point_that_is_made_can_be_read_back() -> None:
     assert make_return_point("a", "lift", [0.5, None, 1], LIMITS) == ReturnPoint("a", "lift", (0.5, None, 1.0))
+    assert make_return_point("a", "", [-1, 2, None], LIMITS).pose == (-1.0, 2.0, None), "the edges belong to the box"
     for name, task, pose in (("", "lift", [0, 0, 0]), ("a", "l\nift", [0, 0, 0]), ("a", "lift", [2, 0, 0])):
         with pytest.raises(UserError):
             make_return_point(name, task, pose, LIMITS)
@@ -127,6 +131,7 @@ def _set(said: dict[str, Any], path: list[str | int], value: Any) -> dict[str, A
         (["points", 0, "picture"], "C:\\b.png", "below the file's own folder"),
         (["points", 0, "tries"], -1, "must be counts"),
         (["points", 0, "tries"], True, "must be counts"),
+        (["points", 0, "tries"], 2**53, "must be counts"),
         (["points", 0, "failures"], 1, "must be counts"),
         (["points", 0, "pose"], [0, 0], "list of 3 numbers"),
         (["points", 0, "pose"], [0, 0, "1"], "pose of 'grip' is '1'"),
