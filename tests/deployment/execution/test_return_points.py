@@ -206,6 +206,23 @@ def test_a_robot_arrives_within_its_share_of_the_limits(x: float, elbow: float, 
     assert np.abs(np.diff(elbows)).max(initial=0) / PERIOD <= 0.5 * 5 * 1.05
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "lasts"),
+    [
+        ("speed", 1.0, 15 / 8 / 0.5),
+        ("acceleration", 5.0, math.sqrt(10 / math.sqrt(3) / 2.5)),
+        ("jerk", 50.0, (60 / 25) ** (1 / 3)),
+    ],
+)
+def test_a_way_of_1_lasts_as_long_as_a_line_of_minimum_jerk_needs(limit: str, most: float, lasts: float) -> None:
+    free = dict.fromkeys(("speed", "acceleration", "jerk"), math.inf)
+    elbow = replace(LIMITS.entries[1], **(free | {limit: most}))
+    arm = Arm((0.0, 0.0, 0.0))
+    limits = CommandLimits((LIMITS.entries[0], elbow, LIMITS.entries[2]))
+    assert arm.go(ReturnMotion(ReturnPoint("there", "", (None, 1.0, None)), limits, GOING))[1] == ""
+    assert arm.now - 100 == pytest.approx(lasts, abs=2 * PERIOD)
+
+
 def test_an_entry_without_a_place_is_not_moved() -> None:
     arm = Arm((0.0, 0.7, -1.0))
     wanted, failed = arm.go(ReturnMotion(ReturnPoint("there", "", (0.2, None, None)), LIMITS, GOING))
