@@ -235,6 +235,7 @@ def test_how_a_simulated_robot_holds_still() -> None:
     np.testing.assert_array_equal(hold.choose(None), [0, 1])
     np.testing.assert_array_equal(hold.choose(np.array([0.5, -0.5])), [0, -0.5])
     np.testing.assert_array_equal(make_hold(replace(spec, hold=None), (0.25, 0)).choose(np.ones(2)), [0.25, 0])
+    assert make_hold(spec, tuple(spec.action_low)).action.tolist() == list(spec.action_low)
     with pytest.raises(UserError, match=r"does not say with which action .*hold=\[…\], 2 numbers for velocity_x"):
         make_hold(replace(spec, hold=None))
     for wrong in ((0.0,), (0.0, 3.0), (0.0, float("nan"))):

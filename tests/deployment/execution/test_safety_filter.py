@@ -203,13 +203,15 @@ def test_a_speed_without_a_box_needs_no_measurement():
     assert [tested.step(np.array([0.4]), None) for _ in range(60)][-1].command[0] == 0.4
 
 
-def test_outside_the_box_a_robot_moves_inwards_alone():
-    tested = start(DRIVE, at=0.7)
+@pytest.mark.parametrize("side", [1, -1])
+def test_outside_the_box_a_robot_moves_inwards_alone(side: int):
+    at = np.array([side * 0.7])
+    tested = start(DRIVE, at=side * 0.7)
     assert tested.command.tolist() == [0.0]
-    assert all(tested.step(np.array([1.0]), np.array([0.7])).command[0] <= 0 for _ in range(50))
-    tested.begin(np.array([0.7]))
-    wanted = [0.1 * (math.cos(0.05 * tick) - 1) for tick in range(300)]
-    made = [tested.step(np.array([each]), np.array([0.7])) for each in wanted]
+    assert all(side * tested.step(np.array([side * 1.0]), at).command[0] <= 0 for _ in range(50))
+    tested.begin(at)
+    wanted = [side * 0.1 * (math.cos(0.05 * tick) - 1) for tick in range(300)]
+    made = [tested.step(np.array([each]), at) for each in wanted]
     assert [each.command[0] for each in made] == wanted
     assert not any(each.why for each in made)
 
