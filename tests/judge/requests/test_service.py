@@ -1,10 +1,12 @@
 """The service never holds up who asks, never makes a score up, and says why one is missing."""
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ import pytest
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerError
 from embodied_rl.judge.requests import request_queue
+from embodied_rl.judge.requests import service as service_module
 from embodied_rl.judge.requests.attempts import RETRIES
+from embodied_rl.judge.requests.request_queue import RequestQueue, Ticket
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
 from embodied_rl.judge.scorers import shared_pictures
 from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
@@ -75,9 +79,10 @@ def test_submit_waits_for_nobody() -> None:
         assert all(ticket.score is not None and ticket.score.valid for ticket in tickets)
 
 
-@pytest.mark.parametrize("seconds", [float("inf"), 1e20])
-def test_one_may_wait_for_ever(seconds: float) -> None:
-    """Locks refuse such times."""
+@pytest.mark.parametrize("seconds", [float("inf"), 1e20, 0.5])
+def test_one_may_wait_for_ever(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks refuse such times. By a clock that stands still, any time is for ever."""
+    monkeypatch.setattr(service_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     gate = threading.Event()
     with serving(ToldScorer(gate=gate)) as service:
         tickets = service.submit([request(7)], [0])
@@ -122,12 +127,25 @@ def test_the_most_important_requests_are_answered_first_and_the_others_dropped()
     with serving(scorer, in_flight=1, queued=3) as service:
         first = service.submit([request(0)], [0])
         wait_for(lambda: bool(scorer.calls))
-        tickets = service.submit([request(code, decision=code) for code in range(1, 7)], [6, 5, 4, 3, 2, 1])
+        tickets = service.submit([request(code, decision=code) for code in range(1, 7)], [2, 4, 1, 5, 6, 3])
         wait_for(lambda: service.counts["dropped"] == 3)
         gate.set()
         service.wait([*first, *tickets], DEADLINE)
-    assert [ticket.score.reason for ticket in tickets if ticket.score] == ["dropped"] * 3 + ["ok"] * 3
-    assert [calls[0].decision for calls in scorer.calls] == [0, 6, 5, 4]
+    reasons = [ticket.score.reason for ticket in tickets if ticket.score]
+    assert reasons == ["ok", "dropped", "ok", "dropped", "dropped", "ok"]
+    assert [calls[0].decision for calls in scorer.calls] == [0, 3, 1, 6]
+
+
+def test_abandoned_requests_take_no_place_and_leave_the_order_as_it_is() -> None:
+    queue = RequestQueue(ToldScorer().traits, most=6)
+    tickets = [Ticket(request(priority), priority, 0.0) for priority in (1, 4, 2, 5, 6, 3)]
+    assert queue.add(tickets) == []
+    tickets[0].score = Score.invalid("late")
+    queue.remove_answered()
+    assert queue.add([Ticket(request(7), 7, 0.0)]) == [] and len(queue) == 6
+    assert [queue.take()[0][0].ticket.priority for _ in range(6)] == [2, 3, 4, 5, 6, 7]
+    queue.add(tickets[1:3])
+    assert queue.clear() == tickets[1:3] and len(queue) == 0
 
 
 def test_no_more_requests_are_in_flight_than_allowed() -> None:
@@ -326,6 +344,26 @@ def test_abandoned_requests_are_not_asked_any_more() -> None:
     assert len(scorer.calls) == 2
 
 
+def test_closing_ends_what_is_in_flight_and_asks_nothing_more() -> None:
+    class Slow(ToldScorer):
+        async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+            try:
+                return await super().score(requests)
+            finally:
+                for _ in range(9):
+                    await asyncio.sleep(0)
+                self.hung_up = True
+
+        async def close(self) -> None:
+            self.closed = self.hung_up
+
+    scorer = Slow(gate=threading.Event())
+    with serving(scorer, in_flight=1) as service:
+        service.submit([request(1), request(2)], [0, 0])
+        wait_for(lambda: bool(scorer.calls))
+    assert scorer.closed and len(scorer.calls) == 1
+
+
 def test_a_mistake_in_a_scorer_is_not_taken_for_a_failing_server() -> None:
     def broken(asked: ScoreRequest) -> Score:
         raise KeyError("a mistake")
@@ -335,6 +373,19 @@ def test_a_mistake_in_a_scorer_is_not_taken_for_a_failing_server() -> None:
         began = time.monotonic()
         service.wait(tickets, DEADLINE)
         assert time.monotonic() - began < DEADLINE / 2, "nobody waits for a thread that has ended"
+        with pytest.raises(KeyError, match="a mistake"):
+            service.check()
+        service.abandon(tickets)
+        assert tickets[0].score is not None and tickets[0].score.reason == "late"
+
+
+def test_a_mistake_in_the_service_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(asked: ScoreRequest, identity: str) -> bytes:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(request_queue, "hash_request", broken)
+    with serving(ToldScorer()) as service:
+        service.wait(service.submit([request()], [0]), DEADLINE)
         with pytest.raises(KeyError, match="a mistake"):
             service.check()
 
