@@ -5,10 +5,8 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from embodied_rl.interfaces.errors import UserError
@@ -16,10 +14,7 @@ from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerErr
 from embodied_rl.judge.requests import request_queue
 from embodied_rl.judge.requests import service as service_module
 from embodied_rl.judge.requests.attempts import RETRIES
-from embodied_rl.judge.requests.request_queue import RequestQueue, Ticket
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
-from embodied_rl.judge.scorers import shared_pictures
-from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
 from tests.support.ended import wait_for
 from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving
 
@@ -103,8 +98,15 @@ def test_equal_requests_are_asked_once_in_flight_and_later() -> None:
         assert len(scorer.calls) == 1
         ask(service, request(7, words="go right"))
         assert len(scorer.calls) == 2, "other words are another question"
-        ask(service, replace(request(7), first=request(8).first))
-        assert len(scorer.calls) == 3, "another first picture is another question"
+
+
+def test_the_scores_that_were_not_used_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "CACHED", 2)
+    scorer = ToldScorer()
+    with serving(scorer) as service:
+        for code in (1, 2, 1, 3, 1, 3, 2):
+            ask(service, request(code))
+    assert [round(255 * read_code(call[0]).value) for call in scorer.calls] == [1, 2, 3, 2]
 
 
 def test_a_scorer_that_says_so_is_asked_each_time() -> None:
@@ -134,18 +136,6 @@ def test_the_most_important_requests_are_answered_first_and_the_others_dropped()
     reasons = [ticket.score.reason for ticket in tickets if ticket.score]
     assert reasons == ["ok", "dropped", "ok", "dropped", "dropped", "ok"]
     assert [calls[0].decision for calls in scorer.calls] == [0, 3, 1, 6]
-
-
-def test_abandoned_requests_take_no_place_and_leave_the_order_as_it_is() -> None:
-    queue = RequestQueue(ToldScorer().traits, most=6)
-    tickets = [Ticket(request(priority), priority, 0.0) for priority in (1, 4, 2, 5, 6, 3)]
-    assert queue.add(tickets) == []
-    tickets[0].score = Score.invalid("late")
-    queue.remove_answered()
-    assert queue.add([Ticket(request(7), 7, 0.0)]) == [] and len(queue) == 6
-    assert [queue.take()[0][0].ticket.priority for _ in range(6)] == [2, 3, 4, 5, 6, 7]
-    queue.add(tickets[1:3])
-    assert queue.clear() == tickets[1:3] and len(queue) == 0
 
 
 def test_no_more_requests_are_in_flight_than_allowed() -> None:
@@ -260,19 +250,23 @@ def test_an_abandoned_call_is_cancelled_and_its_place_is_free(cacheable: bool) -
 def test_a_cancelled_probe_lets_another_one_be_sent() -> None:
     now, gate = [0.0], threading.Event()
     scorer = ToldScorer(raising("refused", times=5), gate=gate)
-    service = ScoreService(lambda: scorer, ServiceLimits(in_flight=1), clock=lambda: now[0])
+    service = ScoreService(lambda: scorer, ServiceLimits(in_flight=2), clock=lambda: now[0])
     try:
         gate.set()
         for code in range(5):
             ask(service, request(code))
         gate.clear()
         now[0] = 6.0
-        probe = service.submit([request(6)], [0])
+        probe, other = service.submit([request(6), request(60)], [0, 1])
+        service.wait([other], DEADLINE)
+        assert other.score is not None and other.score.reason == "unavailable", "one is sent after a pause"
         wait_for(lambda: scorer.at_once == 1)
-        service.abandon(probe)
+        now[0] = 7.5
+        service.abandon([probe])
+        assert probe.seconds == 1.5
         wait_for(lambda: scorer.at_once == 0)
         gate.set()
-        now[0] = 12.0
+        now[0] = 13.0
         assert ask(service, request(7))[0].valid
     finally:
         service.close()
@@ -299,21 +293,6 @@ def test_hashing_holds_up_nobody_who_submits(monkeypatch: pytest.MonkeyPatch) ->
         service.wait(first, DEADLINE)
 
 
-def test_pictures_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = [Picture(np.full((2, 2, 3), code, np.uint8)) for code in range(5)]
-    hashed: list[bytes] = []
-    real = shared_pictures.hashlib.sha256
-    monkeypatch.setattr(shared_pictures.hashlib, "sha256", lambda data: hashed.append(data) or real(data))
-    found = set()
-    for end in range(1, 6):
-        frames = SharedPictures({"top": tuple(shown[:end])})
-        asked = replace(request(), frames=frames, first=SharedPictures({"top": shown[0]}))
-        found.add(request_queue.hash_request(asked, "it"))
-        plain = replace(asked, frames=dict(frames), first=dict(asked.first))
-        assert request_queue.hash_request(plain, "it") in found, "arrays are the same question"
-    assert len(found) == 5
-
-
 def test_it_comes_back_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     scorer = ToldScorer(raising("refused", times=5))
@@ -334,14 +313,28 @@ def test_it_comes_back_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
 def test_abandoned_requests_are_not_asked_any_more() -> None:
     gate = threading.Event()
     scorer = ToldScorer(gate=gate)
-    with serving(scorer, in_flight=1) as service:
+    with serving(scorer, in_flight=1, queued=5) as service:
         tickets = service.submit([request(code, decision=code) for code in range(5)], range(5))
         wait_for(lambda: bool(scorer.calls))
         service.abandon(tickets)
         assert {ticket.score.reason for ticket in tickets if ticket.score} == {"late"}
+        later = service.submit([request(code) for code in (0, 96, 97, 98, 99)], [9] * 5)
         gate.set()
-        ask(service, request(99))
-    assert len(scorer.calls) == 2
+        service.wait(later, DEADLINE)
+        assert all(ticket.score is not None and ticket.score.valid for ticket in later), "they are dropped for nothing"
+    assert len(scorer.calls) == 6
+
+
+def test_a_call_goes_on_while_one_of_its_questions_is_waited_for() -> None:
+    gate = threading.Event()
+    scorer = ToldScorer(gate=gate, batch=2)
+    with serving(scorer, in_flight=1) as service:
+        given_up, kept = service.submit([request(1), request(2)], [0, 0])
+        wait_for(lambda: scorer.at_once == 1)
+        service.abandon([given_up])
+        gate.set()
+        service.wait([kept], DEADLINE)
+        assert kept.score == read_code(request(2))
 
 
 def test_closing_ends_what_is_in_flight_and_asks_nothing_more() -> None:

@@ -197,11 +197,12 @@ def test_a_newer_score_makes_older_ones_useless_but_each_change_counts(kind: Sco
 
 def test_only_what_may_still_count_now_is_waited_for() -> None:
     """An observation that was settled with the rollout before is not; of an ended episode only the final one is."""
-    scores, (first, final), _ = make_scores(2)
+    scores, (first, second, final), _ = make_scores(3)
     scores.add({0: first})
     assert scores.list_awaited([0], [0]) == [first]
     scores.settle_lasts([0], [0])
     assert scores.list_awaited([0], [0]) == []
+    scores.add({0: second})
     scores.end_episodes(0, [0], {0: final})
     assert scores.list_awaited([0], [0]) == [final]
     final.score = Score(0.5)
