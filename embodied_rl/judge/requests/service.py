@@ -194,6 +194,16 @@ class ScoreService:
         await asyncio.wait_for(scorer.close(), CLOSE_TIMEOUT)
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # noqa: BLE001 - the event loop would only log it, and nothing more be answered
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._loop.stop()
+
+    def _serve(self) -> None:
         """Take what has arrived, and send what may be sent. Hashing takes its time, so that no lock is held."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
@@ -258,8 +268,7 @@ class ScoreService:
             for _ in questions if self._counts_tokens else ():
                 self.cost.note(Score.invalid("timeout"))
         elif (error := task.exception()) is not None:  # a mistake of the scorer's author, not a failure of a server
-            self._failure = error
-            self._loop.stop()
+            self._fail(error)
             return
         self._work()
 
