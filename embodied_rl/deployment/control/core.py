@@ -47,8 +47,7 @@ class DeploymentCore:
         self._parts: CoreParts | None = None
         self._blocked, self._refusal, self._unfit = "", "", ""
         self._refused: Mode | None = None  # the mode that the last refusal was about
-        self._now, self._phase, self._leaving, self._still, self._anew = 0.0, 0, False, True, True
-        self._command = self._before = self._measured = np.zeros(0)
+        self._still = True
 
     @property
     def state(self) -> State:
@@ -72,7 +71,7 @@ class DeploymentCore:
         """
         self._life.check("configure")
         self._parts = assemble_parts(settings, policy, lambda: self._now, self._source_clock)
-        self._command = self._before = np.zeros(len(settings.limits.entries))
+        self._command = np.zeros(len(settings.limits.entries))
         self._measured = np.full(len(settings.limits.entries), np.nan)
         self._life.advance("configure")
 
@@ -105,7 +104,7 @@ class DeploymentCore:
         self._command = self._before = parts.filter.command
         parts.intentions.interrupt(self._command)
         self._modes.fall("no mode was asked for")
-        self._phase, self._leaving, self._still, self._blocked, self._anew = 0, False, True, "", True
+        self._phase, self._leaving, self._still, self._anew = 0, False, True, True
         self._life.advance("activate")
 
     def deactivate(self, at_once: bool = False) -> None:

@@ -27,10 +27,9 @@ class Guard:
         self.loop, self.tracking = LoopWatch(settings.longest_tick_s, settings.lost_s), TrackingWatch(settings)
         self.pictures = PictureWatch(settings, self.gate.streams)
         self._settings = settings
-        self.forget()
 
     def forget(self) -> None:
-        """Begin anew, with an activation: no reason holds. The gate remembers what it has seen."""
+        """Begin, with each activation: no reason holds. The gate remembers what it has seen."""
         self._trips = {name: Trip(self._settings.settle_s) for name in NAMES}
         self.reasons, self.lost = dict.fromkeys(NAMES, ""), ""
         self.loop.forget()
