@@ -89,7 +89,7 @@ class DeploymentCore:
         """
         self._life.check("activate")
         parts, now = self._get_parts(), self._read_clock()
-        if self._modes.latched_s is not None or self._operator.estop:
+        if self._modes.latched_s is not None:
             raise UserError("activate was refused: the emergency stop is latched. Release the button, then reset.")
         if stale := parts.guard.gate.explain(now):
             raise UserError(f"activate was refused: {stale}. See that these topics are published.")
@@ -102,7 +102,6 @@ class DeploymentCore:
         parts.probe.begin(self._measured)
         parts.filter.begin(self._measured, start)
         self._command = self._before = parts.filter.command
-        parts.intentions.interrupt(self._command)
         self._modes.fall("no mode was asked for")
         self._phase, self._leaving, self._still, self._anew = 0, False, True, True
         self._life.advance("activate")
@@ -186,7 +185,7 @@ class DeploymentCore:
     def request(self) -> ChunkRequest | None:
         """Return what the policy should be asked for now, with the newest observation; None: nothing."""
         now = self._read_clock()
-        if self._parts is None or self.mode != Mode.RUN or self._phase != 0 or self.state != State.ACTIVE:
+        if self._parts is None or self.mode != Mode.RUN or self._phase != 0:
             return None
         guard, intentions = self._parts.guard, self._parts.intentions
         if intentions.executor is None or self._blocked or self._parts.probe.pending or guard.gate.explain(now):
@@ -254,7 +253,6 @@ class DeploymentCore:
         if parts.guard.loop.lost:
             self._counts["losses"] += 1
             self._give_up_motion(parts.guard.lost)
-            parts.intentions.interrupt(self._command)
         why = parts.guard.explain(Mode.HOLD)
         try:
             if not why:
@@ -307,7 +305,7 @@ class DeploymentCore:
         else:
             parts.probe.hold(self._measured, self._still)
         if parts.probe.refused:
-            self._leaving, moves = True, True
+            self._leaving = True
             self._change_mode(lambda: self._modes.fall(parts.probe.refused))
             return Want(None, why=parts.probe.refused)
         why = "comparing commanded and measured motion"

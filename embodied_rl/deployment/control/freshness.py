@@ -147,11 +147,11 @@ class StreamGate:
         """Return whether readings that do not fit the others fit one another for long enough: a clock was set."""
         if self._source_clock is not None and self._fault == Fault.FUTURE:
             return False  # its clock is known, and says otherwise
-        follows = bool(self._other) and stream.source_ns > self._other[-1].source_ns
-        if not follows or now - self._other[-1].received_s > self.rule.max_age_s:
+        follows = bool(self._other) and stream.source_ns > self._other[1].source_ns
+        if not follows or now - self._other[1].received_s > self.rule.max_age_s:
             self._other, self._others = [stream, stream], 1
             return False
-        self._other[-1] = stream
+        self._other[1] = stream
         self._others += 1
         passed = stream.received_s - self._other[0].received_s
         said = (stream.source_ns - self._other[0].source_ns) * 1e-9

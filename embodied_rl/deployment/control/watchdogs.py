@@ -96,10 +96,6 @@ class PictureWatch:
         box = np.array([entry.high - entry.low for entry in settings.limits.entries])
         self._visible = settings.visible * np.where(np.isfinite(box), box, np.inf)
         self._gates = [gate for gate in gates.values() if gate.rule.sees and gate.rule.may_repeat]
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew."""
         self._seen: dict[str, tuple[float, Vector]] = {}
 
     def update(self, now: float, measured: Vector) -> str:

@@ -49,7 +49,11 @@ def test_an_unconfigured_core_says_what_to_do() -> None:
     assert refusal is not None and refusal.reason == Reason.EPOCH
     core.operate(OperatorInput(estop=True))
     assert core.mode == Mode.ESTOP and core.tick().command is None
+    with pytest.raises(UserError, match=r"2 entries are measured, not \[3\]"):
+        core.observe({}, np.zeros(3))
     core.clean_up()
+    with pytest.raises(UserError, match="configure it first"):
+        core.observe({}, np.zeros(2))
     core.shut_down()
     assert core.state == State.FINALIZED
 
@@ -266,6 +270,7 @@ def test_a_label_ends_acting() -> None:
     assert "label 'good' was refused" in loop.ask(None, label="good") and loop.core.mode == Mode.RUN
     loop.ask(None, label="success")
     assert loop.core.mode == Mode.HOLD and loop.core.status().why == "the operator said success"
+    assert loop.ask(Mode.RUN, label="success") == loop.ask(None) == "" and loop.core.mode == Mode.RUN
 
 
 def test_deactivation_ramps_to_rest_first() -> None:
@@ -294,7 +299,7 @@ def test_an_activation_begins_where_the_robot_is() -> None:
     loop.place = np.array([-1.0, 0.5])
     loop.observe()
     loop.core.activate(loop.measured)
-    assert (loop.tick().command == [-1.0, 0.5]).all() and loop.last.anew
+    assert (loop.tick().command == [-1.0, 0.5]).all() and loop.last.anew and loop.last.why == "no mode was asked for"
 
 
 def test_an_unmeasured_entry_begins_where_it_is_said_to_be() -> None:

@@ -156,6 +156,14 @@ def test_a_clock_that_was_set_is_believed_after_the_settling_time(jump: float) -
     assert 40 - camera.gate.counts["accepted"] - round(SETTLE / PERIOD) in (0, 1)
 
 
+def test_a_clock_that_was_set_is_believed_after_three_readings_at_the_earliest() -> None:
+    camera = Camera()
+    camera.gate = StreamGate(StreamRule("front", AGE), None, settle_s=PERIOD / 2)
+    camera.send(20)
+    camera.ahead += 600
+    assert camera.send(4) == [False, False, True, True]
+
+
 @pytest.mark.parametrize("said", [False, True])
 def test_a_simulation_that_was_paused_is_fresh_again_when_it_goes_on(said: bool) -> None:
     camera = Camera()

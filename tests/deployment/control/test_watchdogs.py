@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.control.freshness import FreshnessGate
+from embodied_rl.deployment.control.guard import Guard
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
 from embodied_rl.deployment.control.watchdogs import LoopWatch, PictureWatch, TrackingWatch, Trip
 from embodied_rl.deployment.execution.tick import Stream
@@ -76,6 +77,17 @@ def test_a_measured_speed_that_stays_the_same_to_the_bit_is_frozen_before_its_tr
     assert "the measured value of x has been the same" in said[first]
     assert first == 11, "0.04 m, of a box of 2 m, are visible, and 0.1 s the age of joints"
     assert watch.drift[0] == pytest.approx(0.2 * 149 * 0.02), "dead reckoning is exact"
+
+
+def test_a_clock_that_went_back_hides_no_frozen_state() -> None:
+    guard, place, rest = Guard(make_settings(TOOL, tracking_error=(0.1, 0.1, np.inf)), None), np.zeros(3), np.zeros(3)
+    guard.forget()
+    guard.update(100.0, rest, place)
+    found = []
+    for tick in range(20):
+        guard.update(50.0 + 0.02 * tick, np.array([0.21 if tick else 0.0, 0.0, 0.0]), place)
+        found.append("has been the same" in guard.reasons["tracking"])
+    assert found.index(True) == 10, "as without it: 0.04 m, of a box of 2 m, are visible"
 
 
 @pytest.mark.parametrize(
