@@ -54,6 +54,7 @@ def test_an_unconfigured_core_says_what_to_do() -> None:
     core.clean_up()
     with pytest.raises(UserError, match="configure it first"):
         core.observe({}, np.zeros(2))
+    assert core.operate(OperatorInput(reset=True)) == "" and core.mode == Mode.HOLD
     core.shut_down()
     assert core.state == State.FINALIZED
 

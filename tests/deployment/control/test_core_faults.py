@@ -159,6 +159,15 @@ def test_a_robot_that_does_not_follow_trips_to_hold_and_runs_again_only_when_ask
     assert loop.core.mode == Mode.HOLD and loop.ask(Mode.RUN) == "" and loop.core.mode == Mode.RUN
 
 
+def test_a_robot_that_was_moved_by_hand_while_it_was_inactive_runs_again() -> None:
+    loop = start(tracking_error=(0.05, 0.05, np.inf))
+    loop.core.deactivate(at_once=True)
+    loop.place = loop.place + 0.3
+    loop.observe()
+    loop.core.activate(loop.measured)
+    assert loop.start().source == Source.POLICY
+
+
 class Still:
     """A replay that stands still."""
 

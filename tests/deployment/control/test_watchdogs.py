@@ -28,13 +28,17 @@ def test_a_reason_holds_until_it_was_absent_for_the_settling_time() -> None:
 
 def test_a_late_loop_and_a_clock_that_cannot_be_are_noticed() -> None:
     watch = LoopWatch(0.1)
-    said = [watch.update(now) for now in (5.0, 5.09, 5.3, 5.31, 4.0, 4.01, 4.01, 4.01, 4.01, 4.01, 4.02)]
+    said = [watch.update(now) for now in (5.0, 5.09, 5.3, 5.31, 4.0, 4.01, 4.01, 4.01, 4.01, 4.01, 4.01, 4.02)]
     words = [each.split(":")[0] for each, _ in said]
     assert words[:6] == ["", "", "the loop was late", "", "the clock went back by 1.310 s", ""]
-    assert words[6:] == ["", "", "the clock stands still", "the clock stands still", ""]
-    assert [back for _, back in said].index(True) == 4 and (watch.overruns, watch.jumps) == (1, 2)
+    assert words[6:] == ["", "", *["the clock stands still"] * 3, ""]
+    assert [back for _, back in said] == [tick == 4 for tick in range(12)] and (watch.overruns, watch.jumps) == (1, 2)
     watch.forget()
     assert watch.update(0.0) == ("", False)
+    watch = LoopWatch(0.1, lost_s=0.3)
+    lost = [(watch.update(now), watch.lost) for now in (0.0, 0.25, 0.75, 0.76)]
+    assert [each for _, each in lost] == [False, False, True, False] and not any(back for (_, back), _ in lost)
+    assert (watch.is_lost(1.0), watch.is_lost(1.1), watch.overruns) == (False, True, 2)
 
 
 def test_a_position_that_is_not_followed_trips() -> None:
@@ -77,6 +81,17 @@ def test_a_measured_speed_that_stays_the_same_to_the_bit_is_frozen_before_its_tr
     assert "the measured value of x has been the same" in said[first]
     assert first == 11, "0.04 m, of a box of 2 m, are visible, and 0.1 s the age of joints"
     assert watch.drift[0] == pytest.approx(0.2 * 149 * 0.02), "dead reckoning is exact"
+
+
+def test_a_reason_from_before_the_clock_went_back_ends_after_the_settling_time() -> None:
+    guard, zeros = Guard(make_settings(tracking_error=(0.1, 0.1)), None), np.zeros(2)
+    guard.forget()
+    guard.update(100.0, np.ones(2), zeros)
+    seen = []
+    for now in (50.0, 50.4, 50.6):
+        guard.update(now, zeros, zeros)
+        seen.append(guard.reasons["tracking"] != "")
+    assert seen == [True, True, False]
 
 
 def test_a_clock_that_went_back_hides_no_frozen_state() -> None:
