@@ -72,7 +72,7 @@ def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(ma
     assert loop.last.source == Source.POLICY and len(loop.last.command) == count, "it has passed"
 
 
-@pytest.mark.parametrize(
+MISREAD = pytest.mark.parametrize(
     ("matrix", "place"),
     [
         (np.diag([math.pi / 180] * 2), (0.6, -0.4)),
@@ -85,6 +85,9 @@ def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(ma
     ],
     ids=["degrees", "sign", "sign at 0", "order", "order at equal places", "radians", "dead encoder"],
 )
+
+
+@MISREAD
 def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: tuple[float, float]) -> None:
     loop = arm(matrix, place)
     why = run(loop)
@@ -94,6 +97,19 @@ def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: 
     assert "asked" not in loop.core.status().counts
     with pytest.raises(UserError, match="measured to move by"):
         loop.core.activate(loop.measured)
+
+
+@MISREAD
+def test_an_arm_is_sent_no_farther_than_to_where_it_is_misread(matrix, place: tuple[float, float]) -> None:
+    """Which is what its controller does with the first command, whatever is found out later."""
+    loop = arm(matrix, place)
+    loop.ask(Mode.RUN)
+    farthest = 0.0
+    for _ in range(400):
+        loop.tick()
+        farthest = max(farthest, float(np.abs(loop.aim - np.array(place)).max()))
+    misread = float(np.abs(matrix @ place - np.array(place)).max())
+    assert misread <= farthest <= misread + 1.01 * DISTANCE * 0.3
 
 
 @pytest.mark.parametrize(
