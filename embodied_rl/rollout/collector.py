@@ -149,7 +149,7 @@ class Collector:
         self.timeline.finish()
         self.memory = read_resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
 
-    def take_notes(self) -> tuple[str, ...]:
+    def pop_warnings(self) -> tuple[str, ...]:
         """Return what the user should read of the time since the last call."""
         notes, self._notes = tuple(self._notes), []
         return notes
@@ -207,7 +207,7 @@ class Collector:
             self._plans.reset(np.arange(self.rollout.num_envs))
             self._start()
 
-    def begin_anew(self) -> None:
+    def restart_episodes(self) -> None:
         """Let the next `collect` begin the present episodes anew: somebody else has used the simulators meanwhile."""
         if self._begun and not self._fresh:
             self._envs.restart()

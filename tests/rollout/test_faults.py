@@ -44,9 +44,9 @@ def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None
         assert torch.equal(rollout.valid[:, env], rollout.episode[:, env] != lost)
         assert rollout.episode[5, env] == lost + N
     assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
-    (note,) = collector.take_notes()
+    (note,) = collector.pop_warnings()
     assert "was killed by SIGKILL" in note and "a new worker takes over" in note
-    assert collector.take_notes() == (), "each is told once"
+    assert collector.pop_warnings() == (), "each is told once"
     lost = set(rollout.episode[4, N // 2 :].tolist())
     assert not lost & {record.index for record in rollout.finished}
     second = copied(collector.collect(actor))

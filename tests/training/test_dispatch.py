@@ -188,7 +188,7 @@ def test_who_dies_is_replaced_and_goes_on_where_it_stood(crew: Crew) -> None:
     ended = EpisodeRecord(7, 0, 7, "train", True, True, 5, 1.0)
     crew.offer(0)
     crew.dispatcher.take(0)
-    crew.dispatcher.tell([ended])
+    crew.dispatcher.update_curriculum([ended])
     crew.offer(1)
     first, second = crew.dispatcher.take(1)
     assert int(first.state["total"]) == int(second.state["total"]) == 1

@@ -9,7 +9,7 @@ import torch
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
-from embodied_rl.training.algorithms.means import FIGURES, PendingGradient, count_entries
+from embodied_rl.training.algorithms.gradient_accumulation import FIGURES, PendingGradient, count_entries
 from tests.support.experience import (
     Table,
     changed,

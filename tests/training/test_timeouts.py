@@ -7,7 +7,7 @@ import pytest
 
 from embodied_rl.config.schema import Plan
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training import patience
+from embodied_rl.training import timeouts
 from embodied_rl.training.sources import SharedExperience
 
 
@@ -57,7 +57,7 @@ def test_rank_0_tells_again_and_again_that_it_still_waits() -> None:
     ranks, slow = Telling(), Slow()
     experience(ranks, SimpleNamespace(dispatcher=slow))._await_parts()
     assert ranks.told == [False, False, True]
-    assert slow.looks == [(10, patience.REPORT)] * 3
+    assert slow.looks == [(10, timeouts.REPORT)] * 3
 
 
 def test_other_ranks_listen_until_the_rollout_is_there() -> None:
@@ -70,8 +70,8 @@ def test_other_ranks_listen_until_the_rollout_is_there() -> None:
 def test_a_worker_s_deadline_holds_a_replaced_simulator_and_no_whole_rollout(start: float, call: float) -> None:
     """Noticed after one call, started anew, one call more; and what passes until the next word."""
     plan = Plan(start_timeout=start, call_timeout=call)
-    assert patience.derive_worker_deadline(plan) == call + start + call + patience.REPORT
+    assert timeouts.worker_report_timeout(plan) == call + start + call + timeouts.REPORT
 
 
 def test_ranks_wait_longer_than_rank_0_is_silent() -> None:
-    assert 10 * patience.REPORT < patience._LEAST
+    assert 10 * timeouts.REPORT < timeouts._LEAST

@@ -1,4 +1,4 @@
-"""Builds all parts of one rank of a run from a configuration."""
+"""Construction of all parts of one rank of a run from a configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -107,7 +107,8 @@ def assemble_parts(
     if kind.is_one_robot and config.plan.rollout_workers:
         raise UserError(
             f"plan.rollout_workers={config.plan.rollout_workers}: on one robot training and evaluations take turns. "
-            "Give plan.rollout_workers=0, and mode=sync."
+            "Give plan.rollout_workers=0, and mode=sync.",
+            code="robot-with-rollout-workers",
         )
     evaluators = [] if kind.is_one_robot else make_evaluators(config, kind, runtime, ranks)
     rollouts = Rollout.allocate(actor, work.decisions * segments, envs, noted=noted).segments(segments)
