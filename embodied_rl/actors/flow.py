@@ -35,7 +35,7 @@ from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.committed import Committed, give_times
 
 FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
-COMMITTED = f"{FLOW}committed"
+COMMITTED, ACTIONS = f"{FLOW}committed", "actions"
 
 
 class FlowActor(DeployedFlow):
@@ -134,10 +134,12 @@ class FlowActor(DeployedFlow):
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
         sample = self.sampler.sample(self._velocity(context), keys, self._chunk, explore, self.device, known)
+        actions = self._following(sample.actions, known)
         trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
+        trace[ACTIONS] = actions
         trace |= self._critic_trace(observation, keys, explore, known)
         return Decision(
-            actions=self.embodiment.actions(self._following(sample.actions, known), observation.state),
+            actions=self.embodiment.actions(actions, observation.state),
             trace=trace,
             log_prob=self._executed(sample.log_prob, known),
             value=self._value(trace, context, len(inputs)),
@@ -194,6 +196,7 @@ class FlowActor(DeployedFlow):
         if self._critic_needs(CriticNeed.EXPERT):
             rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
         flow = self.sampler.trace_spec(spec.horizon, spec.action_dim, self.delay > 0)
+        rows[ACTIONS] = ((self.embodiment.executed, spec.action_dim), torch.float32)
         return rows | {FLOW + name: entry for name, entry in flow.items()}
 
     def log_prob_shape(self) -> tuple[int, ...]:

@@ -7,8 +7,8 @@ from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.run_scoring import check_reward
+from embodied_rl.rollout.action_queue import check_rollout_delay
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.plans import check_delay
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.device_memory import check_device
@@ -41,7 +41,7 @@ def check_run(config: TrainConfig) -> RunSize:
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
-    check_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
+    check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
     if size.device is not None:

@@ -11,7 +11,7 @@ from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.judge.reward.run_scoring import list_noted_columns
+from embodied_rl.judge.reward.run_scoring import list_extra_columns
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 from embodied_rl.training.device_memory import DeviceMemory, measure_device
@@ -114,8 +114,8 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     known = plan.allocation != "auto" and TorchrunPlace.find() is None
     ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
     apart = plan.policy == "process" and not workers
-    rows, noted = decisions * config.sim.num_envs // plan.ranks, list_noted_columns(config.reward, spec)
-    policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, noted)
+    rows, extras = decisions * config.sim.num_envs // plan.ranks, list_extra_columns(config.reward, spec)
+    policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, extras)
     acting = workers or (ranks if apart else 0)
     return RunSize(
         held=held,
@@ -133,19 +133,19 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     )
 
 
-def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, noted: Columns | None = None) -> int:
+def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: Columns | None = None) -> int:
     """Count the bytes of one recorded decision; the actor, on the meta device, is not usable afterwards.
 
     Args:
         actor: that of the run.
         rows: decisions of a rank; the trace's contents depend on them.
-        config, noted: of the run, and the columns that its writers fill.
+        config, extras: of the run, and the columns that its writers fill.
     """
     with without_memory() if config.policy.autocast else nullcontext():
         if config.policy.autocast:  # autocast does not support the meta device; `without_memory` is slower
             actor = actor.to_empty(device="cpu")
         actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
-        one = Rollout.allocate(actor, 1, 1, device="meta", noted=noted)
+        one = Rollout.allocate(actor, 1, 1, device="meta", extras=extras)
     return sum(tensor.nbytes for tensor in one.tensors().values())
 
 

@@ -26,8 +26,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.delay import follow_training
 from embodied_rl.rollout.episode_sampler import Purpose
 from embodied_rl.rollout.staleness import mask_older, summarise_staleness
-from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
-from embodied_rl.rollout.timeline_file import keep_timelines
+from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline, keep_timelines
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.training import metrics as figures

@@ -96,14 +96,14 @@ class RolloutWork:
         decisions: T, the decisions of a segment.
         segments: number of rollouts that a version learns from in turn.
         writers: factories of writers in each worker, besides its rollouts.
-        noted: columns of the rollouts that these fill.
+        extras: columns of the rollouts that these fill.
     """
 
     needs: Needs
     decisions: int
     segments: int = 1
     writers: tuple[WriterFactory, ...] = ()
-    noted: Columns = field(default_factory=dict)
+    extras: Columns = field(default_factory=dict)
 
 
 def make_rollout_worker(
@@ -116,7 +116,7 @@ def make_rollout_worker(
     actor = blueprint.build()
     actor.version = -1
     envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
-    rollout = Rollout.allocate(actor, work.decisions, envs, noted=work.noted)
+    rollout = Rollout.allocate(actor, work.decisions, envs, extras=work.extras)
     kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
     collecting = make_collector(
         config, kind, work.needs, rollout, runtime, number=number, purpose=f"worker {number}'s", writers=work.writers

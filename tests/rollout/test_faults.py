@@ -24,6 +24,7 @@ from tests.support.collecting import (
     reference,
     workers,
 )
+from tests.support.refusals import refuses
 
 
 @pytest.mark.process
@@ -158,16 +159,16 @@ def test_nothing_after_an_episodes_end_reaches_the_rollout() -> None:
         assert_equal(copied(collector.collect(actor)), expected)
 
 
-class Forgetful(FakeSimulator):
-    """Does not say which episodes ended."""
+class NoEndsReported(FakeSimulator):
+    """Does not report which episodes ended."""
 
     def step(self, actions, next_episodes):
         return replace(super().step(actions, next_episodes), ended=np.zeros(0, np.int64))
 
 
 def test_a_simulator_that_contradicts_itself_is_refused() -> None:
-    collector, actor = make(inline(1, kind=Forgetful))
-    with pytest.raises(ValueError, match="check_simulator"):
+    collector, actor = make(inline(1, kind=NoEndsReported))
+    with refuses("simulator-wrong-ends", "check_simulator"):
         collector.collect(actor)
 
 

@@ -1,4 +1,4 @@
-"""Ready order: whoever is done is served, nobody starves, and a row-wise actor decides as it does in exact order."""
+"""Ready order: ready simulators are inferred, none starves, and a row-wise actor decides as in exact order."""
 
 import os
 import random
@@ -12,8 +12,7 @@ import torch
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.rollout.handle_parts import HandlePart
-from embodied_rl.rollout.order import take_ready_first
+from embodied_rl.rollout.handle_parts import HandlePart, take_ready_first
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import RowwiseFakeActor
@@ -23,7 +22,7 @@ PARTS = 4
 
 
 class Delayed:
-    """An answer that is there already, but says so only after having been asked some times."""
+    """A result that is ready only after a number of calls of `done`."""
 
     def __init__(self, future: Any, asked: int):
         self._future, self._asked = future, asked

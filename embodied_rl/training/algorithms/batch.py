@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Trace
+from embodied_rl.rollout.action_queue import find_scored
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.plans import find_scored
 
 _OPTIONAL = ("value", "returns", "version", "weight")
 
