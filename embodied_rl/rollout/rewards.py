@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.mathematics.objectives.gae import discount_reward
+from embodied_rl.mathematics.objectives.advantages import discount_reward
 from embodied_rl.rollout.buffer import Rollout
 
 

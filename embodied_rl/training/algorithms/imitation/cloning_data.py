@@ -127,7 +127,7 @@ def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str,
         UserError: the dataset has neither camera.
     """
     found: dict[str, str] = {}
-    for camera, view in zip(embodiment.cameras, embodiment.seen_as, strict=True):
+    for camera, view in zip(embodiment.cameras, embodiment.view_names, strict=True):
         name = next((name for name in (camera, view) if name in known), None)
         if name is None:
             raise UserError(
