@@ -314,7 +314,7 @@ class Collector:
         self._advance_episode(part.columns[result.ended], row)
 
     def _advance_episode(self, columns: Array, row: int) -> None:
-        """Park environments whose episode ended in this row (if `fresh`), or move them to their next episode."""
+        """Park environments after the end of their episode (if `fresh`), or move them to their next episode."""
         self._queue.reset(columns)
         if self._fresh:
             self._envs.active[columns] = False

@@ -84,7 +84,7 @@ class Environments:
             array[columns] = 0
 
     def add(self, columns: Array, result: StepResult, rows: Array) -> None:
-        """Add a chunk to the progress of `columns`, whose results are `rows` of `result`."""
+        """Add a chunk, `rows` of `result`, to the progress of `columns`."""
         used = np.arange(result.reward.shape[1]) < result.steps[rows, None]
         self._decision[columns] += 1
         self._steps[columns] += result.steps[rows]

@@ -155,7 +155,7 @@ class EpisodeSampler:
 
 
 def pick_position(weights: NDArray[np.float64], draw: int) -> int:
-    """Return the position that a draw selects: the first i whose cumulative weight exceeds u · total.
+    """Return the position that a draw selects: the first i with a cumulative weight above u · total.
 
     u = ⌊draw / 2^8⌋ / 2^53 is exact in float64 and below 1, so that every machine finds the same position, and its
     weight is positive.

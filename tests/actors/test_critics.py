@@ -43,7 +43,7 @@ def test_each_critic_reads_its_own_input_alone(kind) -> None:
         *(make_critic(kind, **SIZES | {"context_dim": 6}) for kind in ("prefix", "expert")),
     ],
 )
-def test_unless_told_otherwise_a_critic_leaves_the_backbone_alone(critic: Critic) -> None:
+def test_a_critic_does_not_train_the_backbone_by_default(critic: Critic) -> None:
     """Its own weights learn from the value, what it reads does not; with `detach` off, both do."""
     pooled, features = torch.randn(5, 6, requires_grad=True), torch.randn(5, 2, 6, requires_grad=True)
     critic(None, pooled, features).sum().backward()

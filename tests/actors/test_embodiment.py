@@ -32,7 +32,7 @@ def test_model_actions_invert_actions(embodiment) -> None:
 
 
 def test_nan_is_passed_on(embodiment) -> None:
-    """Whoever executes the action must be able to see that it is not a number."""
+    """NaN stays visible for the caller."""
     assert np.isnan(embodiment.actions(torch.full((1, 4, 4), torch.nan), np.zeros((1, 2)))).all()
 
 

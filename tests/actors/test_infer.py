@@ -1,4 +1,4 @@
-"""The deployed policy's chunk by itself, and beside actions that are already committed."""
+"""The deployed policy's chunk, alone and after committed actions."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ HORIZON, EXECUTED, ENTRIES = 4, 2, 3
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("sampler", ["hybrid", "full", "noise"])
-def test_it_is_what_act_gives_without_exploring(make_actor, observe, keys, sampler: str, frozen: bool) -> None:
+def test_infer_equals_act_without_exploration(make_actor, observe, keys, sampler: str, frozen: bool) -> None:
     actor, observation = make_actor(sampler, "privileged", freeze_perception=frozen), observe(7)
     found = actor.infer(observation, keys(7))
     assert found.dtype == np.float32 and found.shape == (7, EXECUTED, ENTRIES)
@@ -79,7 +79,7 @@ def test_a_prefix_that_does_not_fit_is_refused(
         make_actor().infer(observe(3), keys(3), prefix, committed)
 
 
-def test_who_cannot_continue_a_prefix_says_so(keys) -> None:
+def test_an_actor_that_cannot_continue_a_prefix_refuses_it(keys) -> None:
     simulator = FakeSimulator(2)
     actor, observation = RowwiseFakeActor(simulator.spec, executed=1), simulator.reset([None] * 2)
     assert np.array_equal(

@@ -1,4 +1,4 @@
-"""Statistics of each entry by itself, there and back, and what is refused."""
+"""Normalisation of each entry, its inverse, and invalid statistics."""
 
 import numpy as np
 import pytest

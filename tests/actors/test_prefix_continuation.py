@@ -52,7 +52,7 @@ def test_the_first_ratio_is_one_with_prefixes_in_the_trace(make_late, observe, k
 
 @pytest.mark.parametrize("critic", CRITICS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_trace_is_as_its_specification_says(make_late, observe, keys, sampler, critic) -> None:
+def test_the_trace_matches_its_specification(make_late, observe, keys, sampler, critic) -> None:
     """With and without a prefix, so that one buffer holds both; without a delay nothing is added."""
     actor = make_late(sampler, critic)
     for given in ((), (prefix(), COUNTS)):
@@ -65,7 +65,7 @@ def test_the_trace_is_as_its_specification_says(make_late, observe, keys, sample
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_what_is_chosen_and_scored_follows_what_is_committed(make_late, observe, keys, sampler) -> None:
+def test_chosen_and_scored_actions_follow_committed_ones(make_late, observe, keys, sampler) -> None:
     """Of each row the entries [c : c + Hx] of the chunk that `infer` returns whole, where c are committed."""
     actor, observation = make_late(sampler), observe(ROWS)
     decision = actor.act(observation, keys(ROWS), False, prefix(), COUNTS)
@@ -81,7 +81,7 @@ def test_what_is_chosen_and_scored_follows_what_is_committed(make_late, observe,
     assert not torch.isclose(actor.evaluate(moved).log_prob, drawn.log_prob).any()
 
 
-def test_the_expert_critic_reads_what_is_chosen_and_sees_what_is_committed(make_late, observe, keys) -> None:
+def test_the_expert_critic_reads_chosen_and_committed_actions(make_late, observe, keys) -> None:
     actor, observation = make_late("full", "expert"), observe(ROWS)
     value = actor.value(observation, keys(ROWS), prefix(), COUNTS)
     other = actor.value(observation, keys(ROWS), -prefix(), COUNTS)

@@ -243,7 +243,7 @@ class ActionWriter(Writer):
     def lose_episodes(self, row: Any, columns: Any, first_rows: Any) -> None: ...
 
 
-def test_writers_get_what_is_sent_to_the_simulator() -> None:
+def test_writers_get_the_actions_that_are_sent_to_the_simulator() -> None:
     writer = ActionWriter()
     collector, actor, _ = make(1, 2, FakeSimulator.Config(horizon=20), writers=[writer])
     collector.collect(actor)

@@ -1,4 +1,4 @@
-"""The rollout buffer: what is masked, what a batch is, and that nothing is allocated anew."""
+"""Rollout buffer: masks, batches, and reuse of its memory."""
 
 import numpy as np
 import torch

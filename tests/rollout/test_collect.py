@@ -107,7 +107,7 @@ def test_worker_processes_change_no_bit(closing: Callable) -> None:
     assert timing.inference + timing.waiting <= timing.total and timing.simulating > 0
 
 
-def test_ranks_collect_what_one_collector_does() -> None:
+def test_ranks_collect_the_rollout_of_one_collector() -> None:
     """Two collectors of half the environments each, by their global numbers."""
     (expected,) = reference(1)
     for rank in range(2):
@@ -194,7 +194,7 @@ def test_without_snapshots_running_episodes_are_restarted(caplog) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_fresh_rollouts_hold_whole_episodes_and_park_what_has_ended(parts: int) -> None:
+def test_fresh_rollouts_hold_whole_episodes_and_park_ended_environments(parts: int) -> None:
     collector, actor = make(inline(parts), decisions=3, fresh=True, group_size=2, actor=half_skilled())
     results = []
     for count in range(3):

@@ -1,4 +1,4 @@
-"""Episodes whose inference takes d control steps: which action runs at which step, in closed form."""
+"""Episodes with an inference delay of d control steps: the executed action of each step, in closed form."""
 
 import re
 from collections.abc import Sequence

@@ -152,7 +152,7 @@ def test_weights_that_cannot_be_drawn_from_are_refused(weights: list[float]) -> 
         sampler.update([])
 
 
-def test_an_update_changes_what_has_not_begun() -> None:
+def test_an_update_changes_only_episodes_that_have_not_begun() -> None:
     """Groups of three: of group 0 all have begun, of group 1 one, of group 2 none."""
     sampler = EpisodeSampler(SPEC, 0, group_size=3, curriculum=Given([1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]))
     assert [sampler.begin(index).task for index in (0, 1, 2, 4)] == [0, 0, 0, 0]
@@ -167,7 +167,7 @@ def test_an_update_changes_what_has_not_begun() -> None:
         assert each.state()["episodes/begun"].tolist() == [[3, 1, 1]]  # of the others nothing has to be remembered
 
 
-def test_figures_say_what_the_draw_looks_like() -> None:
+def test_figures_describe_the_draw() -> None:
     """Shares of families, and how many equally likely tasks the draw is worth; nothing where it is uniform."""
     assert EpisodeSampler(SPEC, 0).figures() == {}
     figures = EpisodeSampler(SPEC, 0, curriculum=Given([2, 2, 0, 0])).figures()

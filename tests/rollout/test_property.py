@@ -1,4 +1,4 @@
-"""Whatever slices, order, delays, deaths and lengths of episodes: no decision is lost, doubled or in a wrong row."""
+"""For all slices, orders, delays, deaths and lengths of episodes: no decision is lost, doubled or in a wrong row."""
 
 import os
 import random

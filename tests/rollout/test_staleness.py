@@ -152,7 +152,7 @@ def test_figures_by_hand() -> None:
 
 
 @pytest.mark.parametrize(("bound", "left", "masked"), [(0, [0, 3], 3), (1, [0, 1, 3, 5], 1), (2, [0, 1, 2, 3, 5], 0)])
-def test_what_is_older_than_the_bound_becomes_invalid(bound: int, left: list[int], masked: int) -> None:
+def test_decisions_older_than_the_bound_become_invalid(bound: int, left: list[int], masked: int) -> None:
     """And is counted, without what was invalid already."""
     version = torch.tensor([[5, 4, 3], [5, 0, 4]])
     valid = torch.tensor([[True, True, True], [True, False, True]])

@@ -1,4 +1,4 @@
-"""Time as spans: figures against timelines whose answers are known."""
+"""Timelines: metrics against known results."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -87,7 +87,7 @@ def test_a_rank_that_simulates_itself_has_no_bubble() -> None:
 
 
 @pytest.mark.process
-def test_a_collection_tells_where_its_time_went(closing: Callable) -> None:
+def test_a_collection_records_its_timeline(closing: Callable) -> None:
     """Every decision and every chunk has its span; those of a worker lie within the rollout, on the same clock."""
     collector, actor = make(closing(workers(2)), slices=1)
     for _ in range(2):

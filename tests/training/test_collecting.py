@@ -39,7 +39,7 @@ def notes(folder: Path) -> list[dict]:
         (("plan.rollout_workers=2",), 2, True),
     ],
 )
-def test_every_collector_tells_its_writer(
+def test_every_collector_calls_its_writer(
     tmp_path: Path, plan: tuple[str, ...], collectors: int, elsewhere: bool
 ) -> None:
     torch.set_num_threads(1)

@@ -108,7 +108,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "said"), REFUSED)
-def test_what_cannot_be_trained_is_refused_before_anything_starts(
+def test_impossible_delays_are_refused_before_a_run_starts(
     words: tuple[str, ...], said: str, late: tuple[str, ...], typed: Callable[..., Any], tmp_path: Path
 ) -> None:
     keys = {word.partition("=")[0] for word in words}

@@ -131,7 +131,7 @@ AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2", "plan.cal
 
 
 @pytest.mark.process
-def test_a_run_measures_once_and_keeps_what_it_chose(typed, cache, tmp_path) -> None:
+def test_a_run_measures_once_and_keeps_its_plan(typed, cache, tmp_path) -> None:
     code, out, err = typed(*AUTO)
     assert code == 0, err
     assert "Measuring the stages" in out and "decisions/s predicted" in out
@@ -194,13 +194,13 @@ def test_to_plan_is_the_default(typed) -> None:
 
 
 @pytest.mark.parametrize("key", ["plan.ranks=1", "plan.slices=2", "plan.workers=3"])
-def test_what_auto_chooses_cannot_be_set(typed, key) -> None:
+def test_settings_that_auto_chooses_cannot_be_set(typed, key) -> None:
     code, _, err = typed(*AUTO, key)
     assert code == 2 and f"{key}: plan=auto" in err and f"plan=colocated {key}" in err
 
 
 @pytest.mark.process
-def test_a_prescribed_plan_that_loses_is_told_so(typed, store, tmp_path) -> None:
+def test_a_slow_prescribed_plan_is_reported(typed, store, tmp_path) -> None:
     store.write_text(CostFile(TWO_ARE_BETTER, {"measured": "long ago"}).text())
     code, out, _ = typed(*FORCED, "plan=colocated", "plan.ranks=1")
     assert code == 0 and "Another plan is predicted to be faster: colocated, 1 rank" in out and "plan=auto takes" in out
@@ -258,7 +258,7 @@ def test_a_plan_that_is_not_there(typed) -> None:
     assert code == 2 and "nowhere.json" in err and "[plan-missing]" in err
 
 
-def test_a_run_that_moves_keeps_its_plan_and_says_so(typed, tmp_path) -> None:
+def test_a_run_on_another_machine_keeps_its_plan_with_a_note(typed, tmp_path) -> None:
     assert typed(*FORCED, "train.iterations=2", "plan=colocated", "plan.ranks=1")[0] == 0
     (run,) = (tmp_path / "runs" / "train").iterdir()
     (run / "report.html").unlink()
@@ -280,7 +280,7 @@ def test_a_probe_that_dies_leaves_a_way_out(typed, cache, monkeypatch) -> None:
 
 
 @pytest.mark.process
-def test_what_measures_leaves_nothing_in_this_process(typed, cache) -> None:
+def test_measuring_leaves_nothing_in_this_process(typed, cache) -> None:
     """The probe's networks and rollouts live and die elsewhere."""
     seen: list[int] = []
     allocate = Rollout.allocate
@@ -296,7 +296,7 @@ def test_what_measures_leaves_nothing_in_this_process(typed, cache) -> None:
     assert "Measuring" in out and len(seen) == 1  # the run's own
 
 
-def test_a_benchmark_has_plans_of_its_own(typed) -> None:
+def test_a_benchmark_needs_no_plan(typed) -> None:
     words = [word for word in SMALL if not word.startswith("run.")]
     code, _, err = typed("bench", "overlap", *words, *REACHING, "plan.workers=1", "--dry-run")
     assert code == 0, err

@@ -77,7 +77,7 @@ def test_waiting_for_promised_weights_times_out(monkeypatch: pytest.MonkeyPatch)
 
 
 class NoNewWeights:
-    """The board of a run whose weights never change."""
+    """A board without new weights."""
 
     def newest(self, above: int = -1) -> None:
         return None

@@ -119,7 +119,7 @@ def load_latest_checkpoint(folder: Path) -> Loaded:
     """Read the newest complete checkpoint; warn of each newer, damaged one.
 
     Raises:
-        CheckpointError: there is no checkpoint, or none is complete.
+        CheckpointError: no checkpoint is complete.
     """
     refused: list[str] = []
     for step in reversed(list_steps(folder)):
@@ -184,7 +184,7 @@ def resolve_checkpoint(path: Path) -> Path:
     The last two resolve to `best`, or else `last`; a run folder with a policy file but no checkpoint itself.
 
     Raises:
-        CheckpointError: there is no checkpoint at the path.
+        CheckpointError: the path has no checkpoint.
     """
     if path.name in ("last", "best") and path.is_file():
         return path.parent / _read_pointer(path)

@@ -34,7 +34,7 @@ def sum_counts(counts: Counts, ranks: Ranks) -> Counts:
 
 
 class PendingGradient:
-    """The gradient of the next step, of a loss whose terms are means over different counts.
+    """The gradient of the next step, of a loss with terms that are means over different counts.
 
     A term is first divided by its count in the first part, and by its count in all parts in `merge`. Until then the
     gradients of terms are kept separate, unless there is one part. Ranks average their gradients, so a count is the

@@ -49,7 +49,7 @@ def resolve_plan(config: TrainConfig) -> tuple[TrainConfig, str | None]:
 
 
 def find_resources(config: TrainConfig) -> Resources:
-    """Return the resources of a run: this machine, or its cluster, whose nodes are assumed to equal this machine.
+    """Return the resources of a run: this machine, or its cluster with nodes that are assumed to equal this machine.
 
     A cluster that would be started here for the run counts as this machine.
 

@@ -1,4 +1,4 @@
-"""Checkpoints are whole, whatever happens while one is written, and the best and the newest are kept and found."""
+"""Checkpoints are complete after any interruption, and the best and the newest are kept and found."""
 
 import errno
 import json
@@ -16,7 +16,7 @@ from tests.support.refusals import refuses
 from tests.support.stepped_tensors import assert_equal, tensors
 
 
-def test_what_is_saved_comes_back_to_the_bit(folder):
+def test_a_checkpoint_is_loaded_to_the_bit(folder):
     step, found, metadata = checkpoint.load_latest_checkpoint(folder)
     assert (step, metadata) == (20, {"iteration": 20})
     assert_equal(found, 20)
@@ -100,7 +100,7 @@ def test_pruning_keeps_the_newest_and_the_best(folder):
         checkpoint.prune_checkpoints(folder, 0)
 
 
-def test_marking_the_best_removes_what_a_killed_marking_left(folder):
+def test_marking_the_best_removes_temporary_files(folder):
     left = folder / ".tmp-best-4711"
     left.write_text("00000")
     checkpoint.mark_best(folder, 10)
@@ -155,7 +155,7 @@ def test_a_full_disk_names_path_and_key_and_harms_nothing(folder, monkeypatch, f
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_what_safetensors_says_of_a_failed_write_is_understood(folder, monkeypatch, code):
+def test_a_failed_write_of_safetensors_is_converted_to_an_oserror(folder, monkeypatch, code):
     """It reports the system's error as text alone."""
 
     def full(*_):

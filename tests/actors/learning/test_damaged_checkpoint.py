@@ -13,7 +13,7 @@ from tests.support.stepped_tensors import assert_equal, tensors
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 7, 100, -1])
-def test_a_truncated_newest_one_is_refused_by_name_and_the_one_before_used(folder, keep_bytes):
+def test_a_truncated_newest_checkpoint_falls_back(folder, keep_bytes):
     file = folder / "00000020" / checkpoint.TENSORS
     file.write_bytes(file.read_bytes()[:keep_bytes])
     with pytest.warns(RuntimeWarning, match=rf"{file}.*Using step 10"):
@@ -68,7 +68,7 @@ def without_digest(folder):
         ('"digest"', '"digesu"'),
     ],
 )
-def test_a_changed_state_file_is_refused_by_name_and_the_one_before_used(whole, old, new):
+def test_a_changed_state_file_falls_back(whole, old, new):
     file = whole / "00000020" / checkpoint.STATE
     text = file.read_text()
     assert text.count(old) == 1

@@ -74,7 +74,7 @@ def test_a_rank_holds_its_share_and_publishes_everything() -> None:
 @pytest.mark.process
 @pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("kind", ["lora", "expert"])
-def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
+def test_frozen_parameters_are_sharded_and_unchanged(kind: str) -> None:
     pytest.importorskip("peft" if kind == "lora" else "torch")
     result = compared(kind, minibatch=20)
     assert largest_difference(result["spread"], result["plain"]) < 1e-6
@@ -131,7 +131,7 @@ def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.usefixtures("forks")
-def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
+def test_a_checkpoint_of_one_process_is_sharded_over_two(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     rollouts = spreading.rollouts_of(0)[:2]
     run = spreading.learned("full", Ranks(), True, rollouts)

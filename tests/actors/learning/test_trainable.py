@@ -83,7 +83,7 @@ def moved(network: nn.Module, before: dict[str, Tensor]) -> set[str]:
 
 
 @families
-def test_adapters_sit_on_what_the_network_names_and_on_nothing_else(family: str) -> None:
+def test_adapters_are_added_to_the_named_modules_only(family: str) -> None:
     """All linear maps of language model and expert that something reads: counted by hand for three layers."""
     network, _ = new(family)
     trainable.choose_trainable(network, "lora", LoraNode(2))
@@ -231,7 +231,7 @@ def test_another_rank_than_the_files_is_refused(tmp_path: Path) -> None:
         trainable.choose_trainable(again, node.train, node.lora)
 
 
-def test_without_peft_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_peft_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "peft", None)

@@ -173,7 +173,7 @@ def test_modes_of_equal_reward_are_each_paid_for(pretrained):
     assert entropy[0.05] > entropy[0.0]
 
 
-def test_two_modes_are_told_apart_by_the_context(pretrained):
+def test_the_context_selects_between_two_modes(pretrained):
     """Conditioning works: each context gets its own mode."""
     learner = Learner(deepcopy(pretrained), build("hybrid"))
     for _ in range(60):

@@ -33,7 +33,7 @@ def finished(task: int, success: bool) -> EpisodeRecord:
         ({"press": 3}, [1, 0.5, 0.5, 3]),  # a family of one task of the same name counts once
     ],
 )
-def test_a_weight_is_the_uniform_one_times_what_is_given(weights: dict[str, float], expected: list[float]) -> None:
+def test_a_weight_multiplies_the_uniform_one(weights: dict[str, float], expected: list[float]) -> None:
     assert Weighted(WeightedConfig(weights), SPEC).weights().tolist() == expected
 
 

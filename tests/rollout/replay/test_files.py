@@ -43,7 +43,7 @@ def assert_same(left: ReplayStorage, right: ReplayStorage) -> None:
 
 
 @pytest.mark.parametrize("capacity", [200, 9])
-def test_reopened_from_disk_is_what_it_is_in_memory(tmp_path: Path, capacity: int) -> None:
+def test_a_reopened_storage_equals_one_in_memory(tmp_path: Path, capacity: int) -> None:
     """Over a run that stops and goes on from its checkpoint: what follows the interruption belongs to what was before.
 
     Rows that were written after the checkpoint are taken out.
@@ -297,7 +297,7 @@ def test_flushing_keeps_everything(tmp_path: Path) -> None:
         assert_holds(ReplayStorage.open(tmp_path / "replay"), script.expected())
 
 
-def test_the_example_of_the_documentation_reads_what_the_storage_samples(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation_reads_the_sampled_rows(tmp_path: Path) -> None:
     """With NumPy alone: it is run as it stands."""
     folder, rng = tmp_path / "replay", np.random.default_rng(5)
     with closing(ReplayStorage(layout(12, tracks=3), folder)) as storage:

@@ -1,4 +1,4 @@
-"""Replay storage: what is sampled is what happened, whatever was overwritten, lost or written by whom."""
+"""Replay storage: samples equal the recorded transitions, also after overwriting and losses."""
 
 import gc
 import tracemalloc
@@ -56,7 +56,7 @@ def expected_of(actor, decisions: int, capacity: int, simulator: Callable, lost:
 
 @pytest.mark.parametrize("capacity", [500, 9])
 @pytest.mark.parametrize(("parts", "slices", "order"), [(1, 1, "exact"), (4, 2, "exact"), (4, 4, "ready")])
-def test_what_is_sampled_is_what_a_naive_recorder_wrote_down(capacity, parts, slices, order) -> None:
+def test_samples_equal_those_of_a_naive_recorder(capacity, parts, slices, order) -> None:
     """Episodes of random length, which end in either way, over three rollouts."""
     storage, actor = ReplayStorage(layout(capacity)), half_skilled()
     collector, _ = make(inline(parts, LONG, Restless), slices=slices, order=order, actor=actor, writers=[storage])
@@ -96,7 +96,7 @@ def test_a_lost_episode_is_not_sampled_wherever_it_began(closing: Callable, call
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_order_of_events_gives_what_the_naive_recorder_says(seed: int) -> None:
+def test_any_order_of_events_equals_the_naive_recorder(seed: int) -> None:
     """Random decisions, ends and losses on small rings, checked after every event."""
     rng = np.random.default_rng(seed)
     storage = ReplayStorage(layout(int(rng.integers(2, 8)), tracks=3, spare=int(rng.integers(0, 3))))
@@ -181,7 +181,7 @@ def test_a_sample_is_uniform_and_follows_from_the_generator() -> None:
     assert len(counts) == size and (abs(counts - 400) < 6 * np.sqrt(400)).all()
 
 
-def test_what_else_a_decision_holds_can_be_kept() -> None:
+def test_extra_entries_of_a_decision_can_be_kept() -> None:
     extra = {"log_prob": ReplayField((EXECUTED, 2), "<f4"), "trace/actions": ReplayField((EXECUTED, 2), "float32")}
     storage, actor = ReplayStorage(layout(extra=extra)), half_skilled()
     collector, _ = make(inline(2), writers=[storage], actor=actor)

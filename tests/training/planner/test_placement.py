@@ -25,13 +25,13 @@ def test_no_node_holds_more_than_it_has(wanted: list[int], nodes: list[int]) -> 
 
 
 @given(small)
-def test_what_fits_exactly_is_placed(wanted: list[int]) -> None:
+def test_bundles_that_fit_exactly_are_placed(wanted: list[int]) -> None:
     assert place_bundles(wanted, [sum(wanted)]) == [0] * len(wanted)
     assert place_bundles(wanted, [sum(wanted) - 1]) is None
     assert place_bundles(wanted, wanted) is not None
 
 
-def test_a_bundle_holds_who_collects_with_its_simulators() -> None:
+def test_a_bundle_holds_a_collector_with_its_simulators() -> None:
     assert make_bundles(Allocation("colocated", 3)) == [1, 1, 1]
     assert make_bundles(Allocation("split", 2, workers=3, slices=2)) == [7, 7]
     assert make_bundles(Allocation("split", 2, workers=3, slices=1, rollout_workers=2)) == [1, 1, 4, 4]

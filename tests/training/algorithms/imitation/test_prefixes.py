@@ -110,7 +110,7 @@ def test_without_prefixes_nothing_is_drawn_for_them() -> None:
 
 
 @pytest.mark.parametrize("stage", ["clone", "finetune"])
-def test_both_stages_learn_from_what_was_executed(stage: str) -> None:
+def test_both_stages_learn_from_executed_actions(stage: str) -> None:
     """Other executed actions teach something else; with `algo.prefix=0` there are none, and nothing changes."""
     random = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (8, 16, 16, 3), generator=random, dtype=torch.uint8)
@@ -160,7 +160,7 @@ def test_a_dataset_s_actions_are_their_own_prefix(prefix: int, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("prefix", [0, 2])
-def test_a_network_says_what_it_was_trained_to(prefix: int) -> None:
+def test_a_network_stores_its_trained_prefix_length(prefix: int) -> None:
     """Also 0, where it goes on without; no step changes nothing."""
     network = Copying()
     network.prefix_trained_to = 4
