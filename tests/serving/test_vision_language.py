@@ -159,7 +159,7 @@ def test_a_choice_of_several_tokens_is_refused(model: VisionLanguageModel) -> No
 def test_words_that_steer_the_model_are_refused(model: VisionLanguageModel, folder: Path, word: str) -> None:
     template = IDEFICS_TEMPLATE if "idefics3" in folder.name else QWEN_TEMPLATE
     if word in template:
-        with pytest.raises(Refusal, match="steers this model"):
+        with pytest.raises(Refusal, match="a control token of this model"):
             model.prepare(make_request(0, f"yes {word} no"))
 
 
