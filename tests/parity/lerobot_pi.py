@@ -9,7 +9,8 @@
     python lerobot_pi.py time pi0                                    # seconds of its sampling loop, one thread
 
 PYTHONPATH names the checkout: weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs` of `support`.
-Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4; `load` runs with 0.6.1, too, in an environment such as
+Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4; `steps` with 0.6.1 on Python 3.11, for which its 3.12
+syntax was rewritten outside of the policies. `load` runs with 0.6.1, too, in an environment such as
 
     python3.12 -m venv oracle && oracle/bin/pip install torch==2.13.0
     oracle/bin/pip install --no-deps lerobot==0.6.1 torchvision==0.28.0 opencv-python-headless==4.12.0.88

@@ -9,7 +9,7 @@
     oracle/bin/python lerobot_smolvla.py keys golden/keys_smolvla_lerobot.json
     oracle/bin/python lerobot_smolvla.py load FOLDER    # a checkpoint of these sizes → keys that differ, actions
 
-PYTHONPATH names the checkout, for `support`.
+PYTHONPATH names the checkout, for `support`. `steps` was made with lerobot 0.6.1 and transformers 5.5.4.
 What lerobot imports beside, and no SmolVLA uses, is replaced by empty modules; so is what it would ask the hub for.
 Newer transformers of the 4 series (4.56 and 4.57 do) move the patches of float32 images by one position; older ones,
 the 5 series, and bfloat16 images, which lerobot's vision tower gets from SmolVLM2's own weights on, have them right.
