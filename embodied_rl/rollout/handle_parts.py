@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.rollout.plans import CommittedActions
-from embodied_rl.runtime.processes.handle import Future, Handle, Revival
+from embodied_rl.runtime.processes.handle import Future, Handle, WorkerRestart
 
 
 @dataclass
@@ -43,7 +43,7 @@ class HandlePart:
     def revived(self) -> int:
         """Wait until the new worker is ready, and return the number of restarts that it took."""
         revival, self.future = self.future, None
-        assert isinstance(revival, Revival)
+        assert isinstance(revival, WorkerRestart)
         self.observation = revival.result()
         return revival.restarts
 

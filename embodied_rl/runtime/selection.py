@@ -9,7 +9,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.bundles import count_gpus, make_bundles
 from embodied_rl.runtime.processes.base import NodeShare, Runtime
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.torchrun import choose_launcher
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
@@ -26,7 +26,7 @@ def select_runtime(config: TrainConfig) -> Runtime:
     Raises:
         Unavailable: Ray is not installed. NoCluster: no cluster answers at the address.
     """
-    return ThisMachine() if config.runtime == "local" else _cluster(config)
+    return LocalRuntime() if config.runtime == "local" else _cluster(config)
 
 
 def launch_ranks(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job, timeout: float) -> None:

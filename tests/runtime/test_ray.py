@@ -16,7 +16,15 @@ import pytest
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
-from embodied_rl.runtime.processes.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
+from embodied_rl.runtime.processes.handle import (
+    Handle,
+    NoAnswer,
+    RestartLimitReached,
+    WorkerDied,
+    WorkerError,
+    restart_and_reset,
+    wait_for_any,
+)
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.ray.handle import RayHandle
@@ -144,7 +152,7 @@ def test_a_killed_actor_is_noticed_at_once_named_and_replaced(started) -> None:
     ):
         future.result()
     assert not handle.alive and not isinstance(future._error, NoAnswer)
-    observation, restarts = revive(handle, EPISODES)
+    observation, restarts = restart_and_reset(handle, EPISODES)
     assert_same(observation, FakeSimulator(3).reset(EPISODES), "after the restart")
     assert restarts == 1 and handle.pid != pid and handle.alive
 
@@ -158,16 +166,16 @@ def test_an_actor_that_is_silent_is_killed_at_the_deadline(started) -> None:
     wait_for(lambda: gone(pid))
     handle.restart()
     handle.submit("reset", EPISODES).result(120)
-    with pytest.raises(GaveUp, match=r"restarted 1 times within an hour.*The last time: .*within 3 s"):
+    with pytest.raises(RestartLimitReached, match=r"restarted 1 times within an hour.*The last time: .*within 3 s"):
         handle.restart()
 
 
 @pytest.mark.slow
 def test_an_actor_that_never_comes_up_is_named_with_the_remedy(started, tmp_path: Path) -> None:
     handle = started("tests.support.faulty_simulator:WaitForFile", Deadlines(15.0, 60), gate=tmp_path / "gate")
-    with pytest.raises(GaveUp, match=r"simulator 7 .*(within|after) 15 s.*plan\.start_timeout"):
+    with pytest.raises(RestartLimitReached, match=r"simulator 7 .*(within|after) 15 s.*plan\.start_timeout"):
         _ = handle.spec
-    with pytest.raises(GaveUp):
+    with pytest.raises(RestartLimitReached):
         handle.restart()
 
 
@@ -179,7 +187,9 @@ def test_an_actor_that_leaves_while_it_starts_shows_its_log(started) -> None:
 
 def test_who_waits_for_what_when_no_node_has_room(started) -> None:
     handle = started(deadlines=Deadlines(1.5, 60), share=NodeShare(4))
-    with pytest.raises(GaveUp, match=r"simulator 7 .*1\.5 s: it waits for 4 cores, which no node.*Free are: .* of 3 c"):
+    with pytest.raises(
+        RestartLimitReached, match=r"simulator 7 .*1\.5 s: it waits for 4 cores, which no node.*Free are: .* of 3 c"
+    ):
         handle.submit("reset", EPISODES).result()
 
 
@@ -187,7 +197,9 @@ def test_another_version_on_the_nodes_is_named_before_anything_is_unpickled(star
     there = __version__
     monkeypatch.setattr("embodied_rl.runtime.ray.handle.__version__", "77.0")
     handle = started()
-    with pytest.raises(GaveUp, match=rf"on node .*embodied-rl {there} runs there, embodied-rl 77\.0 here. Install"):
+    with pytest.raises(
+        RestartLimitReached, match=rf"on node .*embodied-rl {there} runs there, embodied-rl 77\.0 here. Install"
+    ):
         handle.submit("reset", EPISODES).result()
 
 
@@ -205,7 +217,7 @@ def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> N
     worker.kill()
     with pytest.raises(WorkerDied, match=r"On node .*simulator 7 \(pid \d+\) was killed by SIGKILL"):
         handle.submit("reset", EPISODES).result()
-    revive(handle, EPISODES)
+    restart_and_reset(handle, EPISODES)
     pid = handle.pid
     handle.close()
     wait_for(lambda: gone(pid))
@@ -225,7 +237,7 @@ def test_a_lost_node_fails_the_call_and_another_one_takes_over(cluster: Any, sta
     print(f"node lost: noticed after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     cluster.add_node(num_cpus=8, object_store_memory=100 << 20)
-    revive(handle, EPISODES)
+    restart_and_reset(handle, EPISODES)
     print(f"node replaced: simulating again after {time.monotonic() - began:.1f} s")
 
 

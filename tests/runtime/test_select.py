@@ -8,7 +8,7 @@ from embodied_rl.config.schema import AlgoNode, Plan, PolicyNode, SimNode, Train
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.base import NodeShare
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import LocalRuntime
 
 CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
 
@@ -36,7 +36,7 @@ def test_who_starts_processes_has_room_for_them(
 
 def test_one_machine_needs_nothing() -> None:
     runtimes.check_runtime(CONFIG)
-    assert isinstance(runtimes.select_runtime(CONFIG), ThisMachine)
+    assert isinstance(runtimes.select_runtime(CONFIG), LocalRuntime)
     assert runtimes.list_nodes(CONFIG) == ()
 
 

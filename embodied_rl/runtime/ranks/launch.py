@@ -19,9 +19,9 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.processes.handle import NoAnswer, RunFailed, WorkerDied
-from embodied_rl.runtime.processes.insisting import raise_swallowed
 from embodied_rl.runtime.processes.messages import receive, send
-from embodied_rl.runtime.processes.process import ChildProcess, handle_stop_signals
+from embodied_rl.runtime.processes.process import ChildProcess
+from embodied_rl.runtime.processes.signals import handle_stop_signals, reraise_ignored_exceptions
 from embodied_rl.runtime.processes.worker import prepare_child
 from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks, choose_gpu, make_store
 
@@ -169,7 +169,7 @@ def raise_on_signals(ranks: Ranks) -> Iterator[None]:
         raised.set()
         raise Stopped
 
-    with handle_stop_signals(stop), raise_swallowed(Stopped):
+    with handle_stop_signals(stop), reraise_ignored_exceptions(Stopped):
         try:
             yield
         except Exception as error:

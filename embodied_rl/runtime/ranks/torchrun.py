@@ -31,7 +31,7 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.processes.handle import WorkerDied
-from embodied_rl.runtime.processes.process import STOP_SIGNALS, handle_stop_signals
+from embodied_rl.runtime.processes.signals import STOP_SIGNALS, handle_stop_signals
 from embodied_rl.runtime.ranks import launch as local
 from embodied_rl.runtime.ranks.collective import GlooRanks, Ranks
 from embodied_rl.runtime.ranks.launch import GRACE, RankFailed, RankFailure

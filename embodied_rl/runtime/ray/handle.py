@@ -11,7 +11,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runtime.processes.arrays import pack, unpack
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
-from embodied_rl.runtime.processes.handle import GaveUp, NoAnswer, WorkerDied
+from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, WorkerDied
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.messages import PROTOCOL
 from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
@@ -156,7 +156,7 @@ class RayHandle(RemoteHandle[RayCall]):
         problem = compare_versions(told["speaks"])
         if problem:
             self._hopeless = f"{self.name} cannot run on node {told['node']}: {problem}."
-            raise self._death(self._hopeless, GaveUp)
+            raise self._death(self._hopeless, RestartLimitReached)
         self._told = told
 
     def _take(self, answer: RayAnswer, seconds: float, doing: str, remedy: str, deadline: float) -> Any:

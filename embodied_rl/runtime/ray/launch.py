@@ -11,7 +11,7 @@ from typing import Any
 
 from embodied_rl.runtime.processes.arrays import pack, unpack
 from embodied_rl.runtime.processes.base import NodeShare
-from embodied_rl.runtime.processes.process import handle_stop_signals
+from embodied_rl.runtime.processes.signals import handle_stop_signals
 from embodied_rl.runtime.ranks.launch import (
     GRACE,
     START_TIMEOUT,

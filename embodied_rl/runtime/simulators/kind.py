@@ -11,9 +11,8 @@ from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.interpreter import Interpreter
-from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.processes.remote import RemoteSimulator
-from embodied_rl.runtime.processes.this_machine import ThisMachine
 from embodied_rl.runtime.simulators import python_environments
 
 DESCRIBED = "embodied_rl.runtime.processes.worker:DescribedSimulator"
@@ -133,7 +132,7 @@ class SimulatorKind:
         share: NodeShare | None = None,
     ) -> Handle:
         own = plugins.find_path("sims", self.node.name).partition(":")[0].partition(".")[0]
-        return (runtime or ThisMachine()).worker(
+        return (runtime or LocalRuntime()).worker(
             factory,
             kwargs,
             name=name,
