@@ -32,7 +32,7 @@ WRONG = [
     ("step", "terminated", "double", "bool"),
     ("step", "truncated", "none", "NoneType"),
     ("step", "ended", "none", "NoneType"),
-    ("step", "ended", COLUMN, "(3, 1)"),
+    ("step", "ended", COLUMN, "shape"),
     ("step", "observation", "none", "Observation", "NoneType"),
     ("reset", "state", "fewer", "(3, 3)", "(2, 3)"),
     ("reset", "state", COLUMN, "(3, 3)", "(3, 1)"),
