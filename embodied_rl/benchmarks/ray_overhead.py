@@ -70,7 +70,7 @@ class ClusterRecovery:
 
 def measure_cluster() -> tuple[list[ClusterOutcome], ClusterRecovery]:
     """Measure all cases in turns on this machine and on the cluster, then the recovery from deaths."""
-    with cluster.pretend_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
+    with cluster.start_fake_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
         outcomes = [measure_both(APART.name, runtime, lambda where: pipeline.measure_case(APART, 0, where))]
         outcomes += [
             measure_both(case.name, runtime, lambda where, c=case: ahead.measure_case(c, where)[0]) for case in WORKERS

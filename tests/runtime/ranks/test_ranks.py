@@ -261,9 +261,7 @@ def test_a_run_saves_after_its_terminal_was_closed(tmp_path: Path) -> None:
     """Writes to the terminal fail from then on."""
     command = [sys.executable, "-c", PRINTING_RUN, str(tmp_path)]
     terminal = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
-    with subprocess.Popen(
-        [*terminal, sys.executable, "-c", PRINTING_RUN, str(tmp_path)], stdin=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([*terminal, *command], stdin=subprocess.PIPE) as process:
         wait_for((tmp_path / "begun").exists, 200)
         process.kill()
     wait_for((tmp_path / "saved").exists, 200)

@@ -129,9 +129,7 @@ def test_pickles_from_another_rank_are_not_executed(
         other = GlooRanks(0, 2, make_store(2, 20.0, store.port), 20.0, LOOPBACK)
         real = messages.encode
         with monkeypatch.context() as patch:
-            patch.setattr(
-                serialisation, "encode", lambda value: planted if value != [len(planted)] * 2 else real(value)
-            )
+            patch.setattr(messages, "encode", lambda value: planted if value != [len(planted)] * 2 else real(value))
             with pytest.raises(NotSerialisable):
                 getattr(other, operation)([1, 2] if operation == "scatter" else None)
 

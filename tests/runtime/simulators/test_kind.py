@@ -1,4 +1,4 @@
-"""What a configuration becomes."""
+"""Simulators of a configuration."""
 
 from typing import Any
 
