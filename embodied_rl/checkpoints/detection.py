@@ -30,6 +30,6 @@ def read_checkpoint(path: Path, asset: str | None = None) -> FoundCheckpoint:
     """
     name = detect_format(path)
     assert name is not None, "ask `detect_format` first"
-    if (adapters := other_files.name_adapters(path)) is not None:
+    if (adapters := other_files.explain_adapters(path)) is not None:
         raise CheckpointError(adapters)
     return READERS[name].read_folder(path, asset)

@@ -1,6 +1,6 @@
-"""Write scalars as events that TensorBoard reads.
+"""Writer of TensorBoard event files.
 
-PyTorch's SummaryWriter writes from a thread, whose errors have a traceback of their own, and do not reach the caller.
+PyTorch's SummaryWriter writes from a thread, so that its errors do not reach the caller.
 """
 
 import os
@@ -14,7 +14,7 @@ from embodied_rl.runs.atomic_write import explain_errors
 
 
 class EventFile:
-    """A new file of events `events.out.tfevents.*`, beside those that a run wrote before.
+    """A new file of events `events.out.tfevents.*`; earlier files of a run stay.
 
     Args:
         folder: of the run's events; made if missing.
@@ -51,7 +51,7 @@ class EventFile:
         self._add(step=step, summary=self._summary(value=values))
 
     def close(self) -> None:
-        """Close the file. Raises as `write` does: what could not be written is tried once more."""
+        """Close the file; failed writes are tried once more, and raise as in `write`."""
         with explain_errors(self._path):
             self._file.close()
 

@@ -1,4 +1,4 @@
-"""The log of a run: metrics.jsonl, TensorBoard and the live table on one rank; nothing on the other ranks."""
+"""Log of a run: metrics.jsonl, TensorBoard and the live table on rank 0; nothing on the other ranks."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from embodied_rl.runs.progress import Progress
 
 
 class RunLog:
-    """A log that writes nothing; `open_log` yields the log that does."""
+    """Log that writes nothing, for all ranks but the first."""
 
     def write(self, iteration: int, figures: Mapping[str, Any]) -> None:
         """Record the metrics of one iteration."""
@@ -19,13 +19,13 @@ class RunLog:
         """Show one line of text to the user."""
 
     def begin_phase(self, phase: str, *, announce: bool = False) -> None:
-        """Show what the run does from now on; see `Progress.begin_phase`."""
+        """Show the current phase of the run; see `Progress.begin_phase`."""
 
     def begin_iterations(self, closing: float) -> None:
         """Start the clock of the iterations; see `Progress.begin_iterations`."""
 
 
-class _SpeakingLog(RunLog):
+class _WritingLog(RunLog):
     def __init__(self, metrics: MetricsWriter, progress: Progress) -> None:
         self._metrics, self._progress = metrics, progress
 
@@ -65,4 +65,4 @@ def open_log(
         MetricsWriter(folder.metrics, start or None, board) as metrics,
         Progress(iterations, start, live=live) as progress,
     ):
-        yield _SpeakingLog(metrics, progress)
+        yield _WritingLog(metrics, progress)

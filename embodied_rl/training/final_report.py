@@ -61,7 +61,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "episodes_for": "report",
         "seed": config.seed,
         **said,
-        "finished": provenance.tell_time(),
+        "finished": provenance.current_time(),
         "load_at_end": provenance.measure_load(),
         "seconds": trainer.totals.seconds,
         "simulators": [describe_simulator(trainer.kind, trainer.spec)],

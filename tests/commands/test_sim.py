@@ -253,7 +253,7 @@ def test_a_folder_of_something_else_is_not_erased(recipe: Path) -> None:
 
 
 def test_folders_to_import_from_need_an_interpreter(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"give sim\.python=<interpreter>"):
+    with refuses("keys-contradict", "sim.pythonpath", "sim.python=<interpreter>"):
         python_environments.find_interpreter(SimNode("tabletop", pythonpath=(str(tmp_path),)))
     with refuses("folder-missing", "sim.pythonpath", "nowhere"):
         python_environments.find_interpreter(SimNode("tabletop", pythonpath=(str(tmp_path / "nowhere"),)))

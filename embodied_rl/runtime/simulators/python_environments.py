@@ -132,5 +132,5 @@ def find_interpreter(node: SimNode) -> Interpreter | None:
     found = find_installed(node.name)
     if found is None and paths:
         message = "sim.pythonpath is for another interpreter: set sim.python=<interpreter>, too."
-        raise UserError(message, code="keys-incompatible")
+        raise UserError(message, code="keys-contradict")
     return None if found is None else Interpreter(str(found), paths, describe_remedy(node.name))
