@@ -425,8 +425,8 @@ _OTHER_FORMS = {("collect", "from"): ("convert", "recording")}
 """A command and a key of it that make another command with another key: `from` is no name of a field in Python."""
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
-    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, robots, experiments, "
-    "tasks."
+    "Show the choices: sims, policies, algos, curricula, rewards, loggers, prompts, plans, benchmarks, robots, "
+    "experiments, tasks."
 )
 
 

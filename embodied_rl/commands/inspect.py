@@ -47,7 +47,7 @@ def describe_policy_file(said: PolicyMetadata) -> Iterator[Row]:
     yield "format", "embodied-rl" + (f", made from {said.source.format}'s" if said.source else "")
     yield "policy", said.policy + (f", adapters of rank {said.adapters.rank}" if said.adapters else "")
     yield "sizes", format_sizes(said.config)
-    views = zip(robot.cameras, robot.seen_as, strict=True)
+    views = zip(robot.cameras, robot.view_names, strict=True)
     yield "cameras", ", ".join(f"{camera} as {view}" if camera != view else camera for camera, view in views) or "none"
     yield (
         "state",

@@ -24,6 +24,7 @@ from embodied_rl.config.schema import SftConfig
 from embodied_rl.critic.examination.demonstration_filter import DemonstrationFilter, choose_filter
 from embodied_rl.critic.examination.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.evaluate.protocol import choose_tasks
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -32,7 +33,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.runtime.processes.allocator import keep_freed_memory
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.training.algorithms.imitation import dataset as lessons
+from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFT, SFTConfig
 from embodied_rl.training.algorithms.imitation.cloning import Report as Say
 from embodied_rl.training.algorithms.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
@@ -51,10 +52,12 @@ def run(config: SftConfig) -> None:
     """Train a policy on demonstrations and save it; then evaluate and film it, unless eval_episodes is 0.
 
     Raises:
-        UserError: see `check_cloning`; or the simulator has no scripted operator for this task.
+        UserError: see `check_cloning`; a large network has no checkpoint; or the simulator has no scripted operator for
+            this task.
     """
     config = replace(config, policy=resolve_placement(config.policy))
-    check_cloning(config)
+    if (missing := dict(check_cloning(config)).get("missing")) is not None:
+        raise UserError(missing)
     chosen = choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec, print)
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -145,17 +148,17 @@ def follow_dataset(
 ) -> tuple[FlowBackbone, Embodiment]:
     """Clone a dataset, streamed from disk; return the network and its embodiment."""
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
-    with lessons.open_dataset(str(config.dataset)) as dataset:
-        backbone, embodiment = make_network(config, kind.spec, lessons.read_states(dataset), ())
+    with cloning_data.open_dataset(str(config.dataset)) as dataset:
+        backbone, embodiment = make_network(config, kind.spec, cloning_data.read_states(dataset), ())
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
-        names, chunk = lessons.match_dataset(dataset, embodiment), backbone.spec.horizon
+        names, chunk = cloning_data.match_dataset(dataset, embodiment), backbone.spec.horizon
         steps = choose_steps(dataset, config.sources)
-        if steps.told is not None:
-            print(steps.told, flush=True)
+        if steps.note is not None:
+            print(steps.note, flush=True)
         rows = None if kept is None else filter_dataset(kept[0], dataset, names, chunk, kept[1])
         data = (dataset, embodiment, backbone, options.batch, config.seed)
-        batches = lessons.stream_batches(*data, rows, options.prefix, steps.mask)
-        SFT(options, backbone, config.seed, say, autocast=bool(config.policy.autocast)).follow(batches)
+        batches = cloning_data.stream_batches(*data, rows, options.prefix, steps.mask)
+        SFT(options, backbone, config.seed, say, autocast=bool(config.policy.autocast)).finetune(batches)
     return backbone, embodiment
 
 

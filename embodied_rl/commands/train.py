@@ -18,7 +18,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
-from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.runs.untrusted_files import check_links, name_file
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.ranks.launch import Stopped
@@ -28,9 +28,9 @@ from embodied_rl.training import extension
 from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
-from embodied_rl.training.patience import derive_patience
-from embodied_rl.training.planner import auto, choice, stored
+from embodied_rl.training.planner import auto, plan_selection, stored
 from embodied_rl.training.run_checks import check_run, find_random_weights
+from embodied_rl.training.timeouts import rank_timeout
 
 
 def run(config: TrainConfig) -> None:
@@ -51,7 +51,7 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
         print_moves(config, folder)
     try:
         with nullcontext() if config.resume is not None else folder.removed_if_bare():
-            runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
+            runtimes.launch_ranks(config, train, (config, folder), rank_timeout(config))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: {extension.describe_resume(config, folder)}")
     except FloatingPointError as error:
@@ -85,7 +85,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         known = config if config.plan.allocation == "auto" else count_workers(config)
         size = check_run(known)
         tell_unexamined(config)
-        missing = find_random_weights(known, size)
+        missing = find_random_weights(known.policy, size.held.weights)
         return [*size.describe(), *([] if missing is None else [("missing", missing)])]
     read_run_to_resume(config)
     return []
@@ -140,7 +140,7 @@ def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFol
     asked = resolve_device(name_judge(config))
     undecided = asked.plan.allocation == "auto"
     size = check_run(asked if undecided else count_workers(asked))
-    if (missing := find_random_weights(asked, size)) is not None:
+    if (missing := find_random_weights(asked.policy, size.held.weights)) is not None:
         raise UserError(missing)
     tell_unexamined(asked)
     config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
@@ -179,7 +179,7 @@ def resolve_device(config: TrainConfig) -> TrainConfig:
 
 def count_workers(config: TrainConfig) -> TrainConfig:
     """Return the configuration with the number of rollout workers of its mode."""
-    return replace(config, plan=replace(config.plan, rollout_workers=choice.count_rollout_workers(config)))
+    return replace(config, plan=replace(config.plan, rollout_workers=plan_selection.count_rollout_workers(config)))
 
 
 def hash_config(config: TrainConfig) -> str:
@@ -221,9 +221,11 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """Return the configuration and the folder of the run that `resume` selects, with the iterations that were typed.
 
     Raises:
-        UserError: the run does not exist or is finished, or its configuration is damaged or names code to run.
+        UserError: the run does not exist or is finished, its configuration is damaged or names code to run, or its
+            folder holds a link that leads out of it.
     """
     folder = find_run_to_resume(config)
+    check_links(folder.path)
     stored = configuration.load_config(TrainConfig, folder.config)
     with name_file(folder.config):
         old = trust.take_typed(

@@ -1,4 +1,4 @@
-"""Find the classes of simulators, policies, algorithms, curricula and scorers by name, through entry points.
+"""Find the classes of simulators, policies, algorithms, curricula, scorers and loggers by name, through entry points.
 
 A distribution offers plug-ins with an entry point in one of `GROUPS` that names a table, such as
 `builtin = "embodied_rl_sims:SIMS"`. The table maps a name to "module:Class" and imports nothing, so that names can be
@@ -12,6 +12,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from embodied_rl.config.freeze import DataclassInstance, freeze_config, join_key, list_key_paths, suggest_name
+from embodied_rl.config.renamed import RENAMED, describe_renamed
 from embodied_rl.interfaces.errors import UserError
 
 GROUPS = {
@@ -20,6 +21,7 @@ GROUPS = {
     "algorithms": "embodied_rl.algorithms",
     "curricula": "embodied_rl.curricula",
     "scorers": "embodied_rl.scorers",
+    "loggers": "embodied_rl.loggers",
 }
 OWN = {"sims": {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}}
 """Plug-ins of the engine's own, whose rooms stand above this one."""
@@ -30,6 +32,7 @@ _SINGULAR = {
     "algorithms": "algorithm",
     "curricula": "curriculum",
     "scorers": "scorer",
+    "loggers": "logger",
 }
 
 
@@ -110,7 +113,7 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
 
     Args:
         kind: one of `GROUPS`.
-        node: a `SimNode`, `PolicyNode`, `AlgoNode`, `CurriculumNode` or `RewardNode`.
+        node: a `SimNode`, `PolicyNode`, `AlgoNode`, `CurriculumNode`, `RewardNode` or `LoggerNode`.
         where: full name of the node, for messages.
 
     Returns:
@@ -134,6 +137,7 @@ def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> typ
     own = list_key_paths(found.Config)
     for key in options:
         if key not in own:
-            known = [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
-            raise UserError(f"unknown key '{join_key(where, key)}'.{suggest_name(join_key(where, key), known)}")
+            name, known = join_key(where, key), [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
+            remedy = describe_renamed(name, RENAMED.values()) or suggest_name(name, known)
+            raise UserError(f"unknown key '{name}'.{remedy}", code="key-unknown")
     return found

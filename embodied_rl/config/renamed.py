@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-RENAMED = {"episodes": "curriculum"}
+RENAMED = {"episodes": "curriculum", "logger.tensorboard": "logger=tensorboard|json"}
 """Old name of a key, or of a folder of YAML → its name."""
 SYNONYMS = {
     "learning_rate": "lr",

@@ -15,6 +15,7 @@ from embodied_rl.reports.result import IN_DISTRIBUTION
 from embodied_rl.reports.statistics import Mean, adjust_by_holm, mean_interval
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import Value, read_metrics
+from embodied_rl.runs.untrusted_files import check_inside
 
 REPORT = "report.json"
 PairedRow = tuple[str, str, Pairing, float]
@@ -239,6 +240,7 @@ def _report_file(path: Path) -> Path:
     """Return the report file: `path` itself, or the one directly in the folder; other evaluations are given by name."""
     file = path / REPORT if path.is_dir() else path
     if file.exists():
+        check_inside(path, file)
         return file
     if not path.exists():
         raise UserError(f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.")

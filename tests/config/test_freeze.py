@@ -147,7 +147,7 @@ def test_a_saved_configuration_is_read_as_it_was(tmp_path_factory, seed, noise, 
     assert load_config(TrainConfig, path) == config
 
 
-@pytest.mark.parametrize("logger", [{}, {"tensorboard": False, "live": False}])
+@pytest.mark.parametrize("logger", [{}, {"name": "json", "live": False}])
 def test_a_configuration_that_was_cut_off_is_refused_with_the_remedy(tmp_path, logger) -> None:
     """After any line and in it: defaults do not stand for what is gone, except for what is shown."""
     named = {"sim": {"name": "s"}, "policy": {"name": "p"}, "algo": {"name": "a"}, "train": {"decisions": 7}}

@@ -104,17 +104,6 @@ def test_each_iteration_is_written_at_once(tmp_path):
     writer.close()
 
 
-def test_tensorboard_events_hold_the_numbers(tmp_path):
-    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with MetricsWriter(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard") as writer:
-        for iteration in (1, 2):
-            writer.write(iteration, {"rollout/success": iteration / 4, "note": "text", "update/kl": None})
-    events = event_file.EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["rollout/success"]
-    assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5)]
-
-
 def test_a_full_disk_is_reported_at_a_write_and_at_the_end(tmp_path, files_up_to):
     """Closing a file writes its buffer."""
     path = tmp_path / "metrics.jsonl"
@@ -122,28 +111,6 @@ def test_a_full_disk_is_reported_at_a_write_and_at_the_end(tmp_path, files_up_to
     with files_up_to(100), refuses(*full, kind=StorageError), MetricsWriter(path) as writer, refuses(*full):
         for iteration in range(1, 4):
             writer.write(iteration, {"rollout/success": 0.123456789})
-
-
-def test_tensorboard_hides_repeated_iterations_of_a_resumed_run(tmp_path):
-    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for resumed, iterations, value in ((None, range(1, 6), 0.0), (3, range(4, 8), 1.0)):
-        with MetricsWriter(tmp_path / "metrics.jsonl", resumed, tmp_path / "tensorboard") as writer:
-            for iteration in iterations:
-                writer.write(iteration, {"a": value})
-        if resumed is None:  # another process wrote it, earlier
-            (file,) = (tmp_path / "tensorboard").iterdir()
-            file.rename(file.with_name("events.out.tfevents.0000000001.machine.1"))
-    events = event_file.EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("a")] == [(k, float(k > 3)) for k in range(1, 8)]
-
-
-def test_a_full_disk_is_reported_for_events(tmp_path, files_up_to):
-    with MetricsWriter(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard") as writer:
-        writer.write(1, {"a": 1.0})
-        with files_up_to(200), refuses("disk-full", "events.out.tfevents", "run.root"):
-            for iteration in range(2, 20):
-                writer.write(iteration, {"a": 1.0})
 
 
 def test_find_first_reached_success():

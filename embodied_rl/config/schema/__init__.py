@@ -33,7 +33,7 @@ from embodied_rl.config.schema.nodes import (
     CheckpointConfig,
     CurriculumNode,
     DistillNode,
-    Logger,
+    LoggerNode,
     LoraNode,
     Plan,
     PolicyNode,

@@ -15,8 +15,11 @@ from tests.support.control_loop import ControlLoop, rests, start
 def test_the_dead_mans_switch_is_sticky(mode: Mode) -> None:
     loop = start(mode)
     loop.held = False
+    loop.ask(None)
+    loop.held = True
     loop.tick()
     assert loop.core.mode == Mode.HOLD and loop.last.why == "the dead man's switch is released"
+    loop.held = False
     assert rests(loop)
     assert loop.ask(mode) == f"{mode} was refused: the dead man's switch is released"
     loop.held = True
@@ -29,12 +32,11 @@ def test_the_dead_mans_switch_is_sticky(mode: Mode) -> None:
 
 def test_a_dead_mans_switch_that_falls_silent_is_released() -> None:
     loop = start()
-    held = loop.now
+    loop.ask(None)
     for _ in range(20):
         loop.now += 0.02
         loop.source_s += 0.02
         loop.observe()
-        loop.core.operate(OperatorInput(deadman=held))
         loop.ticks.append(loop.core.tick())
     assert loop.core.mode == Mode.HOLD and "is silent for 0.16 s, at most 0.15" in loop.core.status().why
 
@@ -92,10 +94,11 @@ def test_a_policy_that_falls_silent_is_named_and_its_old_plan_never_comes_back()
     loop.answer = lambda request: kept.append(request)
     loop.pass_s(0.05 * H)
     loop.pass_s(1.0)
-    assert "plan exhausted; the policy has not answered for 1." in loop.last.why and rests(loop)
+    silent_s = loop.now - kept[0].time
+    assert f"plan exhausted; the policy has not answered for {silent_s:.2f} s" in loop.last.why and rests(loop)
     old = [loop.core.receive(loop.make_chunk(each)) for each in kept[:-1]]
     assert old and all(each is not None and each.reason == Reason.SEQUENCE for each in old)
-    assert loop.tick().source == Source.HOLD
+    assert loop.tick().source == Source.HOLD and (loop.last.step, loop.last.sequence) == (-1, -1)
     loop.answer = loop.make_chunk
     loop.pass_s(2.0)
     assert loop.last.source == Source.POLICY

@@ -42,6 +42,15 @@ def test_what_was_not_counted_is_unknown_and_never_0() -> None:
         assert service.cost.uncounted == 1 and service.cost.read == 0
 
 
+def test_what_a_cancelled_call_cost_is_unknown() -> None:
+    scorer = Paid(gate=threading.Event())
+    with serving(scorer) as service:
+        tickets = service.submit([request(1)], [0])
+        wait_for(lambda: scorer.at_once == 1)
+        service.abandon(tickets)
+        wait_for(lambda: service.cost.uncounted == 1)
+
+
 def test_answers_that_may_not_be_used_cost_as_much() -> None:
     """One that cannot be read, and one out of its range; but none from a server that refuses."""
 
@@ -72,7 +81,7 @@ def test_a_budget_of_money_is_not_exceeded_by_what_is_in_flight(in_flight: int) 
 def test_the_first_question_is_asked_alone_where_money_is_limited() -> None:
     """Until its answer has come, nobody knows what a question costs."""
     gate = threading.Event()
-    scorer = Paid(gate=gate, cacheable=False)
+    scorer = Paid(gate=gate, cacheable=False, batch=4)
     with serving(scorer, prices=PRICES, money=100.0, in_flight=8) as service:
         tickets = service.submit([request(each, decision=each) for each in range(9)], [0] * 9)
         wait_for(lambda: bool(scorer.calls))
