@@ -48,7 +48,7 @@ def make_metadata(
 def measure_end(began: float) -> dict[str, Any]:
     """Return the metadata that are known once all episodes are done, which began at `time.perf_counter()`."""
     seconds = round(time.perf_counter() - began, 3)
-    return {"finished": provenance.tell_time(), "load_at_end": provenance.measure_load(), "seconds": seconds}
+    return {"finished": provenance.current_time(), "load_at_end": provenance.measure_load(), "seconds": seconds}
 
 
 def list_packages() -> list[str]:

@@ -9,7 +9,7 @@ from embodied_rl.assembly.acting import RESTARTS, find_policy_file, open_expert
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.runtime.processes.handle import GaveUp, WorkerDied
+from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop
 
@@ -57,7 +57,7 @@ def test_a_death_costs_time_alone(dies: str) -> None:
 
 def test_one_that_dies_again_and_again_is_given_up() -> None:
     moments = [3] * 99
-    with pytest.raises(GaveUp, match=f"died more than {RESTARTS} times"):
+    with pytest.raises(RestartLimitReached, match=f"died more than {RESTARTS} times"):
         run_expert("a step", moments)
     assert len(moments) == 99 - 1 - RESTARTS, "one at first, and as many as may take its place"
 
