@@ -15,7 +15,7 @@ from embodied_rl.checkpoints import detection, unsupported
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.config.trust import freeze_file
+from embodied_rl.config.untrusted_settings import freeze_file
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError

@@ -11,7 +11,7 @@ from embodied_rl.config import assets, plugins
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
-from embodied_rl.config.trust import check_file
+from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.delay import Chunks
 from embodied_rl.runs.folder import RunFolder

@@ -173,7 +173,7 @@ def find_control_hz(metadata: PolicyMetadata) -> float | None:
         return float(said)
     from embodied_rl.config.freeze import freeze_config
     from embodied_rl.config.schema import SimNode
-    from embodied_rl.config.trust import check_file
+    from embodied_rl.config.untrusted_settings import check_file
     from embodied_rl.interfaces.sim import Unavailable
     from embodied_rl.runtime.simulators.kind import SimulatorKind
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from embodied_rl.config import assets
-from embodied_rl.config.checks import check_writable
+from embodied_rl.config.checks import check_folder
 from embodied_rl.interfaces.sim import Diagnosis
 from embodied_rl.runs.provenance import count_cores
 
@@ -101,7 +101,7 @@ def check_disk(run_root: Path) -> Diagnosis:
 def check_run_root(run_root: Path) -> Diagnosis:
     """Check that the folder of runs is writable."""
     try:
-        check_writable(str(run_root), "run.root")
+        check_folder(str(run_root), "run.root")
     except ValueError as error:
         return Diagnosis("run folder", "fail", str(error), "choose run.root=<a folder you may write>")
     return Diagnosis("run folder", "ok", str(run_root))

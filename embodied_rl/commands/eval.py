@@ -26,8 +26,8 @@ from embodied_rl.assembly.evaluated import (
 )
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import trust
-from embodied_rl.config.checks import check_actor
+from embodied_rl.config import untrusted_settings
+from embodied_rl.config.checks import check_evaluated_policy
 from embodied_rl.config.schema import EvalConfig, SimNode
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
@@ -150,7 +150,7 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
         stored = replace(stored, policy=config.policy, checkpoint=None)
     file, home = folder / EVALUATION, find_home(folder)
     with name_file(file):
-        stored = trust.take_typed(
+        stored = untrusted_settings.merge_typed_settings(
             stored,
             config,
             config.overrides,
@@ -160,9 +160,11 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
             unused=("resume", "out"),
             remedy="resume continues an evaluation exactly as it was begun. Evaluate anew, without resume.",
         )
-        check_actor(stored)
+        check_evaluated_policy(stored)
     check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
-    change = trust.take_typed_change(stored.sim, config.sim, config.overrides, name_simulators(stored), file, home)
+    change = untrusted_settings.merge_typed_sim_change(
+        stored.sim, config.sim, config.overrides, name_simulators(stored), file, home
+    )
     return replace(stored, sim=change, resume=None), before
 
 
@@ -175,11 +177,11 @@ def find_home(folder: Path) -> Path:
 def describe_resume(evaluation: PlannedEvaluation, out: Path) -> str:
     """Return the command that continues an evaluation, with the settings that are never taken from its folder."""
     config = place_policies(evaluation.config)
-    settings = trust.list_settings(EvalConfig, configuration.thaw_config(config))
+    settings = untrusted_settings.list_settings(EvalConfig, configuration.thaw_config(config))
     for name in name_simulators(config):
-        settings += trust.list_settings(SimNode, {"name": name, **config.sim.options}, "sim")
-    again = trust.list_refused([each for each in settings if each.key != "out"], find_home(out))
-    return trust.format_resume("eval", out, again)
+        settings += untrusted_settings.list_settings(SimNode, {"name": name, **config.sim.options}, "sim")
+    again = untrusted_settings.list_refused([each for each in settings if each.key != "out"], find_home(out))
+    return untrusted_settings.format_resume("eval", out, again)
 
 
 def open_evaluation(config: EvalConfig) -> PlannedEvaluation:

@@ -8,7 +8,7 @@ from pathlib import Path
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins, trust
+from embodied_rl.config import plugins, untrusted_settings
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.critic.examination.examined import check_run_scorer
@@ -226,7 +226,7 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     folder = find_run_to_resume(config)
     stored = configuration.load_config(TrainConfig, folder.config)
     with name_file(folder.config):
-        old = trust.take_typed(
+        old = untrusted_settings.merge_typed_settings(
             stored,
             config,
             config.run.overrides,

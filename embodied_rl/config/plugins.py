@@ -22,7 +22,7 @@ GROUPS = {
     "scorers": "embodied_rl.scorers",
 }
 OWN = {"sims": {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}}
-"""Plug-ins of the engine's own, whose rooms stand above this one."""
+"""Plug-ins of this package, in folders that this one may not import."""
 _OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
 _SINGULAR = {
     "sims": "simulator",
@@ -38,33 +38,38 @@ def list_plugins(kind: str) -> dict[str, str]:
     """Return all plug-ins of a kind in all installed distributions, name → "module:Class".
 
     Raises:
-        UserError: two distributions offer the same name, one offers plug-ins under the old name of a group, or what an
-            entry point names is not there.
+        UserError: two distributions offer the same name, one uses the old name of a group, or the table of an entry
+            point cannot be imported.
     """
     result: dict[str, str] = dict(OWN.get(kind, {}))
     if kind in _OLD_GROUPS and (old := sorted(entry_points(group=_OLD_GROUPS[kind]), key=lambda entry: entry.value)):
         raise UserError(
             f"the entry point {old[0].value} is in the group '{_OLD_GROUPS[kind]}', which is called '{GROUPS[kind]}' "
-            "now. Move it in the package's pyproject.toml, and install the package anew."
+            "now. Move it in the package's pyproject.toml, and install the package again.",
+            code="plugin-group-renamed",
         )
     for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda entry: entry.value):
         try:
             offered: Mapping[str, str] = entry.load()
         except ModuleNotFoundError as error:
-            raise make_missing_error(entry, error) from error
+            raise make_import_error(entry, error) from error
         for name, path in offered.items():
             if result.setdefault(name, path) != path:
-                raise UserError(f"two packages offer a {_SINGULAR[kind]} '{name}': {result[name]} and {path}.")
+                raise UserError(
+                    f"two packages offer a {_SINGULAR[kind]} '{name}': {result[name]} and {path}.",
+                    code="plugin-name-taken",
+                )
     return result
 
 
-def make_missing_error(entry: EntryPoint, error: ModuleNotFoundError) -> UserError:
-    """Return what to tell of an entry point whose module, or what it imports, is not there: its package was moved."""
+def make_import_error(entry: EntryPoint, error: ModuleNotFoundError) -> UserError:
+    """Return the error for an entry point that cannot be imported, such as of an editable install that was moved."""
     package = "a package" if entry.dist is None else f"the package '{entry.dist.name}'"
     remedy = "" if entry.dist is None else f", or remove it: pip uninstall {entry.dist.name}"
     return UserError(
         f"{package} is installed, but {entry.value}, which it offers as {entry.group}, cannot be imported: there is no "
-        f"'{error.name}'. Install it again{remedy}."
+        f"'{error.name}'. Install it again{remedy}.",
+        code="plugin-not-importable",
     )
 
 
@@ -77,14 +82,12 @@ def find_path(kind: str, name: str) -> str:
     """Return the path "module:Class" of a plug-in without importing it.
 
     Raises:
-        UserError: there is no such plug-in.
+        UserError: unknown plug-in.
     """
     known = list_plugins(kind)
     if name not in known:
-        installed = (
-            suggest_name(name, list_names(kind)) or " None is installed: is embodied-rl installed (pip install)?"
-        )
-        raise UserError(f"unknown {_SINGULAR[kind]} '{name}'.{installed}")
+        suggestion = suggest_name(name, sorted(known)) or " None is installed: is embodied-rl installed (pip install)?"
+        raise UserError(f"unknown {_SINGULAR[kind]} '{name}'.{suggestion}", code="plugin-unknown")
     return known[name]
 
 
@@ -92,7 +95,7 @@ def find_plugin(kind: str, name: str) -> type[Any]:
     """Import a plug-in and return its class.
 
     Raises:
-        UserError: there is no such plug-in, or a package that it needs is not installed.
+        UserError: unknown plug-in, or a package that it needs is not installed.
     """
     module, _, attribute = find_path(kind, name).partition(":")
     try:
@@ -101,7 +104,8 @@ def find_plugin(kind: str, name: str) -> type[Any]:
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
             raise  # a mistake of the plug-in's author, not of the user
         raise UserError(
-            f"{_SINGULAR[kind]} '{name}' needs the package '{error.name}', which is not installed here."
+            f"{_SINGULAR[kind]} '{name}' needs the package '{error.name}', which is not installed here.",
+            code="package-missing",
         ) from error
 
 
@@ -124,7 +128,7 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
 
 
 def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> type[Any]:
-    """Return the class of `configure_plugin`, which has all the keys that are given; their values may not fit yet.
+    """Return the class of a node's plug-in after checking the names of its options, but not their values.
 
     Raises:
         UserError: an unknown plug-in, or a key that its `Config` does not have.
@@ -134,6 +138,7 @@ def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> typ
     own = list_key_paths(found.Config)
     for key in options:
         if key not in own:
+            full = join_key(where, key)
             known = [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
-            raise UserError(f"unknown key '{join_key(where, key)}'.{suggest_name(join_key(where, key), known)}")
+            raise UserError(f"unknown key '{full}'.{suggest_name(full, known)}", code="key-unknown")
     return found

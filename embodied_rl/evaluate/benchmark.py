@@ -8,7 +8,7 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
-from embodied_rl.config.trust import check_file
+from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task

@@ -13,7 +13,7 @@ import pytest
 
 from embodied_rl.assembly.build import find_sizes, load_backbone
 from embodied_rl.assembly.evaluated import find_simulator
-from embodied_rl.cli.table import COMMANDS
+from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.commands.eval import read_resumed
 from embodied_rl.commands.train import read_run_to_resume
 from embodied_rl.config import assets, plugins, schema
@@ -35,7 +35,14 @@ from embodied_rl.config.schema import (
     TrainConfig,
     TrainLoop,
 )
-from embodied_rl.config.trust import Setting, check_file, format_override, format_resume, freeze_file, list_settings
+from embodied_rl.config.untrusted_settings import (
+    Setting,
+    check_file,
+    format_override,
+    format_resume,
+    freeze_file,
+    list_settings,
+)
 from embodied_rl.evaluate import resumption
 from embodied_rl.evaluate.benchmark import make_parts
 from embodied_rl.evaluate.resumption import FILE as EVALUATION

@@ -1,4 +1,4 @@
-"""The table of commands that compose a configuration. Only `list` composes none; see `listing.py`."""
+"""The table of commands. `list`, the only one without a configuration, is in `listing.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ class Command:
     """A command: the first word after `embodied-rl`.
 
     Attributes:
-        name: the word; or two words, of which the first stands for a group of commands.
+        name: one word, or two, of which the first names a group of commands.
         summary: one line for the overview.
         schema: name of its configuration class in `embodied_rl.config.schema`.
         body: "module:function", imported when called, with the frozen configuration as the only argument.
         examples: typical arguments after the name.
-        check: "module:function" that finds what would make the command fail, for `--dry-run`; the body checks itself.
-            It returns rows of text that a dry run prints, or None.
+        check: "module:function" that `--dry-run` calls to find what would make the command fail. It returns rows of
+            text to print, or None.
         config: the YAML to start from; None if the dataclass alone defines everything.
         values: keys that hold a plain value although a folder of YAML has the same name.
         words: the meaning of plain words; None if the command takes none.
-        common: the keys that `--help` shows; empty for all, which `--help-all` shows.
-        compare: "module:function" that compares what the runs of a sweep reported, called with the folders that they
-            made and the sweep's folder; None if they report nothing.
+        common: the keys that `--help` shows; empty for all.
+        compare: "module:function" that compares the runs of a sweep, called with their folders and the sweep's folder;
+            None if they write no reports.
     """
 
     name: str
@@ -421,8 +421,8 @@ _ALL = (
     ),
 )
 
-_OTHER_FORMS = {("collect", "from"): ("convert", "recording")}
-"""A command and a key of it that make another command with another key: `from` is no name of a field in Python."""
+_ALIASES = {("collect", "from"): ("convert", "recording")}
+"""(command, key) → (command, key) that is meant: `from` cannot be the name of a Python field."""
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
     "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, robots, experiments, "
@@ -436,13 +436,13 @@ def list_groups() -> list[str]:
 
 
 def find_command_name(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the name that the arguments begin with, of one word or two, and the other arguments."""
+    """Return the command's name at the start of the arguments, one word or two, and the other arguments."""
     if " ".join(arguments[:2]) in COMMANDS:
         return " ".join(arguments[:2]), list(arguments[2:])
     name, rest = arguments[0], list(arguments[1:])
     for position, word in enumerate(rest):
         key, equals, value = word.partition("=")
-        if equals and (name, key) in _OTHER_FORMS:
-            name, new = _OTHER_FORMS[name, key]
+        if equals and (name, key) in _ALIASES:
+            name, new = _ALIASES[name, key]
             return name, [*rest[:position], f"{new}={value}", *rest[position + 1 :]]
     return name, rest
