@@ -13,7 +13,7 @@ from embodied_rl.config import plugins
 HELP_ALL = "--help-all"
 HELP_OPTIONS = ("--help", "-h", HELP_ALL)
 _OPTIONS = [
-    ("--help", "this text; with sim=, policy= or algo= also the keys of the chosen plug-in"),
+    ("--help", "this text; with sim=, policy= or algo= also the chosen plug-in's keys"),
     (HELP_ALL, "the same with every key"),
     ("--cfg job", "print the whole configuration, defaults included, and stop"),
     ("--dry-run", "compose, check, find the plug-ins, print what would run and its memory, and stop"),

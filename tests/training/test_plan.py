@@ -94,7 +94,7 @@ def test_accelerators_are_planned_for(typed, costs) -> None:
         (["resources=8xgpu+2xgpu"], "write <count>x<gpu or core>"),
         (["resources=0xcore"], "write <count>x<gpu or core>"),
         (["costs=nowhere.json"], "costs=nowhere.json: there is no such file"),
-        (["experiment=tabletop_sft"], "experiment=tabletop_sft is one for `sft`, not for `plan`"),
+        (["experiment=tabletop_sft"], "experiment=tabletop_sft is for `sft`, not for `plan`"),
     ],
 )
 def test_mistakes_are_explained(typed, words, message) -> None:
