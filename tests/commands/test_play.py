@@ -4,7 +4,7 @@ import imageio_ffmpeg
 import numpy as np
 import pytest
 
-from embodied_rl.assembly.acting import choose_policy
+from embodied_rl.assembly.policy_factory import choose_policy
 from embodied_rl.commands.play import choose_one_of_each, run
 from embodied_rl.config.schema import PlayConfig, SimNode
 from embodied_rl.testing.fakes import FakeSimulator

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.assembly.build import find_sizes, load_backbone
-from embodied_rl.assembly.evaluated import find_simulator
+from embodied_rl.assembly.evaluated_policies import find_simulator
 from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.commands.eval import read_resumed
 from embodied_rl.commands.train import read_run_to_resume

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from embodied_rl.assembly.acting import find_policy_file, names_file
-from embodied_rl.assembly.evaluated import find_run, find_simulator
+from embodied_rl.assembly.evaluated_policies import find_run, find_simulator
+from embodied_rl.assembly.policy_factory import find_policy_file, names_file
 from embodied_rl.benchmarks.trials.children import TrialProcesses
 from embodied_rl.benchmarks.trials.conducting import ConductedEpisode, EpisodeConductor
 from embodied_rl.benchmarks.trials.domain import borrow_free_domain
