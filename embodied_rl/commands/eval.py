@@ -52,7 +52,7 @@ from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.reports.table import make_summary_table
+from embodied_rl.reports.summary_table import make_summary_table
 from embodied_rl.rollout.delay import Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.folder import RunFolder

@@ -7,18 +7,22 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.reports.kept_strips import (
+from embodied_rl.reports.strips import (
     FOLDER,
     GROUPS,
     KEPT,
+    MAX_PIXELS,
     Group,
     KeptStrip,
+    Strip,
+    StripFrame,
     choose_kept,
     describe_strips,
+    draw_strip,
+    encode_picture,
     make_strip_section,
     read_strips,
 )
-from embodied_rl.reports.strips import LARGEST, Strip, StripFrame, draw_strip, encode_picture
 
 PICTURE = encode_picture(np.full((8, 8, 3), 90, np.uint8))
 EVIL = '<script>alert("x")</script>&"\'>'
@@ -97,4 +101,4 @@ def test_a_run_without_strips_has_no_section(tmp_path: Path) -> None:
 
 def test_pictures_are_small() -> None:
     noise = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
-    assert len(encode_picture(noise)) < 40_000 and LARGEST <= 160
+    assert len(encode_picture(noise)) < 40_000 and MAX_PIXELS <= 160

@@ -9,10 +9,9 @@ from html.parser import HTMLParser
 import pytest
 
 from embodied_rl.interfaces.sim import Task
-from embodied_rl.reports.failures import count_failures
 from embodied_rl.reports.origin import format_duration
 from embodied_rl.reports.report import Report
-from embodied_rl.reports.report_page import draw_learning_curves, make_lead, make_title, write_page
+from embodied_rl.reports.report_page import count_failures, draw_learning_curves, make_lead, make_title, write_page
 from embodied_rl.reports.result import EpisodeResult
 
 TRAINED = {

@@ -38,7 +38,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
-from embodied_rl.reports.table import make_summary_table
+from embodied_rl.reports.summary_table import make_summary_table
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.runs.folder import make_evaluation_folder
 from embodied_rl.runtime.simulators.kind import SimulatorKind
