@@ -221,7 +221,9 @@ def measure_delay(config: BenchConfig) -> dict[str, Any]:
     who, kind, load = config.policy_file or ASYNC_ASSET, SimulatorKind.find(config.sim), provenance.measure_load()
     policy, episodes = load_deployed(who), protocol.enumerate_episodes(kind.spec, "eval", config.episodes)
     envs, cells = min(config.sim.num_envs, config.episodes), list[delay_table.Cell]()
-    bed = delay_table.TestBed(policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed)
+    bed = delay_table.DelaySetup(
+        policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed
+    )
     for cell in delay_table.measure_strategies(bed, config.strategies, config.delays):
         cells.append(cell)
         print(cell.describe(), flush=True)

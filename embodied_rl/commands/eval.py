@@ -30,12 +30,11 @@ from embodied_rl.config import untrusted_settings
 from embodied_rl.config.checks import check_evaluated_policy
 from embodied_rl.config.schema import EvalConfig, SimNode
 from embodied_rl.deployment.policy_server.client import PolicyClient
-from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
-from embodied_rl.evaluate.delayed import describe_delays, find_delay
-from embodied_rl.evaluate.kept import FILE as RESULTS
-from embodied_rl.evaluate.kept import ResultFile
-from embodied_rl.evaluate.metadata import describe_policy, make_metadata, measure_end
+from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
+from embodied_rl.evaluate.metadata import describe_delays, describe_policy, make_metadata, measure_end
 from embodied_rl.evaluate.protocol import Results, evaluate_policy
+from embodied_rl.evaluate.result_file import FILE as RESULTS
+from embodied_rl.evaluate.result_file import ResultFile
 from embodied_rl.evaluate.resumption import FILE as EVALUATION
 from embodied_rl.evaluate.resumption import (
     LAST,

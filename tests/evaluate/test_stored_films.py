@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from embodied_rl.evaluate.kept_films import SHOWN, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
+from embodied_rl.evaluate.stored_films import SHOWN, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.video import Recording, film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
@@ -41,7 +41,7 @@ def test_a_film_whose_writing_fails_is_not_there(tmp_path, monkeypatch):
         path.write_bytes(b"half a film")
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr("embodied_rl.evaluate.kept_films.write_mp4", stop)
+    monkeypatch.setattr("embodied_rl.evaluate.stored_films.write_mp4", stop)
     with pytest.raises(RuntimeError, match="stopped"):
         keep_film(tmp_path, recording(0, 9), 10.0)
     assert read_films(tmp_path, [result(0, True)]) == {}
