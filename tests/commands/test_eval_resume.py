@@ -165,7 +165,6 @@ def test_the_hash_of_sources_follows_every_file(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize("typed", ["seed=1", "episodes=5", "split=vision", "video.episodes=0", "plan.ranks=1"])
 def test_other_keys_cannot_be_changed(typed: str, cut: Path) -> None:
-    key = typed.partition("=")[0]
     with refuses("key-fixed-on-resume", typed):
         command.run(EvalConfig(resume=str(cut), overrides=("resume=there", typed)))
 

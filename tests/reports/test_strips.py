@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.strips import (
     FOLDER,
-from tests.support.refusals import refuses
     GROUPS,
     KEPT,
     MAX_PIXELS,
@@ -24,6 +22,7 @@ from tests.support.refusals import refuses
     make_strip_section,
     read_strips,
 )
+from tests.support.refusals import refuses
 
 PICTURE = encode_picture(np.full((8, 8, 3), 90, np.uint8))
 EVIL = '<script>alert("x")</script>&"\'>'
