@@ -19,7 +19,7 @@ from embodied_rl.assembly.policy_factory import WORDS, load_deployed
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import as_array, read_observation
+from embodied_rl.interfaces.observation_input import as_array, read_observation
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 
 HASHED = (

@@ -15,7 +15,7 @@ from embodied_rl.assembly.loaded import LoadedPolicy, hash_normalisation
 from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.observation_input import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl_sims.tabletop import Tabletop
 from tests.support.refusals import refuses
