@@ -47,7 +47,7 @@ class FakeSimulator:
         seconds: float = 0.0
         """time that one control step of the whole slice takes."""
         fault: str = ""
-        """"", or a fault that happens once: "nan state", "nan reward", "physics", "raise", "crash" (SIGKILL) or "hang"."""
+        """"", or a single fault: "nan state", "nan reward", "physics", "raise", "crash" (by SIGKILL) or "hang"."""
         fault_call: int = 0
         """in which call of `step` the fault happens, counted from 0."""
         fault_row: int = 0
