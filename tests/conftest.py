@@ -27,6 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 if not re.search(r"\bgpu\b", " ".join(sys.argv)) and "PYTEST_XDIST_WORKER" not in os.environ:
     os.environ["CUDA_VISIBLE_DEVICES"] = ""  # policy.device=auto is the CPU, whose bits tests compare
 os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="embodied-rl-tests-")  # what is measured here is nobody else's
+os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
 # Ray reads these once, when it is first imported. A token of our own: nothing of the user's is read or written.
 os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=secrets.token_hex(32))
 os.environ.pop("RAY_ADDRESS", None)

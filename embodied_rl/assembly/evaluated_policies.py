@@ -15,6 +15,7 @@ from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.delay import Chunks
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runs.untrusted_files import check_inside
 
 
 def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
@@ -78,8 +79,11 @@ def find_simulator(file: Path, folder: RunFolder | None, change: SimChange) -> S
 
 def read_simulator(file: Path, folder: RunFolder | None) -> dict[str, Any] | None:
     """Return the keys of `sim` in a run's configuration or a policy file; None if there are none."""
-    values = read_metadata(file).extra if folder is None else configuration.read_config(folder.config)
-    sim = values.get("sim")
+    if folder is None:
+        sim = read_metadata(file).extra.get("sim")
+    else:
+        check_inside(folder.path, folder.config)
+        sim = configuration.read_config(folder.config).get("sim")
     if isinstance(sim, str):
         return {"name": sim}
     if sim is None:

@@ -425,8 +425,8 @@ _ALIASES = {("collect", "from"): ("convert", "recording")}
 """(command, key) → (command, key) that is meant: `from` cannot be the name of a Python field."""
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
-    "Show the choices: sims, policies, algos, curricula, rewards, prompts, plans, benchmarks, robots, experiments, "
-    "tasks."
+    "Show the choices: sims, policies, algos, curricula, rewards, loggers, prompts, plans, benchmarks, robots, "
+    "experiments, tasks."
 )
 
 

@@ -20,7 +20,14 @@ _OPTIONS = [
     ("--config-dir DIR", "also choose from YAML in DIR (sim/, policy/, algo/, experiment/ …)"),
     ("-m", "sweep: run every combination of comma-separated values, such as seed=0,1,2"),
 ]
-_KINDS = {"sim": "sims", "policy": "policies", "algo": "algorithms", "curriculum": "curricula", "reward": "scorers"}
+_KINDS = {
+    "sim": "sims",
+    "policy": "policies",
+    "algo": "algorithms",
+    "curriculum": "curricula",
+    "reward": "scorers",
+    "logger": "loggers",
+}
 """Node of the configuration → kind of the plug-in that it names."""
 
 

@@ -20,6 +20,7 @@ _KINDS = {
     "algos": ("algorithms", "algo"),
     "curricula": ("curricula", "curriculum"),
     "rewards": ("scorers", "reward"),
+    "loggers": ("loggers", "logger"),
 }
 SECTIONS = (*_KINDS, "prompts", "plans", "benchmarks", "robots", "experiments", "tasks")
 

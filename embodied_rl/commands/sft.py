@@ -23,6 +23,7 @@ from embodied_rl.config.schema import SftConfig
 from embodied_rl.critic.examination.demonstration_filter import DemonstrationFilter, choose_filter
 from embodied_rl.critic.examination.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.evaluate.protocol import choose_tasks
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Episode, Operated, SimulatorSpec
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -49,10 +50,12 @@ def run(config: SftConfig) -> None:
     """Train a policy on demonstrations and save it; then evaluate and film it, unless eval_episodes is 0.
 
     Raises:
-        UserError: see `check_cloning`; or the simulator has no scripted operator for this task.
+        UserError: see `check_cloning`; a large network has no checkpoint; or the simulator has no scripted operator for
+            this task.
     """
     config = replace(config, policy=resolve_placement(config.policy))
-    check_cloning(config)
+    if (missing := dict(check_cloning(config)).get("missing")) is not None:
+        raise UserError(missing, code="weights-random")
     chosen = choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec, print)
     keep_freed_memory()
     torch.set_num_threads(1)

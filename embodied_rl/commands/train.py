@@ -18,7 +18,7 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
-from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.runs.untrusted_files import check_links, name_file
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.ranks.launch import Stopped
@@ -87,7 +87,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         known = config if config.plan.allocation == "auto" else count_workers(config)
         size = check_run(known)
         warn_unvalidated_scorer(config)
-        missing = find_random_weights(known, size)
+        missing = find_random_weights(known.policy, size.held.weights)
         return [*size.describe(), *([] if missing is None else [("missing", missing)])]
     read_run_to_resume(config)
     return []
@@ -142,7 +142,7 @@ def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFol
     asked = resolve_device(name_judge(config))
     undecided = asked.plan.allocation == "auto"
     size = check_run(asked if undecided else count_workers(asked))
-    if (missing := find_random_weights(asked, size)) is not None:
+    if (missing := find_random_weights(asked.policy, size.held.weights)) is not None:
         raise UserError(missing, code="weights-random")
     warn_unvalidated_scorer(asked)
     config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
@@ -229,9 +229,11 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """Return the configuration and the folder of the run that `resume` selects, with the iterations that were typed.
 
     Raises:
-        UserError: the run does not exist or is finished, or its configuration is damaged or names code to run.
+        UserError: the run does not exist or is finished, its configuration is damaged or names code to run, or its
+            folder holds a link that leads out of it.
     """
     folder = find_run_to_resume(config)
+    check_links(folder.path)
     stored = configuration.load_config(TrainConfig, folder.config)
     with name_file(folder.config):
         old = untrusted_settings.merge_typed_settings(

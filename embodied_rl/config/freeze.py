@@ -29,7 +29,7 @@ class DataclassInstance(Protocol):
 Config = TypeVar("Config", bound=DataclassInstance)
 LARGEST_FLOAT = int(sys.float_info.max)
 _RESTORE = "Restore it from a copy; or start a new run from this one's weights: policy.checkpoint={}."
-RENAMED = {"episodes": "curriculum"}
+RENAMED = {"episodes": "curriculum", "logger.tensorboard": "logger=tensorboard|json"}
 """Old name of a key, or of a folder of YAML → its new name."""
 SYNONYMS = {
     "learning_rate": "lr",

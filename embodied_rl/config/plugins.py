@@ -1,4 +1,4 @@
-"""Find the classes of simulators, policies, algorithms, curricula and scorers by name, through entry points.
+"""Find the classes of simulators, policies, algorithms, curricula, scorers and loggers by name, through entry points.
 
 A distribution offers plug-ins with an entry point in one of `GROUPS` that names a table, such as
 `builtin = "embodied_rl_sims:SIMS"`. The table maps a name to "module:Class" and imports nothing, so that names can be
@@ -11,7 +11,15 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from embodied_rl.config.freeze import DataclassInstance, freeze_config, join_key, list_key_paths, suggest_name
+from embodied_rl.config.freeze import (
+    RENAMED,
+    DataclassInstance,
+    describe_renamed,
+    freeze_config,
+    join_key,
+    list_key_paths,
+    suggest_name,
+)
 from embodied_rl.interfaces.errors import UserError
 
 GROUPS = {
@@ -20,6 +28,7 @@ GROUPS = {
     "algorithms": "embodied_rl.algorithms",
     "curricula": "embodied_rl.curricula",
     "scorers": "embodied_rl.scorers",
+    "loggers": "embodied_rl.loggers",
 }
 OWN = {"sims": {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}}
 """Plug-ins of this package, in folders that this one may not import."""
@@ -30,6 +39,7 @@ _SINGULAR = {
     "algorithms": "algorithm",
     "curricula": "curriculum",
     "scorers": "scorer",
+    "loggers": "logger",
 }
 
 
@@ -114,7 +124,7 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
 
     Args:
         kind: one of `GROUPS`.
-        node: a `SimNode`, `PolicyNode`, `AlgoNode`, `CurriculumNode` or `RewardNode`.
+        node: a `SimNode`, `PolicyNode`, `AlgoNode`, `CurriculumNode`, `RewardNode` or `LoggerNode`.
         where: full name of the node, for messages.
 
     Returns:
@@ -140,5 +150,6 @@ def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> typ
         if key not in own:
             full = join_key(where, key)
             known = [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
-            raise UserError(f"unknown key '{full}'.{suggest_name(full, known)}", code="key-unknown")
+            remedy = describe_renamed(full, RENAMED.values()) or suggest_name(full, known)
+            raise UserError(f"unknown key '{full}'.{remedy}", code="key-unknown")
     return found

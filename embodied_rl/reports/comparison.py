@@ -15,6 +15,7 @@ from embodied_rl.reports.result import IN_DISTRIBUTION
 from embodied_rl.reports.statistics import Mean, adjust_by_holm, mean_interval
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import Value, read_metrics
+from embodied_rl.runs.untrusted_files import check_inside
 
 REPORT = "report.json"
 PairedRow = tuple[str, str, Pairing, float]
@@ -236,6 +237,7 @@ def _find_report(path: Path) -> Path:
     """Return `path`, or the report directly in that folder; other evaluations are given by name."""
     file = path / REPORT if path.is_dir() else path
     if file.exists():
+        check_inside(path, file)
         return file
     if not path.exists():
         raise UserError(

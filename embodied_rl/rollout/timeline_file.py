@@ -9,7 +9,7 @@ from typing import Any
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.timeline import Span, Timeline
 from embodied_rl.runs.atomic_write import explain_errors, write_text
-from embodied_rl.runs.untrusted_files import read_json, shorten
+from embodied_rl.runs.untrusted_files import check_inside, read_json, shorten
 
 FOLDER = "timelines"
 
@@ -26,8 +26,9 @@ def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timel
     """Read the timelines of an iteration (by default the newest one); return the iteration and the timelines.
 
     Raises:
-        UserError: no timeline of the iteration was kept, or its file is damaged.
+        UserError: no timeline of the iteration was kept, its file is damaged, or it is a link out of the run's folder.
     """
+    check_inside(folder, folder / FOLDER)
     kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json") if file.stem.isdecimal())
     if not kept:
         raise UserError(f"{folder} has no timeline yet: one is kept with each checkpoint (checkpoint.every).")
@@ -35,6 +36,7 @@ def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timel
     if wanted not in kept:
         raise UserError(f"iteration={wanted}: {folder} has kept {', '.join(map(str, kept))}.")
     file = folder / FOLDER / f"{wanted:08d}.json"
+    check_inside(folder, file)
     content = read_json(file)
     try:
         found = [_timeline(entry) for entry in content]

@@ -35,7 +35,7 @@ def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
     except OSError as error:
         if error.errno in _FULL:
             message = f"The disk is full: could not write {path}. Free some space, or set {key} to another disk."
-            raise StorageError(message) from error
+            raise StorageError(message, code="disk-full") from error
         if error.errno in _GONE:
             message = (
                 f"Cannot write {path}: it, or its folder, is gone. Was it removed, moved or unmounted? Put it back and "

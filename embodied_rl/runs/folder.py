@@ -18,7 +18,7 @@ from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runs import lock, provenance
 from embodied_rl.runs.atomic_write import explain_errors, write_text
-from embodied_rl.runs.untrusted_files import check_inside, read_json
+from embodied_rl.runs.untrusted_files import check_inside, read_json, read_whole
 
 PLAN = "plan.json"
 """In a run's folder: the choice of an allocation, what else there was, and the costs behind it."""
@@ -81,8 +81,8 @@ class RunFolder:
         """Return the newest training run below `root`, as for `resume=last`; it may have no checkpoint yet.
 
         Raises:
-            UserError: there is no training run below `root`, or a newer configuration is damaged, so that nobody knows
-                whether it is of a training run.
+            UserError: there is no training run below `root`, or a newer configuration is damaged or a link that leads
+                out of its folder, so that nobody knows whether it is of a training run.
         """
         runs = [file.parent for file in Path(root).glob("*/*/config.yaml") if _NAME.match(file.parent.name)]
         for run in sorted(runs, key=_age, reverse=True):
@@ -201,8 +201,9 @@ def _claim(base: Path) -> Path:
 
 def _trains(config: Path) -> bool:
     """Return whether a run's configuration is of a training run; raise `UserError` if it does not say."""
+    check_inside(config.parent, config)
     try:
-        text = config.read_text(encoding="utf-8")
+        text = read_whole(config).decode()
     except UnicodeDecodeError as error:
         raise UserError(f"{config} is damaged: {error}. {_UNCLEAR}") from None
     if not (_TRAINS.search(text) or _CLONES.search(text)):
@@ -224,6 +225,7 @@ def _read_start(run: Path) -> datetime:
     """Return when a run was started: as its provenance says, otherwise as its name, which once was in local time."""
     file, match = run / provenance.FILE, _NAME.match(run.name)
     assert match is not None, "only run folders are compared"
+    check_inside(run, file)
     try:
         started = read_json(file).get("started") if file.is_file() else None
         if started is None:

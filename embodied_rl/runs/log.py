@@ -1,9 +1,11 @@
-"""The log of a run: metrics.jsonl, TensorBoard and the live table on one rank; nothing on the other ranks."""
+"""The log of a run: metrics.jsonl, the chosen logger and the live table on rank 0; nothing on the other ranks."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+from embodied_rl.interfaces.logger import Logger
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.runs.progress import Progress
@@ -18,6 +20,9 @@ class RunLog:
     def note(self, text: str) -> None:
         """Show one line of text to the user."""
 
+    def write_films(self, paths: Sequence[Path]) -> None:
+        """Pass films of episodes to the logger."""
+
     def begin_phase(self, phase: str, *, announce: bool = False) -> None:
         """Show what the run does from now on; see `Progress.begin_phase`."""
 
@@ -25,16 +30,25 @@ class RunLog:
         """Start the clock of the iterations; see `Progress.begin_iterations`."""
 
 
-class _SpeakingLog(RunLog):
-    def __init__(self, metrics: MetricsWriter, progress: Progress) -> None:
-        self._metrics, self._progress = metrics, progress
+class _WritingLog(RunLog):
+    def __init__(self, metrics: MetricsWriter, progress: Progress, logger: Logger, iteration: int) -> None:
+        self._metrics, self._progress, self._logger, self._iteration = metrics, progress, logger, iteration
 
     def write(self, iteration: int, figures: Mapping[str, Any]) -> None:
-        self._metrics.write(iteration, figures)
+        self._iteration = iteration
+        row = self._metrics.write(iteration, figures)
         self._progress.update(iteration, figures)
+        numbers = {name: float(value) for name, value in row.items() if isinstance(value, int | float)}
+        del numbers["iteration"]
+        self._logger.write(iteration, numbers)
 
     def note(self, text: str) -> None:
         self._progress.note(text)
+        self._logger.write_text(self._iteration, text)
+
+    def write_films(self, paths: Sequence[Path]) -> None:
+        for path in paths:
+            self._logger.write_film(self._iteration, path)
 
     def begin_phase(self, phase: str, *, announce: bool = False) -> None:
         self._progress.begin_phase(phase, announce=announce)
@@ -45,7 +59,7 @@ class _SpeakingLog(RunLog):
 
 @contextmanager
 def open_log(
-    folder: RunFolder, iterations: int, start: int, *, speaks: bool, tensorboard: bool, live: bool
+    folder: RunFolder, iterations: int, start: int, *, writes: bool, live: bool, make_logger: Callable[[], Logger]
 ) -> Iterator[RunLog]:
     """Yield the log of a run; a context manager.
 
@@ -53,16 +67,27 @@ def open_log(
         folder: folder of the run.
         iterations: number of iterations of the whole run.
         start: iterations already done; later lines of metrics.jsonl are removed.
-        speaks: False on every rank but the first.
-        tensorboard: write TensorBoard events too.
+        writes: False on every rank but rank 0.
         live: show a table that redraws itself, on a terminal.
+        make_logger: creates the logger.
     """
-    if not speaks:
+    if not writes:
         yield RunLog()
         return
-    board = folder.path / "tensorboard" if tensorboard else None
     with (
-        MetricsWriter(folder.metrics, start or None, board) as metrics,
+        MetricsWriter(folder.metrics, start or None) as metrics,
+        _open_logger(make_logger) as logger,
         Progress(iterations, start, live=live) as progress,
     ):
-        yield _SpeakingLog(metrics, progress)
+        yield _WritingLog(metrics, progress, logger, start)
+
+
+@contextmanager
+def _open_logger(make_logger: Callable[[], Logger]) -> Iterator[Logger]:
+    logger = make_logger()
+    try:
+        yield logger
+    except BaseException:
+        logger.close(success=False)
+        raise
+    logger.close(success=True)

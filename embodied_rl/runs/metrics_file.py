@@ -1,4 +1,4 @@
-"""Write and read metrics.jsonl, with one JSON object per iteration; also write TensorBoard events.
+"""Write and read metrics.jsonl, with one JSON object per iteration.
 
 Keys have the form `<group>/<metric>`. Values that depend on the clock are under `time/`; all others are equal in two
 runs with the same seed. Names that reports and the live table use:
@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.runs.atomic_write import explain_errors, write_text
-from embodied_rl.runs.event_file import EventFile
 from embodied_rl.runs.untrusted_files import check_inside
 
 Value = float | int | str | bool | None
@@ -28,19 +27,17 @@ class MetricsWriter:
     Args:
         path: the file.
         resumed: last iteration to keep when a run resumes; later lines and an incomplete line are removed.
-        tensorboard: folder for TensorBoard events, or None.
     """
 
-    def __init__(self, path: Path, resumed: int | None = None, tensorboard: Path | None = None) -> None:
+    def __init__(self, path: Path, resumed: int | None = None) -> None:
         self._path = path
         check_inside(path.parent, path)  # of a run that somebody sent, it could be a link to any file
         _truncate(path, -1 if resumed is None else resumed)
         with explain_errors(path):
             self._file = path.open("a", encoding="utf-8")
-        self._board = None if tensorboard is None else EventFile(tensorboard, resumed)
 
-    def write(self, iteration: int, values: Mapping[str, Any]) -> None:
-        """Append one iteration. Values are numbers, zero-dimensional arrays or tensors, or short strings.
+    def write(self, iteration: int, values: Mapping[str, Any]) -> dict[str, Value]:
+        """Append one iteration; return it as plain values. Values are numbers, 0-d arrays or tensors, or short strings.
 
         Raises:
             StorageError: the disk is full, or the file is gone.
@@ -50,16 +47,12 @@ class MetricsWriter:
             self._path.stat()  # the system writes to a removed file without an error
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
             self._file.flush()
-        if self._board is not None:
-            shown = {name: value for name, value in row.items() if isinstance(value, int | float)}
-            self._board.write(iteration, {name: float(value) for name, value in shown.items() if name != "iteration"})
+        return row
 
     def close(self) -> None:
-        """Close the files. Raises as `write` does: what could not be written is tried once more."""
+        """Close the file. Raises as `write` does: what could not be written is tried once more."""
         with explain_errors(self._path):
             self._file.close()
-        if self._board is not None:
-            self._board.close()
 
     def __enter__(self) -> "MetricsWriter":
         return self

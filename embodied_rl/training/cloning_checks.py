@@ -16,13 +16,15 @@ from embodied_rl.training.algorithms.imitation import dataset as lessons
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
 from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix
 from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
-from embodied_rl.training.run_checks import check_environments, count_observation
+from embodied_rl.training.run_checks import check_environments, count_observation, find_random_weights
 
 Row = tuple[str, str]
 
 
 def check_cloning(config: SftConfig) -> list[Row]:
     """Check the configuration, before the run's folder is made; return what it takes, as rows of text.
+
+    The row "missing" says what a dry run may lack and a run may not.
 
     Raises:
         UserError: the algorithm learns from rollouts, a stage has nothing to learn or nobody to learn from, the device
@@ -50,14 +52,16 @@ def check_cloning(config: SftConfig) -> list[Row]:
             lessons.match_dataset(dataset, embodiment)
             left_out = choose_steps(dataset, config.sources).told
     check_prefix(options.prefix, network.spec.horizon)
-    held = count_held(network).held
+    memory = count_held(network)
+    held, missing = memory.held, find_random_weights(config.policy, memory.weights)
     seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)
     check_environments(config.sim.num_envs, kind.spec)
     check_memory(config, options, kind.spec, held, seen)
     what = "" if config.dataset is not None else f", demonstrations {format_bytes(seen)} at most"
     told = [("device", describe_placement(config.policy))]
     told += [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
-    return told if left_out is None else [*told, ("steps", left_out)]
+    told += [] if left_out is None else [("steps", left_out)]
+    return told if missing is None else [*told, ("missing", missing)]
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:

@@ -106,6 +106,7 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     folder = trainer.folder.path
     after.write(folder)
     videos = film_after(trainer, results, before, log) if makes_films(trainer) else []
+    log.write_films(videos)
     settings = trainer.folder.config.read_text(encoding="utf-8")
     write_page(
         folder / PAGE, after, before=before, metrics=trainer.folder.metrics, videos=videos, configuration=settings,

@@ -4,7 +4,10 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 
+from embodied_rl.config.freeze import thaw_config
+from embodied_rl.config.plugins import configure_plugin
 from embodied_rl.config.schema import TrainConfig
+from embodied_rl.interfaces.logger import LoggedRun
 from embodied_rl.judge.reward.run_scoring import describe_reward
 from embodied_rl.reports.page import format_percent
 from embodied_rl.runs.folder import RunFolder
@@ -40,9 +43,11 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
     resumes = parts.resumed is not None
     if resumes:
         trainer.restore()
-    speaks = {"speaks": ranks.rank == 0, "tensorboard": config.logger.tensorboard, "live": config.logger.live}
+    logger, keys = configure_plugin("loggers", config.logger, "logger")
+    run = LoggedRun(parts.folder.path, config.run.experiment, thaw_config(config), trainer.iteration or None)
+    options = {"writes": ranks.rank == 0, "live": config.logger.live, "make_logger": lambda: logger(keys, run)}
     forecast = Forecast.read(parts.folder.path, skip=parts.needs.warmup)
-    with open_log(parts.folder, config.train.iterations, trainer.iteration, **speaks) as log:
+    with open_log(parts.folder, config.train.iterations, trainer.iteration, **options) as log:
         for note in describe_beginning(parts):
             log.note(note)
         trainer.begin_phase = log.begin_phase

@@ -2,7 +2,7 @@
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import TrainConfig
+from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -93,13 +93,13 @@ def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:
         )
 
 
-def find_random_weights(config: TrainConfig, size: RunSize) -> str | None:
-    """Return why a large network needs a checkpoint, where it has none: with random weights no episode succeeds."""
-    if config.policy.checkpoint is not None or size.held.weights <= LARGEST_NEW:
+def find_random_weights(policy: PolicyNode, weights: int) -> str | None:
+    """Return why a large network of so many bytes needs a checkpoint, where it has none: it learns nothing in time."""
+    if policy.checkpoint is not None or weights <= LARGEST_NEW:
         return None
     return (
-        f"policy.checkpoint=null: {config.policy.name} would start from {format_bytes(size.held.weights)} of random "
-        "weights. Give policy.checkpoint=<folder or file>, or clone demonstrations first: embodied-rl sft."
+        f"policy.checkpoint=null: {policy.name} would start from {format_bytes(weights)} of random weights. "
+        "Give policy.checkpoint=<folder or file>."
     )
 
 

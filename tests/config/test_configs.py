@@ -94,7 +94,7 @@ def test_only_known_groups_and_commands_have_files() -> None:
     assert {path.stem for path in find_config_folder().glob("*.yaml")} == {
         item.config for item in COMMANDS.values() if item.config
     }
-    folders = {"sim", "policy", "algo", "curriculum", "reward", "plan", "benchmark", "experiment", "robot"}
+    folders = {"sim", "policy", "algo", "curriculum", "reward", "logger", "plan", "benchmark", "experiment", "robot"}
     assert {path.name for path in find_config_folder().iterdir() if path.is_dir()} == folders
 
 

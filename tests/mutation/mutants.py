@@ -48,7 +48,7 @@ def _walk(node: ast.AST, function: str) -> Iterator[tuple[str, ast.AST, str, int
             if not isinstance(child, ast.AST):
                 continue
             yield function, node, field, position
-            named = isinstance(child, ast.FunctionDef | ast.ClassDef)
+            named = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
             yield from _walk(child, f"{function}.{child.name}".lstrip(".") if named else function)
 
 

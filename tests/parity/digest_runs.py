@@ -20,7 +20,7 @@ TINY = ("policy.width=16", "policy.layers=1", "policy.heads=2", "policy.stem_cha
 SMALL = (
     *TINY, "policy.checkpoint=null", "policy.horizon=2", "sim.num_envs=8", "sim.horizon=8", "sim.image_size=16",
     "train.iterations=4", "train.decisions=4", "train.eval_every=2", "train.eval_episodes=4", "train.final_episodes=4",
-    "checkpoint.every=2", "logger.tensorboard=false",
+    "checkpoint.every=2", "logger=json",
     "algo.minibatch=16", "algo.critic_steps=3", "algo.critic_warmup=1",
 )  # fmt: skip
 RUNS: dict[str, tuple[str, ...]] = {
@@ -34,7 +34,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "sharded": ("train", *SMALL, "plan=colocated", "plan.learner=sharded", "algo.critic_warmup=0"),
     "ray": ("train", *SMALL, "plan=colocated", "runtime=ray", "cluster=local"),
     "base": ("train", "experiment=demo", "train.iterations=2", "sim.num_envs=16", "train.eval_episodes=8",
-             "train.final_episodes=8", "algo.minibatch=128", "plan=colocated", "logger.tensorboard=false"),
+             "train.final_episodes=8", "algo.minibatch=128", "plan=colocated", "logger=json"),
     "sft": ("sft", "experiment=tabletop_sft", *TINY, "algo.frames=200", "algo.localise_steps=20",
             "algo.demonstrations=8", "algo.steps=20", "algo.finetune_steps=0", "eval_episodes=8"),
     "eval": ("eval", "policy=asset:tabletop_base.safetensors", "episodes=24", "split=vision", "out=out"),

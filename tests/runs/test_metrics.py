@@ -117,17 +117,6 @@ def test_a_full_disk_names_path_and_key(tmp_path, monkeypatch):
         writer.write(1, {})
 
 
-def test_tensorboard_gets_the_numbers(tmp_path):
-    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    with MetricsWriter(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard") as writer:
-        for iteration in (1, 2):
-            writer.write(iteration, {"rollout/success": iteration / 4, "note": "text", "update/kl": None})
-    events = event_file.EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["rollout/success"]
-    assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5)]
-
-
 def test_a_disk_that_stays_full_is_named_at_the_end_too(tmp_path, files_up_to):
     """Closing a file writes what is left in its buffer."""
     path = tmp_path / "metrics.jsonl"
@@ -135,28 +124,6 @@ def test_a_disk_that_stays_full_is_named_at_the_end_too(tmp_path, files_up_to):
     with files_up_to(100), refused, MetricsWriter(path) as writer:
         for iteration in range(1, 4):
             writer.write(iteration, {"rollout/success": 0.123456789})
-
-
-def test_tensorboard_hides_what_a_resumed_run_does_again(tmp_path):
-    event_file = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    for resumed, iterations, value in ((None, range(1, 6), 0.0), (3, range(4, 8), 1.0)):
-        with MetricsWriter(tmp_path / "metrics.jsonl", resumed, tmp_path / "tensorboard") as writer:
-            for iteration in iterations:
-                writer.write(iteration, {"a": value})
-        if resumed is None:  # another process wrote it, earlier
-            (file,) = (tmp_path / "tensorboard").iterdir()
-            file.rename(file.with_name("events.out.tfevents.0000000001.machine.1"))
-    events = event_file.EventAccumulator(str(tmp_path / "tensorboard"))
-    events.Reload()
-    assert [(e.step, e.value) for e in events.Scalars("a")] == [(k, float(k > 3)) for k in range(1, 8)]
-
-
-def test_events_that_do_not_fit_on_the_disk_are_named(tmp_path, files_up_to):
-    with MetricsWriter(tmp_path / "metrics.jsonl", tensorboard=tmp_path / "tensorboard") as writer:
-        writer.write(1, {"a": 1.0})
-        with files_up_to(200), pytest.raises(StorageError, match=r"disk is full.*events\.out\.tfevents.*run\.root"):
-            for iteration in range(2, 20):
-                writer.write(iteration, {"a": 1.0})
 
 
 def test_when_a_share_of_success_was_first_seen():

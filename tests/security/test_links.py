@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -14,6 +15,7 @@ from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.lock import hold_run
 from tests.security.test_trust import write_run
+from tests.support import strangers
 from tests.support.planting import Plant
 
 Typed = Callable[..., tuple[int, str]]
@@ -83,3 +85,67 @@ def test_a_log_of_scores_that_is_none(plant: Plant, typed: Typed, content: bytes
     code, said = typed("train", "sim=tabletop", "reward=replay", f"reward.log={file}", "plan=colocated", "--dry-run")
     assert code == 2 and str(file) in said and len(said.strip().splitlines()) == 1, said
     assert ("pickle" in said) == content.startswith((b"\x80", b"PK")), said
+
+
+READ = {
+    "inspect": ("inspect", "{}"),
+    "eval": ("eval", "policy={}", "--dry-run"),
+    "serve": ("serve", "policy={}", "--dry-run"),
+    "follow": ("serve", "policy={}", "follow=true", "--dry-run"),
+    "export": ("export", "checkpoint={}", "out=exported"),
+    "train": ("train", "policy.checkpoint={}", "sim=tabletop", "plan=colocated", "plan.ranks=1", "--dry-run"),
+    "resume": ("train", "resume={}", "--dry-run"),
+    "newest": ("train", "resume=last", "run.root=../sent", "--dry-run"),
+    "compare": ("compare", "{}", "{}"),
+    "trace": ("trace", "{}"),
+}
+PARTS = {
+    "config.yaml": ("eval", "resume", "newest"),
+    "checkpoints": ("inspect", "eval", "serve", "follow", "export", "train", "resume"),
+    "checkpoints/last": ("inspect", "eval", "serve", "follow", "export", "train"),
+    "checkpoints/best": ("inspect", "eval", "serve", "export", "train"),
+    "checkpoints/00000001/policy.safetensors": ("inspect", "eval", "serve", "follow", "export", "train", "resume"),
+    "checkpoints/00000001": ("inspect", "eval", "serve", "follow", "export", "train", "resume"),
+    "timelines": ("trace",),
+    "timelines/00000001.json": ("trace",),
+    "report.json": ("compare",),
+    "provenance.json": ("newest",),
+}
+READS = [(part, command) for part, commands in PARTS.items() for command in commands]
+
+
+@pytest.mark.parametrize(("part", "command"), READS, ids=[f"{part} × {command}" for part, command in READS])
+def test_a_run_is_not_read_through_a_link(plant: Plant, typed: Typed, part: str, command: str) -> None:
+    """What lies outside would do, so that only the link is a reason to refuse."""
+    run = strangers.run(plant.sent)
+    (run / "provenance.json").write_text('{"started": "2026-01-01T00:00:00+00:00"}')
+    if part != "checkpoints/last":
+        shutil.copy(run / "checkpoints" / "last", run / "checkpoints" / "best")
+    if command == "newest":
+        (run / "config.yaml").write_text("train: {}\n")
+    moved = (run / part).rename(plant.outside / part.rpartition("/")[2])
+    (run / part).symlink_to(moved)
+    plant.watch(reads=True)
+    code, said = typed(*(word.replace("{}", str(run)) for word in READ[command]))
+    assert plant.find_harm() == []
+    assert code == 2 and len(said.strip().splitlines()) == 1 and said.startswith("embodied-rl: "), said
+    assert f"{run.name}/{part}" in said and f" is a link to {moved}" in said, said
+
+
+@pytest.mark.parametrize("part", ["config.yaml", "checkpoints", "checkpoints/best", "timelines"])
+def test_a_run_is_read_through_a_link_within_it(plant: Plant, typed: Typed, part: str) -> None:
+    run = strangers.run(plant.sent)
+    shutil.copy(run / "checkpoints" / "last", run / "checkpoints" / "best")
+    moved = (run / part).rename(run / "moved")
+    (run / part).symlink_to(moved)
+    for command in ("inspect", "eval", "trace"):
+        code, said = typed(*(word.replace("{}", str(run)) for word in READ[command]))
+        assert code == 0, said
+
+
+def test_the_configuration_of_the_newest_run_is_no_pipe(plant: Plant, typed: Typed) -> None:
+    run = strangers.run(plant.sent)
+    (run / "config.yaml").unlink()
+    os.mkfifo(run / "config.yaml")
+    code, said = typed(*READ["newest"])
+    assert code == 2 and f"{run.name}/config.yaml is a pipe" in said, said

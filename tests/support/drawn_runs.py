@@ -69,7 +69,7 @@ def draw_run(seed: int) -> DrawnRun:
         f"checkpoint.keep={rng.choice((1, 2))}",
         f"curriculum={rng.choice(('uniform', 'uniform', 'success_rate'))}",
         f"algo.epochs={rng.choice((1, 2))}",
-        f"logger.tensorboard={str(rng.random() < 0.2).lower()}",
+        f"logger={'tensorboard' if rng.random() < 0.2 else 'json'}",
         f"plan.learner={rng.choice(('replicated', 'sharded')) if ranks > 1 else 'replicated'}",
     ]
     if method != "grpo":

@@ -34,7 +34,7 @@ SMALL = (
     "algo.minibatch=16",
     "algo.critic_steps=3",
     "algo.critic_warmup=1",
-    "logger.tensorboard=false",
+    "logger=json",
     "train.film=false",
 )
 TABLETOP = ("sim.horizon=8", "sim.image_size=16")

@@ -33,9 +33,16 @@ def policy(reference: Path) -> str:
     return str(reference / "policy.safetensors")
 
 
-def test_a_large_network_without_a_checkpoint(typed: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "sim=tabletop", "sim.num_envs=8", "train.decisions=2"),
+        ("sft", "sim=tabletop", "sim.num_envs=8", "algo=sft_vla", "algo.demonstrations=1", "eval_episodes=0"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_large_network_without_a_checkpoint(typed: Callable[..., Any], words: tuple[str, ...]) -> None:
     """Random weights never succeed, which a dry run says beside its memory. Small networks may learn from nothing."""
-    words = ("train", "sim=tabletop", "sim.num_envs=8", "train.decisions=2")
     refused(typed(*words, "policy=smolvla"), "policy.checkpoint=null")
     code, out, _ = typed(*words, "policy=smolvla", *DRY)
     assert code == 0 and "missing" in out and "policy.checkpoint=null" in out

@@ -22,7 +22,7 @@ TINY = (
     *POLICY, *TABLETOP, "algo=flow_sde", "algo.critic_steps=2", "algo.minibatch=4", "plan=colocated", "plan.ranks=1",
     "plan.slices=1", "sim.num_envs=2", "train.iterations=1", "train.decisions=2", "train.eval_every=0",
     "train.eval_episodes=2", "train.final_episodes=2", "train.film=false", "checkpoint.every=1",
-    "logger.tensorboard=false",
+    "logger=json",
 )  # fmt: skip
 SAID: dict[str, Any] = {"version": 3, "ranks": 1, "totals": {"seconds": 2, "best": 0.5, "best_iteration": 2}}
 

@@ -130,7 +130,7 @@ def test_groups_may_be_audited_and_judged(mode: tuple[str, ...], typed: Callable
     code, out, err = typed(
         "train", *POLICY, *TABLETOP, *ORACLE, "algo=grpo", "algo.group_size=4", "algo.minibatch=16", "sim.num_envs=8",
         "plan.ranks=1", "train.iterations=1", "train.eval_every=0", "train.eval_episodes=2", "train.final_episodes=2",
-        *mode, "logger.tensorboard=false",
+        *mode, "logger=json",
     )  # fmt: skip
     assert code == 0, out + err
     (run,) = (tmp_path / "runs" / "train").iterdir()

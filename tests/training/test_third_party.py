@@ -14,7 +14,7 @@ CHOSEN = {"sim": "reacher", "policy": "small_flow", "algo": "reinforce", "curric
 LOOP = (
     "sim.num_envs=4", "sim.horizon=6", "sim.image_size=16", "policy.width=16", "train.iterations=2",
     "train.decisions=2", "train.eval_every=0", "train.eval_episodes=2", "train.final_episodes=2",
-    "checkpoint.every=1", "plan=colocated", "plan.ranks=1", "logger.tensorboard=false",
+    "checkpoint.every=1", "plan=colocated", "plan.ranks=1", "logger=json",
 )  # fmt: skip
 
 

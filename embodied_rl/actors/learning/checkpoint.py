@@ -28,7 +28,7 @@ from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode, sync_folder, write_text
-from embodied_rl.runs.untrusted_files import check_name, read_json
+from embodied_rl.runs.untrusted_files import check_inside, check_name, read_json
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")
@@ -102,6 +102,7 @@ def load_checkpoint(path: Path) -> Loaded:
 
     Raises:
         CheckpointError: a file is missing, cut short, altered, or not safetensors; the message names it.
+        UserError: a file is a link that leads out of the run.
     """
     folder = resolve_checkpoint(path)
     try:
@@ -123,7 +124,7 @@ def load_latest_checkpoint(folder: Path) -> Loaded:
     for step in reversed(list_steps(folder)):
         try:
             loaded = load_checkpoint(folder / f"{step:08d}")
-        except CheckpointError as error:
+        except UserError as error:
             refused.append(str(error))
             continue
         for reason in refused:
@@ -183,17 +184,18 @@ def resolve_checkpoint(path: Path) -> Path:
 
     Raises:
         CheckpointError: there is no checkpoint at the path.
+        UserError: the pointer or a file of the checkpoint is a link that leads out of the run.
     """
     if path.name in ("last", "best") and path.is_file():
-        return path.parent / _pointed(path)
+        return _follow(path)
     if (path / STATE).is_file() or (path / TENSORS).is_file():
-        return path
+        return _check_files(path, _find_run(path))
     for folder in (path, path / "checkpoints"):
         for pointer in (folder / "best", folder / "last"):
             if pointer.is_file():
-                return folder / _pointed(pointer)
+                return _follow(pointer)
     if (path / POLICY).is_file():
-        return path
+        return _check_files(path, path)
     raise CheckpointError(f"No checkpoint at {path}. Give a run folder, a folder in its checkpoints/, last or best.")
 
 
@@ -336,6 +338,25 @@ def _find_problem(state: Any) -> str | None:
     if not isinstance(sums, dict) or TENSORS not in sums or not all(isinstance(each, str) for each in sums.values()):
         return f"it holds no SHA-256 of {TENSORS}"
     return None
+
+
+def _follow(pointer: Path) -> Path:
+    """Return the checkpoint folder that a pointer names."""
+    check_inside(run := _find_run(pointer.parent), pointer)
+    return _check_files(pointer.parent / _pointed(pointer), run)
+
+
+def _check_files(folder: Path, run: Path) -> Path:
+    """Return the folder of a run's checkpoint, of which no file lies outside of the run."""
+    for name in (STATE, TENSORS, POLICY):
+        check_inside(run, folder / name)
+    return folder
+
+
+def _find_run(path: Path) -> Path:
+    """Return the folder of the run whose `checkpoints/` this is, or in whose `checkpoints/` it lies; else `path`."""
+    places = (path, *path.parents[:1])
+    return next((place.parent for place in places if place.name == "checkpoints"), path)
 
 
 def _pointed(pointer: Path) -> str:

@@ -41,7 +41,7 @@ from embodied_rl.config.schema.nodes import (
     CurriculumNode,
     DistillNode,
     FilterNode,
-    Logger,
+    LoggerNode,
     LoraNode,
     Plan,
     PolicyNode,

@@ -11,7 +11,7 @@ from embodied_rl.config.schema.nodes import (
     CheckpointConfig,
     CurriculumNode,
     FilterNode,
-    Logger,
+    LoggerNode,
     Plan,
     PolicyNode,
     RewardNode,
@@ -70,7 +70,7 @@ class TrainConfig:
     """When to save."""
     plan: Plan = field(default_factory=Plan)
     """Which process does what."""
-    logger: Logger = field(default_factory=Logger)
+    logger: LoggerNode = field(default_factory=LoggerNode)
     """What is reported while it runs."""
 
 

@@ -333,11 +333,14 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Logger:
-    tensorboard: bool = True
-    """Write TensorBoard events into the run folder."""
+class LoggerNode:
+    kind: ClassVar[str] = "loggers"
+    name: Annotated[Code, frozenset({"json", "tensorboard"})] = "tensorboard"
+    """Where metrics go beside metrics.jsonl; `embodied-rl list loggers` shows the choices."""
     live: bool = True
     """Show a live table on a terminal; otherwise plain lines."""
+    options: dict[str, Any] = take_other_keys()
+    """The logger's own keys."""
 
 
 @dataclass(frozen=True)

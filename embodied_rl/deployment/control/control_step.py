@@ -51,7 +51,6 @@ class StepAccount:
 
     def __init__(self, units: Units, most: Vector) -> None:
         self._units, self._most, self._most_command = units, most, units.command(most)
-        self.begin()
 
     def begin(self) -> None:
         """Begin a control step."""

@@ -47,8 +47,7 @@ class DeploymentCore:
         self._parts: CoreParts | None = None
         self._blocked, self._refusal, self._unfit = "", "", ""
         self._refused: Mode | None = None  # the mode that the last refusal was about
-        self._now, self._phase, self._leaving, self._still, self._anew = 0.0, 0, False, True, True
-        self._command = self._before = self._measured = np.zeros(0)
+        self._still = True
 
     @property
     def state(self) -> State:
@@ -72,7 +71,7 @@ class DeploymentCore:
         """
         self._life.check("configure")
         self._parts = assemble_parts(settings, policy, lambda: self._now, self._source_clock)
-        self._command = self._before = np.zeros(len(settings.limits.entries))
+        self._command = np.zeros(len(settings.limits.entries))
         self._measured = np.full(len(settings.limits.entries), np.nan)
         self._life.advance("configure")
 
@@ -90,7 +89,7 @@ class DeploymentCore:
         """
         self._life.check("activate")
         parts, now = self._get_parts(), self._read_clock()
-        if self._modes.latched_s is not None or self._operator.estop:
+        if self._modes.latched_s is not None:
             raise UserError("activate was refused: the emergency stop is latched. Release the button, then reset.")
         if stale := parts.guard.gate.explain(now):
             raise UserError(f"activate was refused: {stale}. See that these topics are published.")
@@ -103,9 +102,8 @@ class DeploymentCore:
         parts.probe.begin(self._measured)
         parts.filter.begin(self._measured, start)
         self._command = self._before = parts.filter.command
-        parts.intentions.interrupt(self._command)
         self._modes.fall("no mode was asked for")
-        self._phase, self._leaving, self._still, self._blocked, self._anew = 0, False, True, "", True
+        self._phase, self._leaving, self._still, self._anew = 0, False, True, True
         self._life.advance("activate")
 
     def deactivate(self, at_once: bool = False) -> None:
@@ -187,7 +185,7 @@ class DeploymentCore:
     def request(self) -> ChunkRequest | None:
         """Return what the policy should be asked for now, with the newest observation; None: nothing."""
         now = self._read_clock()
-        if self._parts is None or self.mode != Mode.RUN or self._phase != 0 or self.state != State.ACTIVE:
+        if self._parts is None or self.mode != Mode.RUN or self._phase != 0:
             return None
         guard, intentions = self._parts.guard, self._parts.intentions
         if intentions.executor is None or self._blocked or self._parts.probe.pending or guard.gate.explain(now):
@@ -255,7 +253,6 @@ class DeploymentCore:
         if parts.guard.loop.lost:
             self._counts["losses"] += 1
             self._give_up_motion(parts.guard.lost)
-            parts.intentions.interrupt(self._command)
         why = parts.guard.explain(Mode.HOLD)
         try:
             if not why:
@@ -308,7 +305,7 @@ class DeploymentCore:
         else:
             parts.probe.hold(self._measured, self._still)
         if parts.probe.refused:
-            self._leaving, moves = True, True
+            self._leaving = True
             self._change_mode(lambda: self._modes.fall(parts.probe.refused))
             return Want(None, why=parts.probe.refused)
         why = "comparing commanded and measured motion"

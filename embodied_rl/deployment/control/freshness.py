@@ -58,10 +58,7 @@ class StreamGate:
         self._last: Stream | None = None
         self._fault: Fault | None = None
         self.changed_s = 0.0
-        self._offset = self._anchor = 0.0  # seconds of arrival minus seconds of stamp: least of late, of the first
-        self._anchored_s = 0.0
         self._other: list[Stream] = []  # readings in a row of a clock that was perhaps set: first and last
-        self._others = 0
 
     def take(self, stream: Stream, now: float, finite: bool = True) -> bool | None:
         """Take what the topic has said last. Return whether it was accepted; None: it is not new."""
@@ -106,14 +103,14 @@ class StreamGate:
         self.counts["accepted"] += 1
         offset = stream.received_s - stream.source_ns * 1e-9
         if self._last is None or self._is_after_pause(stream, self._last):
-            self._offset = self._anchor = offset
+            self._offset = self._anchor = offset  # seconds of arrival minus seconds of stamp: least of late, first
             self._anchored_s = stream.received_s
         else:
             passed = stream.received_s - self._last.received_s
             self._offset = min(self._offset + DRIFT * passed, offset)
         if self._last is None or stream.digest != self._last.digest:
             self.changed_s = stream.received_s
-        self._last, self._others = stream, 0
+        self._last = stream
         self._other.clear()
 
     def _is_after_pause(self, stream: Stream, last: Stream) -> bool:
@@ -150,11 +147,11 @@ class StreamGate:
         """Return whether readings that do not fit the others fit one another for long enough: a clock was set."""
         if self._source_clock is not None and self._fault == Fault.FUTURE:
             return False  # its clock is known, and says otherwise
-        follows = bool(self._other) and stream.source_ns > self._other[-1].source_ns
-        if not follows or now - self._other[-1].received_s > self.rule.max_age_s:
+        follows = bool(self._other) and stream.source_ns > self._other[1].source_ns
+        if not follows or now - self._other[1].received_s > self.rule.max_age_s:
             self._other, self._others = [stream, stream], 1
             return False
-        self._other[-1] = stream
+        self._other[1] = stream
         self._others += 1
         passed = stream.received_s - self._other[0].received_s
         said = (stream.source_ns - self._other[0].source_ns) * 1e-9

@@ -27,15 +27,13 @@ class Guard:
         self.loop, self.tracking = LoopWatch(settings.longest_tick_s, settings.lost_s), TrackingWatch(settings)
         self.pictures = PictureWatch(settings, self.gate.streams)
         self._settings = settings
-        self.forget()
 
     def forget(self) -> None:
-        """Begin anew, with an activation: no reason holds. The gate remembers what it has seen."""
+        """Begin, with each activation: no reason holds. The gate remembers what it has seen."""
         self._trips = {name: Trip(self._settings.settle_s) for name in NAMES}
         self.reasons, self.lost = dict.fromkeys(NAMES, ""), ""
         self.loop.forget()
         self.tracking.forget()
-        self.pictures.forget()
 
     def update(self, now: float, command: Vector, measured: Vector) -> None:
         """Look at everything, once in each tick; [A] the command of the tick before, and what is measured."""
@@ -43,14 +41,12 @@ class Guard:
         if went_back:  # times that were noted before mean nothing any more
             self.gate.forget()
             self.tracking.forget()
-            self.pictures.forget()
             for trip in self._trips.values():
                 trip.restart(now)
         if self.loop.lost:
             self.lost = loop
         if self.lost:  # nothing is commanded, and so nothing is followed
             self.tracking.forget()
-            self.pictures.forget()
         found = {
             "clock": loop,
             "sensors": self.gate.explain(now, measuring=True),

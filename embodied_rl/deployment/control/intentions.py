@@ -58,15 +58,15 @@ class Intentions:
         self.units = Units(settings)
         self.executor = None if policy is None else Executor(policy, clock)
         self.motion: Motion | None = None
-        self.made: RobotCommand | None = None
         self._settings, self._takeover, self._clock = settings, Takeover(settings), clock
-        self._silent_s: float | None = None
         self.interrupt(np.zeros(len(settings.limits.entries)))
 
     def interrupt(self, command: Vector) -> None:
         """Forget the plan and all that was asked for: what comes next begins at the command [A], with a new epoch."""
-        self._start = self._target = None
-        self.made, self._silent_s, self._refused, self._anchored, self._begun = None, None, "", False, False
+        self._target: Vector | None = None
+        self.made: RobotCommand | None = None
+        self._silent_s: float | None = None
+        self._refused, self._anchored, self._begun = "", False, False
         if self.executor is not None:
             self.executor.begin(self.units.action(command, command))
 
@@ -118,7 +118,7 @@ class Intentions:
             self.made = executor.act()
             action = self.made.action
             self._aim(None if action is None else self.units.command(action), command)
-        if self._target is None or self._start is None:
+        if self._target is None:
             return Want(None, why=self._say_why())
         return Want(self.units.interpolate(self._start, self._target, tick), Source.POLICY)
 

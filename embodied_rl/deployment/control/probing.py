@@ -37,7 +37,6 @@ class MotionProbe:
         self._ticks = [max(1, round(seconds / period)) for seconds in (HOLD_S, MOVE_S, REST_S)]
         self._period_s = period
         self.pending, self.refused = settings.probe and len(self._chosen) > 0, ""
-        self.begin(np.full(len(entries), np.nan))
 
     def begin(self, measured: Vector) -> None:
         """Begin with holding still, where [A] is measured."""

@@ -25,7 +25,6 @@ class Takeover:
         self._position = np.array([entry.kind == "position" for entry in entries])
         self._speed = settings.approach * np.array([entry.speed for entry in entries])
         self._blend_s, self._period_s = settings.blend_s, settings.period_s
-        self.begin(np.zeros(len(entries)), np.zeros(len(entries)))
 
     def begin(self, command: Vector, rate: Vector) -> None:
         """Begin a takeover, or begin again after the human's commands failed to come.

@@ -23,7 +23,7 @@ class Trip:
     """Holds one reason until it was absent for the settling time."""
 
     def __init__(self, settle_s: float) -> None:
-        self._settle_s, self._why, self._since = settle_s, "", 0.0
+        self._settle_s, self._why = settle_s, ""
 
     def restart(self, now: float) -> None:
         """Let the settling time begin anew, after the clock went back."""
@@ -53,13 +53,13 @@ class LoopWatch:
     """
 
     def __init__(self, longest_s: float, lost_s: float | None = None) -> None:
-        self._longest_s, self._last, self._standing = longest_s, math.nan, 0
+        self._longest_s, self._last = longest_s, math.nan
         self._lost_s = math.inf if lost_s is None else lost_s
-        self.overruns, self.jumps, self.lost = 0, 0, False
+        self.overruns, self.jumps = 0, 0
 
     def forget(self) -> None:
         """Begin anew: the next tick has none before it."""
-        self._last, self._standing, self.lost = math.nan, 0, False
+        self._last = math.nan
 
     def is_lost(self, now: float) -> bool:
         """Return whether a tick would come so late now that the robot has stopped by itself."""
@@ -96,10 +96,6 @@ class PictureWatch:
         box = np.array([entry.high - entry.low for entry in settings.limits.entries])
         self._visible = settings.visible * np.where(np.isfinite(box), box, np.inf)
         self._gates = [gate for gate in gates.values() if gate.rule.sees and gate.rule.may_repeat]
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin anew."""
         self._seen: dict[str, tuple[float, Vector]] = {}
 
     def update(self, now: float, measured: Vector) -> str:

@@ -180,8 +180,6 @@ class Replay:
         self._told, self._limits, self._period = demonstration, limits, period_s
         self._tracking, self._start_error = np.array(tracking_error), np.array(start_error)
         self._kinds = np.array([entry.kind for entry in limits.entries])
-        self._since = self._last = 0.0
-        self._from = np.zeros(len(limits.entries))
 
     def begin(self, measured: NDArray[np.float64], commanded: NDArray[np.float64], now_s: float) -> str:
         self._since = self._last = now_s

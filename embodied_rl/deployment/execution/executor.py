@@ -7,7 +7,7 @@ action after its observation, however long the inference took, and steps in whic
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -55,7 +55,6 @@ class Executor:
         self._plan: deque[_Planned] = deque()
         self._asked: ChunkRequest | None = None
         self._last: Array | None = None
-        self._joined, self._again = False, False
 
     def begin(self, command: Array | None = None) -> None:
         """Start a new epoch: an episode, or acting after a takeover. The plan and what was asked for are forgotten.
@@ -65,18 +64,13 @@ class Executor:
         """
         self.epoch, self.step = self.epoch + 1, 0
         self._plan.clear()
-        self._asked, self._joined, self._again = None, False, False
+        self._asked = None
         self._last = None if command is None else np.array(command, np.float32)
 
     @property
     def remaining(self) -> int:
         """Return how many actions the plan has."""
         return len(self._plan)
-
-    @property
-    def command(self) -> Array | None:
-        """Return the last command, float32 [A]; None before the first one of an epoch."""
-        return self._last
 
     def correct(self, action: Array) -> None:
         """Tell what was executed in place of the last command, such as by a safety filter; float32 [A]."""
@@ -89,11 +83,11 @@ class Executor:
         """
         if self._asked is not None and self._clock() - self._asked.time >= self._seconds(self.settings.longest_wait):
             self.counts["lost"] += 1
-            self._asked, self._again = None, True
+            self._asked, self._since = None, self.settings.replan
         if self.epoch == 0 or self._asked is not None or not self._is_due():
             return None
         self._sequence += 1
-        self._since, self._again = 0, False
+        self._since = 0
         self.counts["asked"] += 1
         committed, known = self._choose_prefix()
         prefix = self._stack(each.action for each in known)
@@ -108,7 +102,8 @@ class Executor:
             asked, self._asked = self._asked, None
             self.latency.add(self._clock() - asked.time)
             refusal = self._check_actions(chunk) or self._join(chunk, asked)
-            self._again = refusal is not None
+            if refusal is not None:
+                self._since = self.settings.replan  # ask again at once
         if refusal is not None:
             self.refused[refusal.reason] += 1
         return refusal
@@ -130,9 +125,9 @@ class Executor:
         return RobotCommand(planned.action, Why.PLAN, step, planned.sequence, planned.policy_version, planned.joins)
 
     def _hold_still(self) -> RobotCommand:
-        why = Why.FIRST_CHUNK if not self._joined else Why.EXHAUSTED
-        if self._joined and self.settings.strategy == "stop":
-            why = Why.PAUSE
+        why = Why.PAUSE if self.settings.strategy == "stop" else Why.EXHAUSTED
+        if not self.step:
+            why = Why.FIRST_CHUNK
         return RobotCommand(None if self._hold is None else self._hold.choose(self._last), why, self.step)
 
     def _is_due(self) -> bool:
@@ -144,7 +139,7 @@ class Executor:
         if self.settings.strategy == "stop":
             return False
         slowest = self.latency.count_steps(LAST, self.settings.control_hz)
-        return self._again or self._since >= self.settings.replan or self.remaining <= slowest
+        return self._since >= self.settings.replan or self.remaining <= slowest
 
     def _choose_prefix(self) -> tuple[int, list[_Planned]]:
         """Return how many actions are committed, and those that the policy is shown."""
@@ -191,11 +186,11 @@ class Executor:
         if (refusal := self._check_jump(actions[0], kept)) is not None:
             return refusal
         old = list(self._plan)[:kept]
-        new = [_Planned(each, expires, chunk.sequence, chunk.policy_version, False) for each in actions]
-        new[0] = replace(new[0], joins=True)
+        entries = enumerate(actions)
+        new = [_Planned(each, expires, chunk.sequence, chunk.policy_version, number == 0) for number, each in entries]
         self.counts["accepted"] += 1
         self.counts["late"] += 0 < asked.committed < first
-        self._plan, self._joined = deque([*old, *new]), True
+        self._plan = deque([*old, *new])
         return None
 
     def _blend(self, actions: Array, first: int, kept: int) -> Array:

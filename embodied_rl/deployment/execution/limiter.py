@@ -24,7 +24,6 @@ ADMITTED = 1e-10
 class Correction(StrEnum):
     """Why a command is not what was wanted."""
 
-    TRIPPED = "tripped"
     SHAPE = "not one number per entry"
     NOT_FINITE = "not a finite number"
     MEASUREMENT = "not measured"
@@ -65,8 +64,6 @@ class Limiter:
         self._firm_speed, self._firm_acceleration = self._speed - grain, self._acceleration - grain
         self._firm_jerk = self._jerk - grain
         self._brake = Brake(self._firm_acceleration * (1 - MARGIN), self._firm_jerk * (1 - MARGIN))
-        fading = self._speed * (self._acceleration / self._jerk + 1)
-        self._longest_stop = 1.01 * (fading + self._brake.foresee(self._speed, 0.0).rest)
         self.begin(0.0)
 
     def begin(self, command: float) -> None:
@@ -165,8 +162,6 @@ class Limiter:
         growth = math.copysign(sum_fading(abs(acceleration), self._firm_jerk), acceleration)
         if abs(speed + growth) > self._speed * (1 + ADMITTED):
             return Correction.SPEED
-        if self._longest_stop < min(high - wanted, wanted - low):
-            return None
         stop = self._brake.foresee(speed, acceleration)
         return Correction.BOX if stop.above > high - wanted or stop.below > wanted - low else None
 
@@ -203,8 +198,6 @@ class Limiter:
     def _keep_inside(self, acceleration: float, low: float, high: float) -> float:
         """Return the acceleration; or the nearest to it after which a stop still ends inside the box."""
         at = self._predict(acceleration)
-        if self._longest_stop < min(high - at, at - low):
-            return acceleration
         stop = self._brake.foresee(self.speed + acceleration, acceleration)
         if stop.above > high - at:
             return self._hold_back(acceleration, high, 1)

@@ -29,14 +29,12 @@ class OperatorDesk:
         device: what axes and buttons mean. entries: of the robot's actions.
 
     Attributes:
-        refused: messages that could not be understood. last_refusal: what was wrong with the last of them.
         presses: how often each button of the device was pressed.
         held_s: when the dead man's switch was last said to be held; None: it is released.
     """
 
     def __init__(self, device: OperatorDevice, entries: Sequence[EntryLimits]) -> None:
         self.device, self._entries = device, tuple(entries)
-        self.refused, self.last_refusal = 0, ""
         self._place = {entry.name: number for number, entry in enumerate(entries)}
         self._deflection = np.zeros(len(device.axes))
         self._rested = np.zeros(len(device.axes), bool)
@@ -55,16 +53,13 @@ class OperatorDesk:
 
     def receive_joy(self, axes: Sequence[float], buttons: Sequence[int], now_s: float) -> None:
         """Take a message of a joystick; of one that cannot be understood, what stops the robot counts all the same."""
-        needed = max((int(use.axis) for use in self.device.axes), default=-1)
-        if len(axes) <= needed or len(buttons) <= max(self.device.list_buttons().values(), default=-1):
-            self._refuse(
-                f"the joystick has {len(axes)} axes and {len(buttons)} buttons, fewer than the robot's file uses"
-            )
-        elif self._take_axes([float(axes[int(use.axis)]) for use in self.device.axes], 1.0, now_s):
-            self._take_buttons({name: bool(buttons[n]) for name, n in self.device.list_buttons().items()}, now_s)
+        used, names = [int(use.axis) for use in self.device.axes], self.device.list_buttons()
+        complete = all(n < len(axes) for n in used) and all(n < len(buttons) for n in names.values())
+        if complete and self._take_axes([float(axes[n]) for n in used], 1.0, now_s):
+            self._take_buttons({name: bool(buttons[n]) for name, n in names.items()}, now_s)
             self._touch(now_s)
-            return
-        self.receive_old_buttons(buttons)
+        else:
+            self.receive_old_buttons(buttons)
 
     def receive_old_buttons(self, buttons: Sequence[int]) -> None:
         """Take a joystick's message that must not move anything, such as a late one; what stops the robot counts."""
@@ -89,11 +84,9 @@ class OperatorDesk:
         self.held_s = now_s if held else None
 
     def receive_label(self, text: str) -> None:
-        """Take a label of the topic: success, failure or abort."""
+        """Take a label of the topic: success, failure or abort; another text changes nothing."""
         if text in LABELS:
             self._label = text
-        else:
-            self._refuse(f"the label {text[:40]!r} is none of {', '.join(LABELS)}")
 
     def read(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> OperatorInput:
         """Return what the operator does at present. A label, a press of a button is told once.
@@ -123,7 +116,6 @@ class OperatorDesk:
 
     def _take_axes(self, values: Sequence[float], most: float, now_s: float) -> bool:
         if not all(map(math.isfinite, values)):
-            self._refuse("an axis is not a finite number")
             return False
         self._heard_s = now_s
         for number, (use, value) in enumerate(zip(self.device.axes, values, strict=True)):
@@ -134,7 +126,7 @@ class OperatorDesk:
     def _take_buttons(self, pressed: dict[str, bool], now_s: float) -> None:
         self._seen_up |= {name for name, down in pressed.items() if not down}
         counting = {name: down and name in self._seen_up for name, down in pressed.items()}
-        begun = [name for name, down in counting.items() if down and not self._pressed.get(name, False)]
+        begun = [name for name, down in counting.items() if down and not self._pressed[name]]
         self._events += begun
         self.presses.update(begun)
         self._pressed = counting
@@ -145,9 +137,9 @@ class OperatorDesk:
             self.held_s = now_s if self._pressed["deadman"] else None
 
     def _touch(self, now_s: float) -> None:
-        pressed = any(self._pressed.get(place.name, False) for place in self.device.places)
+        pressed = any(self._pressed[place.name] for place in self.device.places)
         moved = bool(self._deflection.any()) or pressed
-        self._touching = self._pressed.get("takeover", False) if self.device.takeover is not None else moved
+        self._touching = self._pressed["takeover"] if self.device.takeover is not None else moved
         self._touched_s = now_s if self._touching else self._touched_s
 
     def _let_go(self) -> None:
@@ -185,7 +177,7 @@ class OperatorDesk:
             if self._entries[number].kind == "position":
                 wanted[number] = self._move_target(number, speed, min(passed, self.device.timeout_s), commanded[number])
         for place in self.device.places:
-            if self._pressed.get(place.name, False):
+            if self._pressed[place.name]:
                 wanted[self._place[place.entry]] = self._target[self._place[place.entry]] = place.value
         return wanted
 
@@ -198,9 +190,6 @@ class OperatorDesk:
         low, high = self._entries[number].low, self._entries[number].high
         self._target[number] = min(max(start + speed * passed, low), high)
         return float(self._target[number])
-
-    def _refuse(self, problem: str) -> None:
-        self.refused, self.last_refusal = self.refused + 1, problem
 
 
 def leave_dead_zone(use: AxisUse, value: float) -> float:

@@ -100,8 +100,7 @@ def check_device(device: OperatorDevice, entries: Sequence[EntryLimits], type_na
         _check_axis(use, [entry.name for entry in entries], twist, f"{where}.axes")
     for place in device.places:
         _check_place(place, entries, f"{where}.places")
-    moved = [(use.entry, use.axis) for use in device.axes]
-    if len(set(moved)) < len(moved) or len({use.axis for use in device.axes}) < len(moved):
+    if len({use.axis for use in device.axes}) < len(device.axes):
         raise UserError(f"{where}.axes: an axis has two uses. Give each axis one entry.")
     _check_buttons(device, twist, where)
     for name in ("sticky_s", "timeout_s"):

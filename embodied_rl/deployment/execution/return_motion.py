@@ -65,12 +65,10 @@ class ReturnMotion:
     def __init__(self, point: ReturnPoint, limits: CommandLimits, settings: ReturnSettings) -> None:
         self.point, self._limits, self._settings = point, limits, settings
         self.words = f"go to the return point '{point.name}' ({point.failures} of {point.tries} tries failed there)"
-        self.duration_s, self.arrived = 0.0, False
+        self.arrived = False
         self._position = np.array([entry.kind == "position" for entry in limits.entries])
         self._given = np.array([value is not None for value in point.pose])
         self._target = np.array([math.nan if value is None else value for value in point.pose])
-        self._start, self._since = np.zeros(len(limits.entries)), 0.0
-        self._at_end = False
 
     def begin(self, measured: NDArray[np.float64], commanded: NDArray[np.float64], now_s: float) -> str:
         blind = self._given & ~self._position & np.isnan(measured)
@@ -79,7 +77,7 @@ class ReturnMotion:
             return f"'{name}' is moved by its speed, and nothing measures where it is"
         self._start = np.where(self._position, commanded, np.nan_to_num(measured))
         self._target = np.where(self._given, self._target, self._start)
-        self._since, self.duration_s, self._at_end = now_s, self._choose_duration(), False
+        self._since, self._duration, self._at_end = now_s, self._choose_duration(), False
         self.arrived = False
         return ""
 
@@ -94,10 +92,10 @@ class ReturnMotion:
             if (left <= settings.tolerance).all():
                 self.arrived = True
                 return MotionStep(None, done=True)
-            if passed > self.duration_s + settings.settle_s:
+            if passed > self._duration + settings.settle_s:
                 worst = int(np.argmax(left - np.array(settings.tolerance)))
                 return MotionStep(None, failed=self._explain("did not arrive, and is away by", left, worst))
-        self._at_end = passed >= self.duration_s
+        self._at_end = passed >= self._duration
         back = settings.gain * np.where(np.isnan(measured), 0, place - measured)
         return MotionStep(np.where(self._position, place, np.where(self._given, speed + back, 0)))
 
@@ -111,10 +109,10 @@ class ReturnMotion:
 
     def _follow_line(self, passed: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return place and speed [A] on the line after so many seconds."""
-        x = min(max(passed / self.duration_s, 0.0), 1.0) if self.duration_s else 1.0
+        x = min(max(passed / self._duration, 0.0), 1.0) if self._duration else 1.0
         share, rate = x**3 * (10 - 15 * x + 6 * x**2), 30 * x**2 * (1 - x) ** 2
         way = self._target - self._start
-        return self._start + share * way, way * (rate / self.duration_s if self.duration_s else 0.0)
+        return self._start + share * way, way * (rate / self._duration if self._duration else 0.0)
 
     def _explain(self, what: str, distance: NDArray[np.float64], entry: int) -> str:
         return f"'{self._limits.entries[entry].name}' {what} {distance[entry]:.3g}"

@@ -1,7 +1,6 @@
 """The attempts to get an answer from a scorer: deadlines, pauses, a budget, and what is said when it fails."""
 
 import asyncio
-import itertools
 import logging
 import random
 from collections.abc import Sequence
@@ -36,7 +35,8 @@ class Attempts:
     async def answer(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         """Return a score for each request; invalid ones, with the reason, where the scorer failed."""
         self._calls += 1
-        for attempt in itertools.count():
+        attempt = 0
+        while True:
             halvings = self._limit.halvings
             try:
                 scores = await self._call(requests)
@@ -50,12 +50,11 @@ class Attempts:
                 if not again:
                     self._note(error)
                     return [Score.invalid(error.reason, str(error)) for _ in requests]
-                self._more += 1
+                attempt, self._more = attempt + 1, self._more + 1
             else:
                 self._limit.note_answer()
                 self._note(None)
                 return scores
-        raise AssertionError("unreachable")
 
     async def _call(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         try:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
 from embodied_rl.judge.requests.attempts import Attempts
 from embodied_rl.judge.requests.limits import Breaker, Clock, InFlightLimit
@@ -19,6 +20,9 @@ log = logging.getLogger(__name__)
 
 CLOSE_TIMEOUT = 5.0
 """Seconds in which a scorer must have closed."""
+OPEN_TIMEOUT = 300.0
+"""Seconds in which a scorer must have opened: it imports its libraries and loads its weights, which takes longer than
+an answer."""
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,7 @@ class ServiceLimits:
         in_flight: most calls of the scorer at once.
         queued: most requests that wait; beyond, those that matter least are dropped.
         timeout: seconds in which the scorer must answer a call.
+        opening: seconds in which the scorer must be built and opened.
         budget: questions that may be sent in all, not counting further attempts; None for any number.
         prices: of tokens, where the scorer counts them; money: that may be spent in all, None for any amount.
         apart: whether a call of the scorer has requests of one submission only, so that the rounding of a network that
@@ -38,6 +43,7 @@ class ServiceLimits:
     in_flight: int = 32
     queued: int = 4096
     timeout: float = 10.0
+    opening: float = OPEN_TIMEOUT
     budget: int | None = None
     prices: Prices | None = None
     money: float | None = None
@@ -60,7 +66,7 @@ class ScoreService:
         cost: of the answers.
 
     Raises:
-        UserError: the scorer could not be built or opened.
+        UserError: the scorer could not be built or opened, or not in time.
     """
 
     def __init__(self, make_scorer: Callable[[], Scorer], limits: ServiceLimits, clock: Clock = time.monotonic) -> None:
@@ -75,11 +81,13 @@ class ScoreService:
         self.spent, self.cost = 0, CostMeter(limits.prices, limits.money)
         self._told_spent = False
         self._failure: BaseException | None = None
+        self._name = "the scorer"
         self._loop = asyncio.new_event_loop()
         begun = threading.Event()
         self._thread = threading.Thread(target=self._run, args=(begun,), name="score service", daemon=True)
         self._thread.start()
-        begun.wait()
+        if not begun.wait(limits.opening + CLOSE_TIMEOUT):  # it holds up the thread, which ends with the process
+            raise _explain_opening(self._name, limits.opening)
         self.check()
 
     def submit(
@@ -162,10 +170,11 @@ class ScoreService:
         """Run the event loop until it is stopped; what goes wrong is raised by `check`, in another thread."""
         try:
             scorer = self._make()
+            self._name = scorer.traits.identity
             self._queue = RequestQueue(scorer.traits, self._limits.queued, self._limits.apart)
             self._counts_tokens = scorer.traits.counts_tokens
             self._attempts = Attempts(scorer, self._limits.timeout, self._limit, self._breaker)
-            self._loop.run_until_complete(scorer.open())
+            self._loop.run_until_complete(open_scorer(scorer, self._limits.opening))
             begun.set()
             self._loop.run_forever()
             self._loop.run_until_complete(self._end(scorer))
@@ -185,6 +194,16 @@ class ScoreService:
         await asyncio.wait_for(scorer.close(), CLOSE_TIMEOUT)
 
     def _work(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:  # noqa: BLE001 - the event loop would only log it, and nothing more be answered
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._failure = error
+        self._loop.stop()
+
+    def _serve(self) -> None:
         """Take what has arrived, and send what may be sent. Hashing takes its time, so that no lock is held."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
@@ -249,8 +268,7 @@ class ScoreService:
             for _ in questions if self._counts_tokens else ():
                 self.cost.note(Score.invalid("timeout"))
         elif (error := task.exception()) is not None:  # a mistake of the scorer's author, not a failure of a server
-            self._failure = error
-            self._loop.stop()
+            self._fail(error)
             return
         self._work()
 
@@ -263,3 +281,21 @@ class ScoreService:
             self.counts[score.reason] += 1
             self._changed.notify_all()
             return True
+
+
+async def open_scorer(scorer: Scorer, seconds: float = OPEN_TIMEOUT) -> None:
+    """Open a scorer.
+
+    Raises:
+        UserError: it could not be opened, or not in time.
+    """
+    try:
+        await asyncio.wait_for(scorer.open(), seconds)
+    except TimeoutError:
+        raise _explain_opening(scorer.traits.identity, seconds) from None
+
+
+def _explain_opening(scorer: str, seconds: float) -> UserError:
+    return UserError(
+        f"{scorer} was not ready within {seconds:g} s: check that the disk with its weights answers, and try again."
+    )

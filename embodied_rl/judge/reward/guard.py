@@ -58,8 +58,6 @@ class Guard:
         F = w (γ Φ' - Φ), but for the first row of an episode that goes on from the last rollout: its Φ was committed
         with the weight of then, and is taken back with that. So the shaping of each episode still telescopes.
         """
-        if self.weight == self._applied == 1.0:
-            return
         goes_on = (rollout.decision[0] > 0) & rollout.valid[0]
         rollout.shaping *= self.weight
         rollout.bonus *= self.weight  # of `rises`, and of a head: no potential to take back
@@ -112,12 +110,12 @@ class Guard:
             seen = state["seen"].numpy()
             self._seen = np.full((len(_FIGURES), seen.shape[1]), np.nan)
             self._seen[: len(seen)] = seen
-            self._seen = self._seen[:, np.isfinite(seen[:2]).all(axis=0)]  # earlier versions filled up with NaN
+            self._seen = self._seen[:, np.isfinite(self._seen[0])]  # earlier versions filled up with NaN
             self._fired = bool(fired)
 
 
-def find_hacking(opinion: np.ndarray, success: np.ndarray, gap: np.ndarray) -> str:
-    """Return why a scorer is being fooled, or an empty text.
+def find_hacking(opinion: np.ndarray, success: np.ndarray, gap: np.ndarray) -> str | None:
+    """Return why a scorer is being fooled, or None.
 
     Args:
         opinion, success: float64 [n], of n iterations.
@@ -132,10 +130,10 @@ def find_hacking(opinion: np.ndarray, success: np.ndarray, gap: np.ndarray) -> s
     probed = np.isfinite(gap)
     opinion, success, gap = opinion[probed], success[probed], gap[probed]
     if (best := _find_divergence(opinion, gap)) is None:
-        return ""
+        return None
     (lost, loses), (true, now) = (_average(each)[[best, -1]] for each in (gap, success))
     if loses >= LEAST_GAP or now - true > CLEAR_RISE * _estimate_error(success, best):
-        return ""
+        return None
     return (
         f"under the words of another task its scores lose {loses:.2f}, where they lost {lost:.2f}, while its own "
         f"opinion of the episodes holds, and the true success does not rise ({true:.1%}, {now:.1%})"

@@ -14,6 +14,7 @@ from embodied_rl.interfaces.scorer import Scorer, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.heads.inputs import HeadInputs
 from embodied_rl.judge.heads.noting import list_columns
+from embodied_rl.judge.requests.service import open_scorer
 from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
 from embodied_rl.judge.reward.label_writer import LabelWriter
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
@@ -178,7 +179,7 @@ async def check_scorer(scorer: Scorer, timeout: float) -> None:
 
 
 async def _ask_scorer(scorer: Scorer, ask: Callable[[], Coroutine[Any, Any, Answer]], timeout: float) -> Answer:
-    await scorer.open()
+    await open_scorer(scorer)
     try:
         return await asyncio.wait_for(ask(), timeout)
     except TimeoutError:

@@ -37,6 +37,7 @@ class Line:
 def test_an_unconfigured_core_says_what_to_do() -> None:
     core = DeploymentCore(lambda: 0.0)
     assert core.tick().command is None and core.state == State.UNCONFIGURED and core.request() is None
+    assert core.status().still
     for call in (lambda: core.observe({}, np.zeros(2)), lambda: core.activate(np.zeros(2)), core.deactivate):
         with pytest.raises(UserError, match=r"configure|refused"):
             call()
@@ -44,7 +45,15 @@ def test_an_unconfigured_core_says_what_to_do() -> None:
     core.configure(settings, make_policy(settings))
     assert core.tick().command is None and core.status().state == State.INACTIVE
     assert core.operate(OperatorInput(wanted=Mode.RUN)) == "run was refused: the robot is inactive"
+    refusal = core.receive(Chunk(1, 0, 0, np.zeros((HORIZON, 2), np.float32)))
+    assert refusal is not None and refusal.reason == Reason.EPOCH
+    core.operate(OperatorInput(estop=True))
+    assert core.mode == Mode.ESTOP and core.tick().command is None
+    with pytest.raises(UserError, match=r"2 entries are measured, not \[3\]"):
+        core.observe({}, np.zeros(3))
     core.clean_up()
+    with pytest.raises(UserError, match="configure it first"):
+        core.observe({}, np.zeros(2))
     core.shut_down()
     assert core.state == State.FINALIZED
 
@@ -57,6 +66,14 @@ def test_a_policy_for_another_robot_is_refused(policy: dict, words: str) -> None
     settings = make_settings()
     with pytest.raises(UserError, match=words):
         DeploymentCore(lambda: 0.0).configure(settings, make_policy(settings, **policy))
+
+
+def test_an_active_core_that_is_configured_anew_refuses_and_goes_on() -> None:
+    loop = ControlLoop()
+    loop.start()
+    with pytest.raises(UserError, match="configure was refused: the robot is active"):
+        loop.core.configure(loop.settings)
+    assert loop.tick().source == Source.POLICY
 
 
 def test_nothing_moves_before_a_mode_is_asked_for() -> None:
@@ -253,10 +270,11 @@ def test_a_label_ends_acting() -> None:
     assert "label 'good' was refused" in loop.ask(None, label="good") and loop.core.mode == Mode.RUN
     loop.ask(None, label="success")
     assert loop.core.mode == Mode.HOLD and loop.core.status().why == "the operator said success"
+    assert loop.ask(Mode.RUN, label="success") == loop.ask(None) == "" and loop.core.mode == Mode.RUN
 
 
 def test_deactivation_ramps_to_rest_first() -> None:
-    loop = ControlLoop(TOOL)
+    loop = ControlLoop(TOOL, lost_s=0.3)
     loop.start()
     assert loop.last.command is not None and loop.last.command[0] != 0
     loop.core.deactivate()
@@ -268,17 +286,20 @@ def test_deactivation_ramps_to_rest_first() -> None:
     assert loop.start().source == Source.POLICY
     loop.core.deactivate(at_once=True)
     assert loop.tick().command is None and loop.core.state == State.INACTIVE
+    loop.core.activate(loop.measured)
+    loop.core.deactivate()
+    assert loop.core.state == State.INACTIVE, "nothing was commanded, and so nothing moves"
 
 
 def test_an_activation_begins_where_the_robot_is() -> None:
     loop = ControlLoop(place=(1.0, 0.0))
     loop.tick()
-    assert (loop.last.command == [1.0, 0.0]).all()
+    assert (loop.last.command == [1.0, 0.0]).all() and loop.last.anew and not loop.tick().anew
     loop.core.deactivate()
     loop.place = np.array([-1.0, 0.5])
     loop.observe()
     loop.core.activate(loop.measured)
-    assert (loop.tick().command == [-1.0, 0.5]).all()
+    assert (loop.tick().command == [-1.0, 0.5]).all() and loop.last.anew and loop.last.why == "no mode was asked for"
 
 
 def test_an_unmeasured_entry_begins_where_it_is_said_to_be() -> None:

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from embodied_rl.deployment.execution.messages import Reason
 from embodied_rl.deployment.execution.tick import Mode
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import start
@@ -30,6 +31,16 @@ def test_the_policy_is_not_asked_while_the_robot_holds_because_of_a_stale_topic(
     loop.published.add("front")
     loop.pass_s(2.0)
     assert len(loop.requests) > asked
+
+
+def test_an_answer_is_as_old_as_it_is_when_it_comes() -> None:
+    loop = start(policy={"replan": 1})
+    loop.answer = lambda request: None
+    loop.tick(5)
+    (request,) = loop.requests
+    loop.now += 10.0
+    refusal = loop.core.receive(loop.make_chunk(request))
+    assert refusal is not None and refusal.reason == Reason.STALE
 
 
 def test_a_humans_command_without_a_time_is_not_followed() -> None:

@@ -189,7 +189,7 @@ def pause(loop: ControlLoop, seconds: float, pushed: float = 0.0) -> int:
 @pytest.mark.parametrize("limits", [ARM, TOOL], ids=["joints", "tool"])
 @pytest.mark.parametrize("mode", [Mode.RUN, Mode.TELEOP])
 def test_after_a_pause_that_stopped_the_robot_commands_begin_again_at_rest_where_it_is(mode: Mode, limits) -> None:
-    loop = start(mode, limits, lost_s=0.3)
+    loop = start(mode, limits, lost_s=0.3, tracking_error=(0.04,) * len(limits.entries))
     held, before = loop.last.command, pause(loop, 2.0, pushed=0.05)
     assert held is not None
     loop.pass_s(0.5)

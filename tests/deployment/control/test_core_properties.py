@@ -181,7 +181,7 @@ def finds(promise: str) -> bool:
 def test_fuzzing_finds_a_filter_that_lets_everything_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     def step(self: SafetyFilter, wanted: np.ndarray | None, *others: np.ndarray | None) -> FilteredCommand:
         command = self.command if wanted is None else wanted
-        return FilteredCommand(command, False, "", False)
+        return FilteredCommand(command, "", False)
 
     monkeypatch.setattr(SafetyFilter, "step", step)
     assert all(finds(promise) for promise in ("box", "speed", "acceleration", "jerk"))
@@ -191,7 +191,7 @@ def test_fuzzing_finds_a_robot_that_never_comes_to_rest(monkeypatch: pytest.Monk
     kept = SafetyFilter.step
 
     def step(self: SafetyFilter, wanted: np.ndarray | None, *others: np.ndarray | None) -> FilteredCommand:
-        return kept(self, np.full(len(self.limits.entries), 0.1) if wanted is None else wanted, *others)
+        return kept(self, np.full(len(self.command), 0.1) if wanted is None else wanted, *others)
 
     monkeypatch.setattr(SafetyFilter, "step", step)
     assert finds("rest after the ramp")

@@ -15,8 +15,11 @@ from tests.support.control_loop import ControlLoop, rests, start
 def test_the_dead_mans_switch_is_sticky(mode: Mode) -> None:
     loop = start(mode)
     loop.held = False
+    loop.ask(None)
+    loop.held = True
     loop.tick()
     assert loop.core.mode == Mode.HOLD and loop.last.why == "the dead man's switch is released"
+    loop.held = False
     assert rests(loop)
     assert loop.ask(mode) == f"{mode} was refused: the dead man's switch is released"
     loop.held = True
@@ -29,12 +32,11 @@ def test_the_dead_mans_switch_is_sticky(mode: Mode) -> None:
 
 def test_a_dead_mans_switch_that_falls_silent_is_released() -> None:
     loop = start()
-    held = loop.now
+    loop.ask(None)
     for _ in range(20):
         loop.now += 0.02
         loop.source_s += 0.02
         loop.observe()
-        loop.core.operate(OperatorInput(deadman=held))
         loop.ticks.append(loop.core.tick())
     assert loop.core.mode == Mode.HOLD and "is silent for 0.16 s, at most 0.15" in loop.core.status().why
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.control.freshness import Fault, FreshnessGate, StreamGate
+from embodied_rl.deployment.control.freshness import DRIFT, Fault, FreshnessGate, StreamGate
 from embodied_rl.deployment.control.settings import StreamRule
 from embodied_rl.deployment.execution.tick import Stream
 from embodied_rl.interfaces.errors import UserError
@@ -45,9 +45,12 @@ class Camera:
 @pytest.mark.parametrize("known", [False, True])
 def test_a_healthy_stream_is_fresh(known: bool) -> None:
     camera = Camera(known)
-    assert "no message has come" in camera.explain()
+    assert "no message has come" in camera.explain() and np.isnan(camera.gate.said_s)
     assert camera.send(100) == [True] * 100 and camera.explain() == ""
     assert camera.gate.counts == {"accepted": 100}
+    assert camera.gate.said_s == pytest.approx(camera.now, abs=1e-6), "the fastest message counts as not delayed"
+    camera.send(1, stamp=camera.now + PERIOD + camera.ahead - 0.04)
+    assert camera.gate.said_s == pytest.approx(camera.now - 0.03, abs=DRIFT * PERIOD + 1e-6)
     camera.wait(AGE + 0.01)
     assert "no message for 0.21 s, at most 0.2" in camera.explain()
 
@@ -151,6 +154,14 @@ def test_a_clock_that_was_set_is_believed_after_the_settling_time(jump: float) -
     assert seen.index(f"front: {Fault.BACK if jump < 0 else Fault.FUTURE}") in (3, 4)
     assert seen[-1] == "" and camera.gate.counts["clock was set"] == 1
     assert 40 - camera.gate.counts["accepted"] - round(SETTLE / PERIOD) in (0, 1)
+
+
+def test_a_clock_that_was_set_is_believed_after_three_readings_at_the_earliest() -> None:
+    camera = Camera()
+    camera.gate = StreamGate(StreamRule("front", AGE), None, settle_s=PERIOD / 2)
+    camera.send(20)
+    camera.ahead += 600
+    assert camera.send(4) == [False, False, True, True]
 
 
 @pytest.mark.parametrize("said", [False, True])

@@ -91,6 +91,7 @@ def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: 
     assert loop.core.state == State.INACTIVE and loop.core.mode == Mode.HOLD
     assert why.split()[0] in ("shoulder", "elbow") and "measured to move by" in why
     assert not [each for each in loop.ticks if each.source == Source.POLICY]
+    assert "asked" not in loop.core.status().counts
     with pytest.raises(UserError, match="measured to move by"):
         loop.core.activate(loop.measured)
 
@@ -123,6 +124,17 @@ def test_a_tool_that_is_measured_outside_its_box_is_not_activated() -> None:
 
 def test_a_joint_that_rests_at_its_edge_may_be_measured_a_little_outside() -> None:
     assert run(arm(np.eye(2), (2.003, -2.003))) == ""
+
+
+def test_a_probe_begins_again_after_a_pause_in_which_the_robot_was_moved() -> None:
+    loop = MeasuredLoop(ARM, np.eye(2), (0.6, -0.4), tracking_error=(0.3, 0.3), lost_s=0.3)
+    loop.ask(Mode.RUN)
+    loop.pass_s(0.8)
+    assert loop.last.source == Source.REPLAY
+    loop.now, loop.source_s, loop.place = loop.now + 2.0, loop.source_s + 2.0, loop.place + 0.2
+    loop.aim = loop.place.copy()
+    loop.pass_s(8.0)
+    assert loop.core.status().why == "" and loop.last.source == Source.POLICY
 
 
 def test_a_probe_that_is_interrupted_begins_again() -> None:

@@ -49,7 +49,7 @@ def replay(
 @pytest.mark.parametrize("ticks", [1, 8])
 def test_each_step_lasts_as_long_as_it_did(ticks: int) -> None:
     told = record([0.0, 0.08, 0.16, 0.24])
-    wanted, failed = replay(told, 0.08 / ticks, error=0.02)
+    wanted, failed = replay(told, 0.08 / ticks, error=1e-9)
     assert failed == "" and len(wanted) == 3 * ticks
     assert wanted[:, 0] == pytest.approx(np.full(3 * ticks, 0.01 / 0.08))
     assert wanted[:, 1] == pytest.approx(np.arange(1, 3 * ticks + 1) * 0.1 / ticks)
@@ -77,13 +77,20 @@ def test_it_does_not_begin_far_from_the_recorded_start() -> None:
     assert motion.begin(np.array([0.2, 0.0, math.nan]), np.zeros(3), 0.0).startswith("'x' is away from the recorded")
 
 
-@pytest.mark.parametrize("jump", [-0.1, 1.0])
-def test_time_that_jumps_ends_the_replay(jump: float) -> None:
+@pytest.mark.parametrize(
+    ("period", "jump", "ends"), [(0.01, -0.1, True), (0.01, 0.3, True), (0.01, 0.2, False), (0.2, 0.3, False)]
+)
+def test_time_that_jumps_ends_the_replay(period: float, jump: float, ends: bool) -> None:
     told = record([0.1 * number for number in range(40)])
-    motion = Replay(told, LIMITS, ANY, ANY, 0.01)
+    motion = Replay(told, LIMITS, ANY, ANY, period)
     motion.begin(told.measured[0], np.zeros(3), 5.0)
     assert motion.step(told.measured[0], 5.0).wanted is not None
-    assert motion.step(told.measured[0], 5.0 + jump).failed.startswith("time jumped by")
+    assert motion.step(told.measured[0], 5.0 + jump).failed.startswith("time jumped by") == ends
+
+
+def test_a_demonstration_of_fewer_entries_is_refused() -> None:
+    with pytest.raises(UserError, match="a demonstration has 3 action entries, not 2"):
+        Replay(record([0.0, 0.1]), CommandLimits(LIMITS.entries[:2]), ANY, ANY, 0.01)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The executor under a clock of the test's own: which action runs when."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from embodied_rl.deployment.execution.executor import Executor
 from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.latency import Latency
 from embodied_rl.deployment.execution.messages import Chunk, Why
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.interfaces.errors import UserError
@@ -66,6 +68,7 @@ def test_what_is_executed_during_inference_is_committed_and_shown() -> None:
     assert robot.executor.receive(changed) is None
     done = robot.act(3)
     assert steps(done) == [1, 2, 3] and [int(each.action[0]) for each in done] == [1, 7, 7]  # type: ignore[index]
+    assert robot.executor.counts["late"] == 0
 
 
 def test_a_late_answer_joins_where_the_robot_is_by_executed_steps() -> None:
@@ -73,7 +76,9 @@ def test_a_late_answer_joins_where_the_robot_is_by_executed_steps() -> None:
     request = robot.start()
     robot.act(5)
     assert robot.executor.receive(robot.answer(request)) is None
-    assert steps(robot.act(3)) == [5, 6, 7] and robot.executor.counts["late"] == 1
+    assert steps(robot.act(3)) == [5, 6, 7]
+    expected = {"asked": 2, "accepted": 2, "late": 1, Why.FIRST_CHUNK: 2, Why.PLAN: 8}
+    assert robot.executor.counts == expected
 
 
 def test_steps_of_standing_still_do_not_count() -> None:
@@ -99,6 +104,7 @@ def test_naive_takes_the_newest_chunk_whole_when_it_comes() -> None:
     changed.actions[:, 0] = 7
     robot.executor.receive(changed)
     assert [float(each.action[0]) for each in robot.act(2)] == [7, 7]  # type: ignore[index]
+    assert robot.executor.counts["late"] == 0, "nothing was committed"
 
 
 def test_blend_mixes_both_plans_over_three_steps() -> None:
@@ -132,8 +138,10 @@ def test_guided_is_shown_what_the_next_chunk_overlaps() -> None:
     assert request.committed == 2 and len(request.prefix) == HORIZON - 2
 
 
-def test_no_more_is_committed_than_the_policy_was_trained_on() -> None:
-    assert Robot("prefix", longest_prefix=1).start().committed == 1
+@pytest.mark.parametrize("most", [0, 1])
+def test_no_more_is_committed_than_the_policy_was_trained_on(most: int) -> None:
+    request = Robot("prefix", longest_prefix=most).start()
+    assert request.committed == len(request.prefix) == most
 
 
 def test_actions_are_clipped_before_they_are_committed() -> None:
@@ -185,12 +193,39 @@ def test_the_committed_prefix_follows_the_measured_delay(seconds: float) -> None
         ({"strategy": "stop", "replan": 9}, r"replan=9 exceeds the 8 actions"),
         ({"strategy": "often"}, "is not one of prefix, naive"),
         ({"delay": -1}, "delay=-1 must be at least 0"),
+        ({"delay": 0, "replan": 0}, "replan=0 must be at least 1"),
+        ({"blend": 0}, "blend=0 must be at least 1"),
+        ({"quantile": 0.0}, "quantile=0.0 within"),
+        ({"quantile": 1.1}, "quantile=1.1 within"),
+        ({"control_hz": math.inf}, "control_hz=inf"),
         ({"control_hz": 0.0}, "control_hz=0.0"),
     ],
 )
 def test_settings_that_cannot_work_say_what_would(others: dict, said: str) -> None:
     with pytest.raises(UserError, match=said):
         Robot(**others)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "replan", "delay", "others", "wait", "budget"),
+    [
+        ("naive", 2, 2, {}, 8, 8),
+        ("naive", 3, 3, {}, 12, 8),
+        ("naive", 2, 2, {"give_up": 5, "open_loop": 6}, 5, 6),
+        ("stop", 8, 3, {}, 12, 20),
+        ("prefix", 8, 0, {"blend": 1, "quantile": 1.0}, 8, 8),
+    ],
+)
+def test_how_long_an_answer_is_waited_for_and_an_action_is_used(
+    strategy: str, replan: int, delay: int, others: dict, wait: int, budget: int
+) -> None:
+    made = Robot(strategy, delay, replan, **others).executor.settings
+    assert (made.longest_wait, made.budget) == (wait, budget)
+
+
+def test_a_delay_counts_in_whole_steps_but_for_the_rounding_of_a_clock() -> None:
+    counted = [Latency(seconds).count_steps(0.95, 2.0) for seconds in (0.0, 0.4, 0.5, 0.5 + 2e-4, 0.503)]
+    assert counted == [0, 1, 1, 1, 2]
 
 
 def test_how_a_simulated_robot_holds_still() -> None:
@@ -200,6 +235,7 @@ def test_how_a_simulated_robot_holds_still() -> None:
     np.testing.assert_array_equal(hold.choose(None), [0, 1])
     np.testing.assert_array_equal(hold.choose(np.array([0.5, -0.5])), [0, -0.5])
     np.testing.assert_array_equal(make_hold(replace(spec, hold=None), (0.25, 0)).choose(np.ones(2)), [0.25, 0])
+    assert make_hold(spec, tuple(spec.action_low)).action.tolist() == list(spec.action_low)
     with pytest.raises(UserError, match=r"does not say with which action .*hold=\[…\], 2 numbers for velocity_x"):
         make_hold(replace(spec, hold=None))
     for wrong in ((0.0,), (0.0, 3.0), (0.0, float("nan"))):

@@ -47,21 +47,29 @@ def test_a_wrong_chunk_is_refused_whole_and_the_plan_goes_on(change: dict, reaso
         assert again is not None and again.sequence == 3, "asked again, at once"
 
 
-def test_a_stale_chunk_is_refused() -> None:
-    robot = Robot()
+@pytest.mark.parametrize(("others", "executed"), [({}, HORIZON - 1), ({"open_loop": 20, "give_up": 20}, HORIZON)])
+def test_a_chunk_that_is_too_old_or_has_no_action_left_is_refused(others: dict, executed: int) -> None:
+    robot = Robot(control_hz=2.0, **others)
     request = robot.start()
-    robot.act(HORIZON - 1)
-    robot.now += 1
+    robot.act(executed)
+    robot.now += (HORIZON - executed) * robot.step
     refusal = robot.executor.receive(robot.answer(request))
     assert refusal is not None and refusal.reason == Reason.STALE and "8.0 control steps" in refusal.message
 
 
 def test_an_answer_after_it_was_given_up_is_out_of_sequence() -> None:
-    robot = Robot(give_up=3)
-    request = robot.start()
-    robot.act(3)
+    robot = Robot(delay=1, replan=5, give_up=2)
+    first = robot.executor.request()
+    assert first is not None
+    robot.act()
+    assert robot.executor.receive(robot.answer(first)) is None
+    robot.act(4)
+    request = robot.executor.request()
+    robot.act()
+    assert request is not None and robot.executor.request() is None and robot.executor.counts["lost"] == 0
+    robot.act()
     following = robot.executor.request()
-    assert following is not None and robot.executor.counts["lost"] == 1
+    assert following is not None and robot.executor.counts["lost"] == 1, "asked again at once"
     refusal = robot.executor.receive(robot.answer(request))
     assert refusal is not None and refusal.reason == Reason.SEQUENCE
     assert robot.executor.receive(robot.answer(following)) is None
@@ -80,7 +88,7 @@ def test_a_clock_that_ran_on_expires_the_plan() -> None:
     robot = Robot()
     robot.start()
     assert steps(robot.act(2)) == [0, 1]
-    robot.now += HORIZON
+    robot.now = float(HORIZON)  # after the observation
     (command,) = robot.act()
     assert command.why == Why.EXHAUSTED and robot.executor.remaining == 0 and robot.executor.counts["expired"] == 1
 
@@ -92,10 +100,16 @@ def test_an_epoch_empties_the_plan_and_knows_the_command() -> None:
     robot.executor.begin(np.array([50.0, 50.0]))
     request = robot.executor.request()
     assert request is not None and (request.epoch, request.step, request.sequence) == (2, 0, 3)
-    assert robot.act()[0].why == Why.FIRST_CHUNK
-    robot.executor.correct(np.array([50.0, 50.0]))
     refusal = robot.executor.receive(robot.answer(request))
     assert refusal is not None and refusal.reason == Reason.JUMP and "from 50 to 0" in refusal.message
+    again = robot.executor.request()
+    assert again is not None and robot.act()[0].why == Why.FIRST_CHUNK
+    robot.executor.correct(np.array([40.0, 40.0]))
+    refusal = robot.executor.receive(robot.answer(again))
+    assert refusal is not None and "from 40 to 0" in refusal.message
+    robot.executor.begin()
+    free = robot.executor.request()
+    assert free is not None and robot.executor.receive(robot.answer(free)) is None, "no command is known"
 
 
 class Network:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -152,9 +153,13 @@ def test_no_ramp_lasts_longer_than_the_longest(before: list[float], acceleration
     assert ticks <= limiter.count_ramp_ticks()
 
 
-def test_limits_that_double_precision_cannot_hold_are_refused_with_the_numbers():
-    with pytest.raises(UserError, match=r"joint: jerk=1e-06 changes .* longer period"):
-        Limiter(make_limits(jerk=1e-6), 0.001)
+@pytest.mark.parametrize("edges", [(-4.0, 4.0), (-4.0, 0.1), (-0.1, 4.0)])
+def test_limits_that_double_precision_cannot_hold_are_refused_with_the_numbers(edges: tuple[float, float]):
+    """The jerk must change a command by 1000 grains within a tick; a grain is four rounding steps at the far edge."""
+    least, (low, high) = 1000 * 4 * math.ulp(4.0) / PERIOD**3, edges
+    Limiter(replace(make_limits(jerk=1.1 * least), low=low, high=high), PERIOD)
+    with pytest.raises(UserError, match=r"joint: jerk=.* changes .* numbers near 4 .* longer period"):
+        Limiter(replace(make_limits(jerk=0.9 * least), low=low, high=high), PERIOD)
 
 
 @pytest.mark.parametrize(("kind", "power"), [("position", 3), ("velocity", 2)])

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings
+from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings, choose_distances
 from embodied_rl.deployment.execution.return_points import (
     MOST_POINTS,
     ReturnPoint,
@@ -85,10 +85,14 @@ def test_there_are_never_more_points_than_are_read(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="larger than 16 MiB"):
         save_return_points(long, tmp_path / "points.json")
     assert list(tmp_path.iterdir()) == []
+    (tmp_path / "large.json").write_bytes(b" " * (16 * 2**20 + 1))
+    with pytest.raises(UserError, match="larger than 16 MiB"):
+        load_return_points(tmp_path / "large.json", "arm", LIMITS)
 
 
 def test_a_point_that_is_made_can_be_read_back() -> None:
     assert make_return_point("a", "lift", [0.5, None, 1], LIMITS) == ReturnPoint("a", "lift", (0.5, None, 1.0))
+    assert make_return_point("a", "", [-1, 2, None], LIMITS).pose == (-1.0, 2.0, None), "the edges belong to the box"
     for name, task, pose in (("", "lift", [0, 0, 0]), ("a", "l\nift", [0, 0, 0]), ("a", "lift", [2, 0, 0])):
         with pytest.raises(UserError):
             make_return_point(name, task, pose, LIMITS)
@@ -127,6 +131,7 @@ def _set(said: dict[str, Any], path: list[str | int], value: Any) -> dict[str, A
         (["points", 0, "picture"], "C:\\b.png", "below the file's own folder"),
         (["points", 0, "tries"], -1, "must be counts"),
         (["points", 0, "tries"], True, "must be counts"),
+        (["points", 0, "tries"], 2**53, "must be counts"),
         (["points", 0, "failures"], 1, "must be counts"),
         (["points", 0, "pose"], [0, 0], "list of 3 numbers"),
         (["points", 0, "pose"], [0, 0, "1"], "pose of 'grip' is '1'"),
@@ -173,8 +178,9 @@ class Arm:
         for _ in range(most):
             told = motion.step(self.measured, self.now)
             if told.wanted is None:
-                assert told.done != bool(told.failed)
+                assert told.done != bool(told.failed) and told.done == motion.arrived
                 return np.array(wanted), told.failed
+            assert not motion.arrived
             wanted.append(told.wanted)
             self.now += PERIOD
             if not self.stuck:
@@ -200,19 +206,56 @@ def test_a_robot_arrives_within_its_share_of_the_limits(x: float, elbow: float, 
     assert np.abs(np.diff(elbows)).max(initial=0) / PERIOD <= 0.5 * 5 * 1.05
 
 
+@pytest.mark.parametrize(
+    ("limit", "most", "lasts"),
+    [
+        ("speed", 1.0, 15 / 8 / 0.5),
+        ("acceleration", 5.0, math.sqrt(10 / math.sqrt(3) / 2.5)),
+        ("jerk", 50.0, (60 / 25) ** (1 / 3)),
+    ],
+)
+def test_a_way_of_1_lasts_as_long_as_a_line_of_minimum_jerk_needs(limit: str, most: float, lasts: float) -> None:
+    free = dict.fromkeys(("speed", "acceleration", "jerk"), math.inf)
+    elbow = replace(LIMITS.entries[1], **(free | {limit: most}))
+    arm = Arm((0.0, 0.0, 0.0))
+    limits = CommandLimits((LIMITS.entries[0], elbow, LIMITS.entries[2]))
+    assert arm.go(ReturnMotion(ReturnPoint("there", "", (None, 1.0, None)), limits, GOING))[1] == ""
+    assert arm.now - 100 == pytest.approx(lasts, abs=2 * PERIOD)
+
+
 def test_an_entry_without_a_place_is_not_moved() -> None:
     arm = Arm((0.0, 0.7, -1.0))
     wanted, failed = arm.go(ReturnMotion(ReturnPoint("there", "", (0.2, None, None)), LIMITS, GOING))
     assert failed == "" and (wanted[:, 1] == 0.7).all() and (wanted[:, 2] == -1).all()
 
 
+def test_a_robot_that_is_there_is_commanded_its_place_once() -> None:
+    wanted, failed = Arm((0.2, 0.7, -1.0)).go(ReturnMotion(ReturnPoint("", "", (0.2, 0.7, None)), LIMITS, GOING))
+    assert failed == "" and wanted.tolist() == [[0.0, 0.7, -1.0]]
+
+
+def test_a_speed_whose_measurement_is_lost_is_that_of_the_line() -> None:
+    motion = ReturnMotion(ReturnPoint("there", "", (0.5, None, None)), LIMITS, GOING)
+    assert motion.begin(np.array([0.0, 0.0, math.nan]), np.zeros(3), 0.0) == ""
+    wanted = motion.step(np.full(3, math.nan), 1.875 * 0.5 / (0.5 * 0.4) / 2).wanted
+    assert wanted is not None and wanted[0] == pytest.approx(0.5 * 0.4), "the largest, half-way"
+
+
 def test_a_robot_that_does_not_follow_is_given_up_in_words() -> None:
+    motion = ReturnMotion(ReturnPoint("there", "", (0.5, None, None), tries=3, failures=2), LIMITS, GOING)
+    assert motion.words == "go to the return point 'there' (2 of 3 tries failed there)"
+    assert not motion.arrived and Arm((0.0, 0.0, 0.0)).go(motion)[1] == ""
     arm = Arm((0.0, 0.0, 0.0), stuck=True)
-    _, failed = arm.go(ReturnMotion(ReturnPoint("there", "", (0.5, None, None)), LIMITS, GOING))
-    assert failed.startswith("'x' left the line by 0.1")
-    patient = replace(GOING, tracking_error=(math.inf,) * 3)
-    _, failed = arm.go(ReturnMotion(ReturnPoint("there", "", (0.5, None, None)), LIMITS, patient))
+    assert arm.go(motion)[1].startswith("'x' left the line by 0.1")
+    patient, begun = replace(GOING, tracking_error=(math.inf,) * 3), arm.now
+    _, failed = arm.go(ReturnMotion(motion.point, LIMITS, patient))
     assert failed == "'x' did not arrive, and is away by 0.5"
+    assert arm.now - begun == pytest.approx(1.875 * 0.5 / (0.5 * 0.4) + GOING.settle_s, abs=2 * PERIOD)
+
+
+def test_a_distance_is_the_robots_own_or_a_share_of_its_box() -> None:
+    entries = tuple(replace(LIMITS.entries[0], low=2.0, high=high) for high in (4.0, 4.0, math.inf))
+    assert choose_distances(CommandLimits(entries), [0.1, math.inf, math.inf], 0.25) == (0.1, 0.5, math.inf)
 
 
 def test_a_speed_cannot_go_where_nothing_measures() -> None:

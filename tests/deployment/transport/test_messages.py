@@ -47,6 +47,13 @@ def test_type_hashes_are_those_of_ros(golden: dict[str, dict[str, str]]) -> None
     assert len(hashes) == 127
 
 
+def test_a_gripper_command_is_two_numbers_as_control_msgs_defines_it() -> None:
+    """Of its .msg file, which says: float64 position, float64 max_effort."""
+    kind = "control_msgs/msg/GripperCommand"
+    raw = JAZZY.encode(kind, JAZZY.make(kind, max_effort=20.0, position=0.04))
+    assert raw == b"\0\1\0\0" + struct.pack("<dd", 0.04, 20.0)
+
+
 def test_humble_has_no_type_hashes() -> None:
     assert Messages("humble").hash_type(JOINTS) is None
 

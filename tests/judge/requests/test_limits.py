@@ -35,12 +35,18 @@ def test_overload_halves_and_answers_add_one() -> None:
     for _ in range(100):
         limit.note_overload(limit.halvings)
     assert limit.allowed == 1, "one is always allowed"
-    for _ in range(496):
+    for _ in range(495):
         limit.note_answer()
+    assert limit.allowed == 31
+    limit.note_answer()
     assert limit.allowed == 32, "one more for each round trip, 1 + 2 + … + 31 answers"
     for _ in range(100):
         limit.note_answer()
     assert limit.allowed == 32, "and never more than the settings say"
+    limit.note_overload(limit.halvings)
+    for _ in range(15):
+        limit.note_answer()
+    assert limit.allowed == 16, "answers before the halving do not count"
 
 
 def test_requests_sent_before_a_halving_halve_no_further() -> None:
@@ -59,19 +65,27 @@ def test_failures_in_a_row_open_the_breaker() -> None:
         breaker.note_failure("refused")
     assert breaker.allows() and not breaker.is_open
     breaker.note_answer()
-    breaker.note_failure("refused")
+    for _ in range(TRIP_AFTER - 1):
+        breaker.note_failure("refused")
     assert not breaker.is_open, "an answer between them counts"
     assert opened(Clock()).is_open
     assert opened(Clock()).cause == "refused"
 
 
 def test_many_failures_among_answers_open_it_too() -> None:
-    breaker = Breaker(Clock())
+    breaker, half = Breaker(Clock()), Breaker(Clock())
+    for _ in range(WINDOW):
+        half.note_answer()
+        half.note_failure("busy")
+        assert not half.is_open
     seen = 0
     while not breaker.is_open and seen < 2 * WINDOW:
         breaker.note_failure("busy") if seen % 3 else breaker.note_answer()
         seen += 1
     assert WINDOW <= seen <= WINDOW + 1, "as soon as there are enough to judge by"
+    breaker.note_answer()
+    breaker.note_failure("busy")
+    assert not breaker.is_open, "what was before the pause is forgotten"
 
 
 def test_one_request_is_tried_after_each_pause_which_doubles() -> None:
@@ -90,6 +104,11 @@ def test_one_request_is_tried_after_each_pause_which_doubles() -> None:
     breaker.begin()
     breaker.note_answer()
     assert breaker.allows() and not breaker.is_open and not breaker.cause
+    for _ in range(TRIP_AFTER):
+        assert not breaker.is_open, "it counts from 0 again"
+        breaker.note_failure("gone once more")
+    clock.now += FIRST_PAUSE
+    assert breaker.allows(), "and pauses as at first"
 
 
 def test_a_request_that_says_nothing_lets_another_one_be_tried() -> None:

@@ -1,21 +1,20 @@
 """The service never holds up who asks, never makes a score up, and says why one is missing."""
 
+import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerError
 from embodied_rl.judge.requests import request_queue
+from embodied_rl.judge.requests import service as service_module
 from embodied_rl.judge.requests.attempts import RETRIES
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
-from embodied_rl.judge.scorers import shared_pictures
-from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
 from tests.support.ended import wait_for
 from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving
 
@@ -75,9 +74,10 @@ def test_submit_waits_for_nobody() -> None:
         assert all(ticket.score is not None and ticket.score.valid for ticket in tickets)
 
 
-@pytest.mark.parametrize("seconds", [float("inf"), 1e20])
-def test_one_may_wait_for_ever(seconds: float) -> None:
-    """Locks refuse such times."""
+@pytest.mark.parametrize("seconds", [float("inf"), 1e20, 0.5])
+def test_one_may_wait_for_ever(seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Locks refuse such times. By a clock that stands still, any time is for ever."""
+    monkeypatch.setattr(service_module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     gate = threading.Event()
     with serving(ToldScorer(gate=gate)) as service:
         tickets = service.submit([request(7)], [0])
@@ -98,8 +98,15 @@ def test_equal_requests_are_asked_once_in_flight_and_later() -> None:
         assert len(scorer.calls) == 1
         ask(service, request(7, words="go right"))
         assert len(scorer.calls) == 2, "other words are another question"
-        ask(service, replace(request(7), first=request(8).first))
-        assert len(scorer.calls) == 3, "another first picture is another question"
+
+
+def test_the_scores_that_were_not_used_for_longest_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request_queue, "CACHED", 2)
+    scorer = ToldScorer()
+    with serving(scorer) as service:
+        for code in (1, 2, 1, 3, 1, 3, 2):
+            ask(service, request(code))
+    assert [round(255 * read_code(call[0]).value) for call in scorer.calls] == [1, 2, 3, 2]
 
 
 def test_a_scorer_that_says_so_is_asked_each_time() -> None:
@@ -122,12 +129,13 @@ def test_the_most_important_requests_are_answered_first_and_the_others_dropped()
     with serving(scorer, in_flight=1, queued=3) as service:
         first = service.submit([request(0)], [0])
         wait_for(lambda: bool(scorer.calls))
-        tickets = service.submit([request(code, decision=code) for code in range(1, 7)], [6, 5, 4, 3, 2, 1])
+        tickets = service.submit([request(code, decision=code) for code in range(1, 7)], [2, 4, 1, 5, 6, 3])
         wait_for(lambda: service.counts["dropped"] == 3)
         gate.set()
         service.wait([*first, *tickets], DEADLINE)
-    assert [ticket.score.reason for ticket in tickets if ticket.score] == ["dropped"] * 3 + ["ok"] * 3
-    assert [calls[0].decision for calls in scorer.calls] == [0, 6, 5, 4]
+    reasons = [ticket.score.reason for ticket in tickets if ticket.score]
+    assert reasons == ["ok", "dropped", "ok", "dropped", "dropped", "ok"]
+    assert [calls[0].decision for calls in scorer.calls] == [0, 3, 1, 6]
 
 
 def test_no_more_requests_are_in_flight_than_allowed() -> None:
@@ -242,19 +250,23 @@ def test_an_abandoned_call_is_cancelled_and_its_place_is_free(cacheable: bool) -
 def test_a_cancelled_probe_lets_another_one_be_sent() -> None:
     now, gate = [0.0], threading.Event()
     scorer = ToldScorer(raising("refused", times=5), gate=gate)
-    service = ScoreService(lambda: scorer, ServiceLimits(in_flight=1), clock=lambda: now[0])
+    service = ScoreService(lambda: scorer, ServiceLimits(in_flight=2), clock=lambda: now[0])
     try:
         gate.set()
         for code in range(5):
             ask(service, request(code))
         gate.clear()
         now[0] = 6.0
-        probe = service.submit([request(6)], [0])
+        probe, other = service.submit([request(6), request(60)], [0, 1])
+        service.wait([other], DEADLINE)
+        assert other.score is not None and other.score.reason == "unavailable", "one is sent after a pause"
         wait_for(lambda: scorer.at_once == 1)
-        service.abandon(probe)
+        now[0] = 7.5
+        service.abandon([probe])
+        assert probe.seconds == 1.5
         wait_for(lambda: scorer.at_once == 0)
         gate.set()
-        now[0] = 12.0
+        now[0] = 13.0
         assert ask(service, request(7))[0].valid
     finally:
         service.close()
@@ -281,21 +293,6 @@ def test_hashing_holds_up_nobody_who_submits(monkeypatch: pytest.MonkeyPatch) ->
         service.wait(first, DEADLINE)
 
 
-def test_pictures_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = [Picture(np.full((2, 2, 3), code, np.uint8)) for code in range(5)]
-    hashed: list[bytes] = []
-    real = shared_pictures.hashlib.sha256
-    monkeypatch.setattr(shared_pictures.hashlib, "sha256", lambda data: hashed.append(data) or real(data))
-    found = set()
-    for end in range(1, 6):
-        frames = SharedPictures({"top": tuple(shown[:end])})
-        asked = replace(request(), frames=frames, first=SharedPictures({"top": shown[0]}))
-        found.add(request_queue.hash_request(asked, "it"))
-        plain = replace(asked, frames=dict(frames), first=dict(asked.first))
-        assert request_queue.hash_request(plain, "it") in found, "arrays are the same question"
-    assert len(found) == 5
-
-
 def test_it_comes_back_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
     now = [0.0]
     scorer = ToldScorer(raising("refused", times=5))
@@ -310,20 +307,54 @@ def test_it_comes_back_after_a_pause(caplog: pytest.LogCaptureFixture) -> None:
             assert service.status == "healthy"
     finally:
         service.close()
-    assert "The scorer answers again." in caplog.text
+    assert caplog.text.count("The scorer answers again.") == 1
 
 
 def test_abandoned_requests_are_not_asked_any_more() -> None:
     gate = threading.Event()
     scorer = ToldScorer(gate=gate)
-    with serving(scorer, in_flight=1) as service:
+    with serving(scorer, in_flight=1, queued=5) as service:
         tickets = service.submit([request(code, decision=code) for code in range(5)], range(5))
         wait_for(lambda: bool(scorer.calls))
         service.abandon(tickets)
         assert {ticket.score.reason for ticket in tickets if ticket.score} == {"late"}
+        later = service.submit([request(code) for code in (0, 96, 97, 98, 99)], [9] * 5)
         gate.set()
-        ask(service, request(99))
-    assert len(scorer.calls) == 2
+        service.wait(later, DEADLINE)
+        assert all(ticket.score is not None and ticket.score.valid for ticket in later), "they are dropped for nothing"
+    assert len(scorer.calls) == 6
+
+
+def test_a_call_goes_on_while_one_of_its_questions_is_waited_for() -> None:
+    gate = threading.Event()
+    scorer = ToldScorer(gate=gate, batch=2)
+    with serving(scorer, in_flight=1) as service:
+        given_up, kept = service.submit([request(1), request(2)], [0, 0])
+        wait_for(lambda: scorer.at_once == 1)
+        service.abandon([given_up])
+        gate.set()
+        service.wait([kept], DEADLINE)
+        assert kept.score == read_code(request(2))
+
+
+def test_closing_ends_what_is_in_flight_and_asks_nothing_more() -> None:
+    class Slow(ToldScorer):
+        async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+            try:
+                return await super().score(requests)
+            finally:
+                for _ in range(9):
+                    await asyncio.sleep(0)
+                self.hung_up = True
+
+        async def close(self) -> None:
+            self.closed = self.hung_up
+
+    scorer = Slow(gate=threading.Event())
+    with serving(scorer, in_flight=1) as service:
+        service.submit([request(1), request(2)], [0, 0])
+        wait_for(lambda: bool(scorer.calls))
+    assert scorer.closed and len(scorer.calls) == 1
 
 
 def test_a_mistake_in_a_scorer_is_not_taken_for_a_failing_server() -> None:
@@ -337,6 +368,19 @@ def test_a_mistake_in_a_scorer_is_not_taken_for_a_failing_server() -> None:
         assert time.monotonic() - began < DEADLINE / 2, "nobody waits for a thread that has ended"
         with pytest.raises(KeyError, match="a mistake"):
             service.check()
+        service.abandon(tickets)
+        assert tickets[0].score is not None and tickets[0].score.reason == "late"
+
+
+def test_a_mistake_in_the_service_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(asked: ScoreRequest, identity: str) -> bytes:
+        raise KeyError("a mistake")
+
+    monkeypatch.setattr(request_queue, "hash_request", broken)
+    with serving(ToldScorer()) as service:
+        service.wait(service.submit([request()], [0]), DEADLINE)
+        with pytest.raises(KeyError, match="a mistake"):
+            service.check()
 
 
 def test_a_scorer_that_cannot_open_is_told_at_once() -> None:
@@ -346,6 +390,24 @@ def test_a_scorer_that_cannot_open_is_told_at_once() -> None:
 
     with pytest.raises(UserError, match="nobody answers there"):
         ScoreService(Closed, ServiceLimits())
+
+
+@pytest.mark.parametrize("held_up", ["loop", "thread"])
+def test_a_scorer_that_never_opens_is_given_up_and_named(held_up: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = threading.Event()
+
+    class Slow(ToldScorer):
+        async def open(self) -> None:
+            if held_up == "thread":
+                ended.wait(DEADLINE)
+            await asyncio.sleep(DEADLINE)
+
+    monkeypatch.setattr("embodied_rl.judge.requests.service.CLOSE_TIMEOUT", 1.0)
+    try:
+        with pytest.raises(UserError, match=r"told was not ready within 1 s: check that the disk"):
+            ScoreService(Slow, ServiceLimits(opening=1.0))
+    finally:
+        ended.set()
 
 
 @pytest.mark.parametrize("batch", [1, 4])

@@ -10,9 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.scorer import ScoreRequest
+from embodied_rl.interfaces.scorer import Score, ScoreKind, ScoreRequest
+from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward import scoring_writer
 from embodied_rl.judge.reward.counting import summarise_scores
+from embodied_rl.judge.reward.decision_scores import DecisionScores
+from embodied_rl.judge.reward.pair_progress import advance
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores
 from embodied_rl.rollout.writer import Writer
@@ -29,6 +32,7 @@ from tests.support.row_clock import (
     make_environments,
     open_writer,
 )
+from tests.support.scoring import request
 
 LONG = walk((1, 0) * 13, 3)
 SHORT = [walk((1, 1), 6)] * 8
@@ -166,3 +170,55 @@ def test_a_checkpoint_of_an_earlier_version_continues(tmp_path: Folder) -> None:
     boundary = (before.shaping[-1] + before.potential[-1]) / GAMMA
     assert boundary > 0
     np.testing.assert_allclose(after.potential[:, 0], np.full(len(after.potential), float(boundary)), atol=1e-6)
+
+
+def make_scores(count: int, kind: ScoreKind = "absolute") -> tuple[DecisionScores, list[Ticket], list[Ticket]]:
+    """Scores of one environment, tickets of its first observations, and those that are given up later."""
+    given_up: list[Ticket] = []
+    service: Any = SimpleNamespace(abandon=given_up.extend)
+    tickets = [Ticket(replace(request(decision=number), kind=kind), 0, 0.0) for number in range(count)]
+    return DecisionScores(service, (4, 1), 0.0, kind == "pair"), tickets, given_up
+
+
+@pytest.mark.parametrize("kind", ["absolute", "pair"])
+def test_a_newer_score_makes_older_ones_useless_but_each_change_counts(kind: ScoreKind) -> None:
+    scores, tickets, given_up = make_scores(3, kind)
+    for ticket in tickets:
+        scores.add({0: ticket})
+    tickets[2].score = Score(0.5)
+    scores.settle([2], [0], [2])
+    left = tickets[:2] if kind == "pair" else []
+    assert scores.list_pending() == left and given_up == [each for each in tickets[:2] if each not in left]
+    tickets[0].score = Score(0.25)
+    scores.settle([3], [0], [3])
+    progress = float(advance(advance(np.array(0.0), np.array(0.5)), np.array(0.25)))
+    assert scores.read().rows.value[3, 0] == (progress if kind == "pair" else 0.5)
+
+
+def test_only_what_may_still_count_now_is_waited_for() -> None:
+    """An observation that was settled with the rollout before is not; of an ended episode only the final one is."""
+    scores, (first, second, final), _ = make_scores(3)
+    scores.add({0: first})
+    assert scores.list_awaited([0], [0]) == [first]
+    scores.settle_lasts([0], [0])
+    assert scores.list_awaited([0], [0]) == []
+    scores.add({0: second})
+    scores.end_episodes(0, [0], {0: final})
+    assert scores.list_awaited([0], [0]) == [final]
+    final.score = Score(0.5)
+    scores.settle([0], [0], [0])
+    assert final.counted == 1, "it is the score of the decision after the last one"
+
+
+def test_a_resumed_run_knows_of_which_observation_its_score_is_and_what_was_settled() -> None:
+    scores, tickets, _ = make_scores(3)
+    tickets[1].score = Score(0.5)
+    scores.add({0: tickets[1]})
+    scores.settle_lasts([0], [2])
+    resumed, _, _ = make_scores(0)
+    resumed.load(scores.state())
+    resumed.add({0: tickets[2]})
+    assert resumed.list_awaited([0], [2]) == []
+    resumed.settle([0], [0], [2])
+    age = resumed.read().age
+    assert age is not None and age[0, 0] == 1

@@ -37,7 +37,7 @@ def test_a_scorer_that_is_fooled_fades_within_some_iterations_and_is_told_once(
     fired = [figures["reward/guard"] for figures in found]
     assert fired == [0.0] * (FIRES - 1) + [1.0] * (LONG - FIRES + 1)
     weights = [figures["reward/weight"] for figures in found]
-    assert weights == pytest.approx([1.0] * FIRES + [0.8, 0.6, 0.4, 0.2] + [0.0] * (LONG - FIRES - FADE + 1))
+    assert weights == [1.0] * FIRES + [0.8, 0.6, 0.4, 0.2] + [0.0] * (LONG - FIRES - FADE + 1)
     assert caplog.text.count("is being fooled") == 1
     assert "from 0.28 to 0.4" in caplog.text and "from 55.0% to 43.0%" in caplog.text
 
@@ -79,7 +79,7 @@ def test_an_honest_scorer_is_left_alone(success: np.ndarray, seed: int) -> None:
     [
         (np.interp(STEPS, [40, 55], [0.4, 0.9]), np.interp(STEPS, [40, 55], [0.6, 0.2])),
         (np.interp(STEPS, [20, 180], [0.4, 0.9]), np.interp(STEPS, [20, 180], [0.6, 0.2])),
-        (np.interp(STEPS, [0, 60], [0.4, 0.95]), np.interp(STEPS, [0, 60, 120], [0.3, 0.7, 0.2])),
+        (np.interp(STEPS, [0, 60], [0.4, 0.95]), np.interp(STEPS, [0, 60, 120], [0.1, 0.7, 0.2])),
         (np.interp(STEPS, [40, 80], [0.3, 0.8]), np.interp(STEPS, [40, 80], [0.05, 0.003])),
     ],
     ids=["fast", "slow", "saturating", "rare"],
@@ -103,11 +103,21 @@ def test_a_fall_or_a_rise_that_may_be_noise_is_not_enough() -> None:
     assert find_hacking(opinion, success, gap)
     assert not find_hacking(opinion, success + noise, gap)
     assert not find_hacking(opinion + 2 * noise, success, gap)
+    burst, rises = np.zeros(200), np.linspace(0.2, 0.8, 200)
+    burst[100:106:2] = 0.2
+    assert not find_hacking(rises, burst, np.full(200, np.nan)), "noise counts where it is, not spread over the run"
+
+
+@pytest.mark.parametrize("end, lost_half", [(0.012, True), (0.017, False)])
+def test_of_a_rare_success_half_must_be_lost(end: float, lost_half: bool) -> None:
+    opinion, success = np.linspace(0.2, 0.8, LONG), np.interp(np.arange(LONG), [WINDOW, 3 * WINDOW], [0.03, end])
+    assert (find_hacking(opinion, success, np.full(LONG, np.nan)) is not None) == lost_half
 
 
 def test_scores_that_hold_under_any_words_are_evidence_where_success_is_never_seen() -> None:
     rises, never, lost = np.linspace(0.4, 0.6, 2 * WINDOW), np.zeros(2 * WINDOW), np.linspace(0.8, 0.0, 2 * WINDOW)
-    assert "under the words of another task" in find_hacking(rises, never, lost)
+    assert "under the words of another task" in (find_hacking(rises, never, lost) or "")
+    assert find_hacking(rises, never + 0.5, lost), "nor where it stays"
     assert not find_hacking(rises, never, lost + 0.2), "they still tell tasks apart"
     assert not find_hacking(rises, rises, lost), "success rises with the opinion"
     assert not find_hacking(rises[::-1], never, lost), "the opinion falls, too"
@@ -137,7 +147,7 @@ def test_iterations_without_an_ended_episode_are_left_out() -> None:
     guard = Guard(NODE, speaks=False)
     for said, was in zip(*HACKED, strict=True):
         guard.note({"reward/critic_return": said, "rollout/success": was})
-        guard.note({"reward/asked": 3.0})
+        guard.note({"reward/asked": 3.0, "rollout/success": was})
     assert guard.weight == 0.0
 
 
@@ -148,6 +158,10 @@ def test_it_goes_on_after_a_resume(halted: int) -> None:
     found = watch(first, *(part[:halted] for part in HACKED))
     second.load(first.state())
     assert found + watch(second, *(part[halted:] for part in HACKED)) == straight
+    second.load({})
+    off = Guard(replace(NODE, guard=False), speaks=False)
+    off.load(second.state())
+    assert (second.weight, off.weight) == (0.0, 1.0), "a run without a guard keeps its scorer"
 
 
 def test_it_goes_on_from_a_checkpoint_of_six_iterations_filled_up_with_nan() -> None:

@@ -72,7 +72,7 @@ def test_a_budget_of_money_is_not_exceeded_by_what_is_in_flight(in_flight: int) 
 def test_the_first_question_is_asked_alone_where_money_is_limited() -> None:
     """Until its answer has come, nobody knows what a question costs."""
     gate = threading.Event()
-    scorer = Paid(gate=gate, cacheable=False)
+    scorer = Paid(gate=gate, cacheable=False, batch=4)
     with serving(scorer, prices=PRICES, money=100.0, in_flight=8) as service:
         tickets = service.submit([request(each, decision=each) for each in range(9)], [0] * 9)
         wait_for(lambda: bool(scorer.calls))

@@ -1,45 +1,44 @@
-"""Write scalars as events that TensorBoard reads.
+"""Logger that writes the events of TensorBoard into the run's folder.
 
-PyTorch's SummaryWriter writes from a thread, whose errors have a traceback of their own, and do not reach the caller.
+PyTorch's SummaryWriter writes from a thread, whose errors are printed as tracebacks and do not reach the caller.
 """
 
 import os
 import socket
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
+from embodied_rl.interfaces.logger import LoggedRun, Logger, NoKeys
 from embodied_rl.runs.atomic_write import explain_errors
+from embodied_rl.runs.untrusted_files import check_inside
 
 
-class EventFile:
-    """A new file of events `events.out.tfevents.*`, beside those that a run wrote before.
-
-    Args:
-        folder: of the run's events; made if missing.
-        resumed: last iteration to keep when a run resumes: TensorBoard hides later ones of earlier files.
+class TensorBoard(Logger):
+    """A new file `tensorboard/events.out.tfevents.*`; TensorBoard hides what earlier files hold after the resumed step.
 
     Raises:
         StorageError: the disk is full, or the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, resumed: int | None = None) -> None:
+    def __init__(self, config: NoKeys, run: LoggedRun) -> None:
         from tensorboard.compat.proto import event_pb2, summary_pb2  # heavy to import, so only on demand
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         events: Any = event_pb2  # protobuf makes its classes when it is imported
         summaries: Any = summary_pb2
         self._event, self._summary = events.Event, summaries.Summary
+        folder = run.folder / "tensorboard"
+        check_inside(run.folder, folder)
         self._path = folder / f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
         with explain_errors(self._path):
             folder.mkdir(exist_ok=True)
             self._file = self._path.open("ab")
         self._records = RecordWriter(self._file)
         self._add(file_version="brain.Event:2")
-        if resumed is not None:
+        if run.resumed is not None:
             start = events.SessionLog(status=events.SessionLog.START)
-            self._add(step=resumed + 1, session_log=start)
+            self._add(step=run.resumed + 1, session_log=start)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append the scalars of one step; they are in the file when this returns.
@@ -50,7 +49,7 @@ class EventFile:
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         self._add(step=step, summary=self._summary(value=values))
 
-    def close(self) -> None:
+    def close(self, success: bool) -> None:
         """Close the file. Raises as `write` does: what could not be written is tried once more."""
         with explain_errors(self._path):
             self._file.close()
