@@ -73,7 +73,7 @@ def check_ends(path: Path, error: type[UserError] = UserError) -> None:
 
 @contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Name a file in every `UserError` of the `with` block that does not name it itself.
+    """Add the name of a file to each `UserError` of the `with` block that lacks it.
 
     Raises:
         UserError: of the same class, with the path before its message.
@@ -81,7 +81,9 @@ def name_file(path: Path) -> Iterator[None]:
     try:
         yield
     except UserError as problem:
-        raise problem if str(path) in str(problem) else type(problem)(f"{path}: {problem}") from None
+        if str(path) in str(problem):
+            raise
+        raise type(problem)(f"{path}: {problem}", code=problem.code) from None
 
 
 def shorten(problem: BaseException) -> str:
