@@ -1,6 +1,6 @@
-"""Value heads: on privileged state, on the prefix, on the action expert's features.
+"""Critics (value heads) on privileged state, on the prefix, or on the action expert's features.
 
-Each reads one of three inputs and ignores the others, so that an actor can hold any of them. `needs` names the input.
+Each reads one of three inputs, which `needs` names, and ignores the others.
 """
 
 from collections.abc import Sequence
@@ -55,7 +55,10 @@ class PrivilegedCritic(Critic):
         """
         super().__init__()
         if dim < 1:
-            raise UserError("This simulator has no privileged state for policy.critic=privileged; try prefix.")
+            raise UserError(
+                "This simulator has no privileged state for policy.critic=privileged; try prefix.",
+                code="privileged-state-missing",
+            )
         self.head = make_value_head(dim, hidden)
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
@@ -120,4 +123,4 @@ def make_critic(
         return PrefixCritic(context_dim, hidden, detach)
     if kind == CriticNeed.EXPERT:
         return ExpertCritic(feature_dim, hidden, detach)
-    raise UserError(f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.")
+    raise UserError(f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.", code="critic-unknown")

@@ -1,4 +1,4 @@
-"""The connection of a network to one robot: the only place that normalises, in training, evaluation and deployment."""
+"""Connection of a network to one robot, with all normalisation of training, evaluation and deployment."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -33,16 +33,15 @@ class Embodiment:
         state_names: the S entries of the state; state: their statistics, SI units.
         action_names: the A entries of an action; action_low, action_high: the simulator's limits.
         action: statistics of the policy's actions; of kind "limits" where -1 and 1 are the simulator's limits.
-        vocabulary: words by id; entry 0 is the pad. Unused where there is a tokenizer.
+        vocabulary: words by id; entry 0 is the padding. Unused with a tokenizer.
         token_length: L, the longest prompt in words, or in the tokenizer's tokens.
         executed: Hx, actions of a chunk that are executed.
-        blind: an input that the policy never gets: "none", "image" or "instruction"; for controls that show whether a
-            task needs it.
+        blind: an input that the policy never gets: "none", "image" or "instruction"; for control experiments.
         privileged_names: entries of the privileged state with known statistics privileged_mean, privileged_std.
-        views: the policy's own names of `cameras`; the same names where empty.
-        relative: for each action entry the state entry that it is relative to, or -1; all absolute where empty.
+        views: the policy's names of `cameras`; the same names if empty.
+        relative: for each action entry the state entry that it is relative to, or -1; all absolute if empty.
         gripper: convention of the policy's entries named gripper, a key of `GRIPPERS`.
-        tokenizer: content of the tokenizer.json of the policy's language model; empty where ids are words.
+        tokenizer: content of the tokenizer.json of the policy's language model; empty if ids are words.
     """
 
     cameras: tuple[str, ...]
@@ -74,30 +73,45 @@ class Embodiment:
         self._check_lengths()
         for name, low, high in zip(self.action_names, self.action_low, self.action_high, strict=True):
             if not (np.isfinite([low, high]).all() and low < high):
-                raise UserError(f"Action {name!r} needs finite limits with low < high, not [{low}, {high}].")
+                raise UserError(
+                    f"Action {name!r} needs finite limits with low < high, not [{low}, {high}].",
+                    code="embodiment-invalid",
+                )
         if min((*self.privileged_std, 1.0)) <= 0:
-            raise UserError("embodiment.privileged_std must be positive.")
+            raise UserError("embodiment.privileged_std must be positive.", code="embodiment-invalid")
         if self.executed < 1:
-            raise UserError(f"policy.executed={self.executed} must be at least 1.")
+            raise UserError(f"policy.executed={self.executed} must be at least 1.", code="executed-out-of-range")
         if self.blind not in BLIND:
-            raise UserError(f"policy.blind={self.blind!r} is not one of {', '.join(BLIND)}.")
+            raise UserError(f"policy.blind={self.blind!r} is not one of {', '.join(BLIND)}.", code="blind-unknown")
         if self.gripper not in GRIPPERS:
-            raise UserError(f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.")
+            raise UserError(
+                f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.", code="gripper-unknown"
+            )
 
     def _check_lengths(self) -> None:
         for prefix, parts in (("state", ("",)), ("action", ("", "_low", "_high")), ("privileged", ("_mean", "_std"))):
             names = getattr(self, f"{prefix}_names")
             for part in parts:
                 if len(getattr(self, f"{prefix}{part}")) != len(names):
-                    raise UserError(f"embodiment.{prefix}{part} must have {len(names)} entries, one for each name.")
+                    raise UserError(
+                        f"embodiment.{prefix}{part} must have {len(names)} entries, one for each name.",
+                        code="embodiment-invalid",
+                    )
         if self.views and len(self.views) != len(self.cameras):
-            raise UserError(f"embodiment.views must have {len(self.cameras)} entries, one for each camera.")
+            raise UserError(
+                f"embodiment.views must have {len(self.cameras)} entries, one for each camera.",
+                code="embodiment-invalid",
+            )
         if self.relative and len(self.relative) != len(self.action_names):
-            raise UserError(f"embodiment.relative must have {len(self.action_names)} entries, one for each action.")
+            raise UserError(
+                f"embodiment.relative must have {len(self.action_names)} entries, one for each action.",
+                code="embodiment-invalid",
+            )
         if max(self.relative, default=-1) >= len(self.state_names):
             raise UserError(
                 f"embodiment.relative names state entry {max(self.relative)}, and the state has "
-                f"{len(self.state_names)} entries: actions that are relative to the state need as many entries there."
+                f"{len(self.state_names)} entries: actions that are relative to the state need as many entries there.",
+                code="embodiment-invalid",
             )
 
     @staticmethod
@@ -110,7 +124,9 @@ class Embodiment:
         cameras = [camera for camera in spec.cameras if camera.role == "policy"]
         sizes = {(camera.height, camera.width) for camera in cameras}
         if len(sizes) > 1:
-            raise UserError(f"The cameras a policy sees must share one size, here {sorted(sizes)}.")
+            raise UserError(
+                f"The cameras a policy sees must share one size, here {sorted(sizes)}.", code="camera-sizes-differ"
+            )
         states, extras = len(spec.state_names), len(spec.privileged_names)
         return Embodiment(
             cameras=tuple(camera.name for camera in cameras),
@@ -142,14 +158,22 @@ class Embodiment:
         for name in self.cameras:
             if body.cameras.get(name) != self.image_size:
                 seen = dict(body.cameras)
-                raise UserError(f"The policy sees camera {name!r} at {self.image_size}; the simulator has {seen}.")
+                raise UserError(
+                    f"The policy sees camera {name!r} at {self.image_size}; the simulator has {seen}.",
+                    code="camera-size-mismatch",
+                )
         for entry in ("state_names", "action_names", "action_low", "action_high"):
             mine, other = getattr(self, entry), tuple(getattr(body, entry))
             if mine != other:
-                raise UserError(f"The policy was made for another robot: its {entry} are {mine}, here {other}.")
+                raise UserError(
+                    f"The policy was made for another robot: its {entry} are {mine}, here {other}.",
+                    code="policy-robot-mismatch",
+                )
         unknown = sorted({word.lower() for word in words} - set(self.vocabulary))
         if unknown and not self.tokenizer:
-            raise UserError(f"The policy was trained without the words {', '.join(unknown)} of this simulator.")
+            raise UserError(
+                f"The policy was trained without the words {', '.join(unknown)} of this simulator.", code="word-unknown"
+            )
 
     def with_statistics(
         self, state: NDArray[Any], privileged: NDArray[Any] | None = None, kind: str = "mean_std"
@@ -177,19 +201,33 @@ class Embodiment:
         Raises:
             UserError: a camera is missing, an image or the state has another size, or a word is unknown.
         """
-        images = {view: self._image(observation, name) for view, name in zip(self.seen_as, self.cameras, strict=True)}
+        images: dict[str, Tensor] = {}
+        for view, name in zip(self.view_names, self.cameras, strict=True):
+            if name not in observation.images:
+                shown = ", ".join(observation.images)
+                raise UserError(f"The policy sees camera {name!r}; the simulator shows {shown}.", code="camera-missing")
+            image = images[view] = torch.as_tensor(observation.images[name])
+            if image.shape[1:] != (*self.image_size, 3) or image.dtype != torch.uint8:
+                raise UserError(
+                    f"Camera {name!r}: the policy takes uint8 images of {(*self.image_size, 3)}, "
+                    f"not {image.dtype} of {tuple(image.shape[1:])}.",
+                    code="image-size-mismatch",
+                )
         state = torch.as_tensor(observation.state)
         if state.shape[1:] != (len(self.state_names),):
-            raise UserError(f"The policy takes {len(self.state_names)} state entries, not {tuple(state.shape[1:])}.")
+            raise UserError(
+                f"The policy takes {len(self.state_names)} state entries, not {tuple(state.shape[1:])}.",
+                code="policy-robot-mismatch",
+            )
         normal = self.state.normalise(state)
-        told = [""] * len(state) if self.blind == "instruction" else observation.instruction
-        tokens = self.tokens(network.prompts(told, normal))
+        instructions = [""] * len(state) if self.blind == "instruction" else observation.instruction
+        tokens = self.tokens(network.prompts(instructions, normal))
         if self.blind == "image":
             images = {name: torch.zeros_like(image) for name, image in images.items()}
         return PolicyInput(images, pad(normal, (0, network.spec.state_dim - normal.shape[1])), tokens)
 
     @property
-    def seen_as(self) -> tuple[str, ...]:
+    def view_names(self) -> tuple[str, ...]:
         """Return the policy's own names of its cameras."""
         return self.views or self.cameras
 
@@ -197,17 +235,6 @@ class Embodiment:
     def vocabulary_size(self) -> int:
         """Return the number of token ids."""
         return tokenizer.count_ids(self.tokenizer) if self.tokenizer else len(self.vocabulary)
-
-    def _image(self, observation: Observation, name: str) -> Tensor:
-        if name not in observation.images:
-            raise UserError(f"The policy sees camera {name!r}; the simulator shows {', '.join(observation.images)}.")
-        image = torch.as_tensor(observation.images[name])
-        if image.shape[1:] != (*self.image_size, 3) or image.dtype != torch.uint8:
-            raise UserError(
-                f"Camera {name!r}: the policy takes uint8 images of {(*self.image_size, 3)}, "
-                f"not {image.dtype} of {tuple(image.shape[1:])}."
-            )
-        return image
 
     def normalise_privileged(self, privileged: NDArray[Any] | Tensor, names: Sequence[str]) -> Tensor:
         """Normalise privileged state [n, P] with columns `names` to float32 [n, P]; unknown names keep their units."""
@@ -275,18 +302,15 @@ class Embodiment:
             UserError: entries are missing or unknown, or of another type; the message names them.
         """
         names = {field.name for field in fields(Embodiment)}
-        data = _upgraded(data)
+        if "state_mean" in data:  # an embodiment that the first version stored
+            changed = dict(data)
+            state = Normalisation("mean_std", tuple(changed.pop("state_mean")), tuple(changed.pop("state_std")))
+            limits = Normalisation.from_bounds("limits", data["action_low"], data["action_high"])
+            added = {"state": asdict(state), "action": asdict(limits), "gripper": "same", "tokenizer": ""}
+            data = {**changed, **added, "views": [], "relative": []}
         if wrong := sorted(names ^ set(data)):
-            raise UserError(f"The stored embodiment does not fit this version: entries {', '.join(wrong)}.")
+            raise UserError(
+                f"The stored embodiment does not fit this version: entries {', '.join(wrong)}.",
+                code="embodiment-version-mismatch",
+            )
         return freeze_config(Embodiment, data, "embodiment")
-
-
-def _upgraded(data: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Convert an embodiment that the first version stored to the present form."""
-    if "state_mean" not in data:
-        return data
-    changed = dict(data)
-    mean, std = changed.pop("state_mean"), changed.pop("state_std")
-    limits = Normalisation.from_bounds("limits", data["action_low"], data["action_high"])
-    added = {"state": asdict(Normalisation("mean_std", tuple(mean), tuple(std))), "action": asdict(limits)}
-    return {**changed, **added, "views": [], "relative": [], "gripper": "same", "tokenizer": ""}

@@ -1,4 +1,4 @@
-"""The `FlowActor`: a flow-matching backbone, a sampler and a critic as one Actor.
+"""`FlowActor`: a flow-matching backbone, a sampler and a critic as one Actor.
 
 `act` and `evaluate` run the same operations on the same tensors, so that an unchanged network recomputes the
 log-probabilities of its rollout to the bit, and the first importance ratio of an update is exactly 1.
@@ -14,12 +14,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from embodied_rl.actors.backbone import (
+    Keep,
+    check_fit,
+    freeze_parameters,
+    is_frozen,
+    make_input_spec,
+    make_input_trace,
+    read_inputs,
+    select_entries,
+    select_learning,
+)
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.fit import check_fit, freeze_parameters, is_frozen, select_learning
-from embodied_rl.actors.flow_inference import DeployedFlow
-from embodied_rl.actors.kept_inputs import Keep, make_input_spec, make_input_trace, read_inputs, select_entries
-from embodied_rl.actors.precision import autocast_method
+from embodied_rl.actors.flow_inference import DeployedFlow, autocast_method
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Context,
@@ -33,13 +41,14 @@ from embodied_rl.interfaces.policy import (
 )
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow.committed import Committed, give_times
+from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 
 FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
-COMMITTED = f"{FLOW}committed"
+COMMITTED, ACTIONS = f"{FLOW}committed", "actions"
 
 
 class FlowActor(DeployedFlow):
-    """A flow policy as algorithms, collectors and servers use it.
+    """A flow policy for algorithms, collectors and servers.
 
     A critic on the expert reads the features of one point that `act`, `evaluate` and `value` all share: those of the
     first denoise evaluation, at t = 1 and the x_1 that the noise keys draw. π_RL averages over all steps in the rollout
@@ -69,7 +78,7 @@ class FlowActor(DeployedFlow):
             privileged_names: the columns of `Observation.privileged` of the simulator at hand.
             freeze_perception: freeze the parameters that `perceive` uses.
             keep: what a trace stores of an observation: its images, or the output of a frozen part of the network; by
-                default the features where `freeze_perception` is set, else images.
+                default the features if `freeze_perception` is set, else images.
             delay: see `Actor.delay`.
 
         Raises:
@@ -124,7 +133,7 @@ class FlowActor(DeployedFlow):
     ) -> Decision:
         """Choose a chunk for each row; `explore=False` follows the plain ODE from the same x_1.
 
-        The value is NaN where a privileged critic gets no privileged state, which is allowed only in deployment.
+        The value is NaN if a privileged critic gets no privileged state, which is allowed only in deployment.
 
         Raises:
             UserError: exploring needs privileged state and the observation has none, the inputs do not fit, or the
@@ -134,10 +143,12 @@ class FlowActor(DeployedFlow):
         inputs = self._inputs(observation)
         context = self.backbone.encode(inputs)
         sample = self.sampler.sample(self._velocity(context), keys, self._chunk, explore, self.device, known)
+        actions = self._following(sample.actions, known)
         trace = make_input_trace(inputs) | {FLOW + name: value for name, value in sample.trace.items()}
+        trace[ACTIONS] = actions
         trace |= self._critic_trace(observation, keys, explore, known)
         return Decision(
-            actions=self.embodiment.actions(self._following(sample.actions, known), observation.state),
+            actions=self.embodiment.actions(actions, observation.state),
             trace=trace,
             log_prob=self._executed(sample.log_prob, known),
             value=self._value(trace, context, len(inputs)),
@@ -169,8 +180,11 @@ class FlowActor(DeployedFlow):
         trace = {name: copy_to(value, self.device) for name, value in trace.items()}
         context = self.backbone.encode(read_inputs(trace))
         again = self.sampler.evaluate(self._velocity(context), select_entries(trace, FLOW))
-        known = self._recorded(trace)
-        target = self._auxiliary_target(trace)
+        known = Committed(trace[f"{FLOW}x"][:, 0], trace[COMMITTED]) if COMMITTED in trace else None
+        target = None
+        if self._learns_auxiliary:
+            columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
+            target = trace[PRIVILEGED][:, columns]
         auxiliary = None if target is None else context.auxiliary
         return Evaluation(
             log_prob=self._executed(again.log_prob, known).cpu(),
@@ -186,14 +200,16 @@ class FlowActor(DeployedFlow):
         assert self.critic is not None, "this actor has no critic"
         return self.critic(recorded.to(self.device), None, None).float().cpu()
 
+    @autocast_method
     def trace_spec(self) -> TensorSpec:
         """Return the shapes and dtypes of one row of `Decision.trace`."""
-        spec, rows = self.backbone.spec, self._input_spec()
+        spec, rows = self.backbone.spec, make_input_spec(self.backbone, self.keep, self.device)
         if self._keeps_privileged:
             rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
         if self._critic_needs(CriticNeed.EXPERT):
             rows[INITIAL] = ((spec.horizon, spec.action_dim), torch.float32)
         flow = self.sampler.trace_spec(spec.horizon, spec.action_dim, self.delay > 0)
+        rows[ACTIONS] = ((self.embodiment.executed, spec.action_dim), torch.float32)
         return rows | {FLOW + name: entry for name, entry in flow.items()}
 
     def log_prob_shape(self) -> tuple[int, ...]:
@@ -212,17 +228,13 @@ class FlowActor(DeployedFlow):
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
         return groups | {"perception": perception} if perception else groups
 
-    @autocast_method
-    def _input_spec(self) -> TensorSpec:
-        return make_input_spec(self.backbone, self.keep, self.device)
-
     def _critic_trace(
         self, observation: Observation, keys: NoiseKeys, required: bool, known: Committed | None
     ) -> Trace:
         """Return the tensors that the critic and the auxiliary loss read beyond the policy's inputs."""
         trace: Trace = {} if known is None else {COMMITTED: known.counts}
         if self._critic_needs(CriticNeed.EXPERT):
-            start = self._draw_start(keys).to(self.device)
+            start = draw_normal(keys, NoiseStream.INITIAL, self._chunk).to(self.device)
             trace[INITIAL] = start if known is None else known.hold(start)
         if not self._keeps_privileged:
             return trace
@@ -232,7 +244,8 @@ class FlowActor(DeployedFlow):
         elif required:
             raise UserError(
                 "The critic or the auxiliary loss reads privileged state and the observation has none: train on a "
-                "simulator that gives it, or set policy.critic=prefix."
+                "simulator that gives it, or set policy.critic=prefix.",
+                code="privileged-state-missing",
             )
         return trace
 
@@ -249,10 +262,6 @@ class FlowActor(DeployedFlow):
         if known is None:
             return values[:, : self.embodiment.executed]
         return known.select_following(values, self.embodiment.executed)
-
-    def _recorded(self, trace: Trace) -> Committed | None:
-        """Return how many actions were committed in recorded decisions; None without a delay."""
-        return Committed(trace[f"{FLOW}x"][:, 0], trace[COMMITTED]) if COMMITTED in trace else None
 
     def _value(self, trace: Trace, context: Context | None, rows: int) -> Tensor:
         if self.critic is None:
@@ -284,10 +293,3 @@ class FlowActor(DeployedFlow):
     @property
     def _keeps_privileged(self) -> bool:
         return self._critic_needs(CriticNeed.PRIVILEGED) or self._learns_auxiliary
-
-    def _auxiliary_target(self, trace: Trace) -> Tensor | None:
-        """Return normalised targets [n, G] of the backbone's auxiliary prediction; None where it does not learn."""
-        if not self._learns_auxiliary:
-            return None
-        columns = [self.privileged_names.index(name) for name in self.backbone.spec.auxiliary_names]
-        return trace[PRIVILEGED][:, columns]

@@ -1,15 +1,19 @@
-"""The deployed part of a `FlowActor`: observations in, actions out, beside actions that are already committed.
+"""The inference part of a `FlowActor`: observations in, actions out, also after committed actions.
 
 Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` simulator action dimensions.
 """
 
-from typing import Any
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.actors.committing import (
+from embodied_rl.actors.backbone import Keep, keep_inputs
+from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.prefix_continuation import (
     check_delay,
     check_strategy,
     check_trained,
@@ -17,9 +21,6 @@ from embodied_rl.actors.committing import (
     continue_prefix,
     read_prefix,
 )
-from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.kept_inputs import Keep, keep_inputs
-from embodied_rl.actors.precision import autocast_method
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Context, FlowBackbone, NoiseKeys, PolicyInput
 from embodied_rl.interfaces.sim import Observation
@@ -27,9 +28,28 @@ from embodied_rl.mathematics.flow.committed import Committed
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import ode_sample
 
+Result = TypeVar("Result")
+
+
+def autocast_method(method: Callable[..., Result]) -> Callable[..., Result]:
+    """Make a method of an actor compute matrix products in bfloat16 if `actor.autocast` is set (`torch.autocast`).
+
+    Acting, values and evaluation are all wrapped: otherwise an update would start from other log-probabilities than
+    its rollout.
+    """
+
+    @wraps(method)
+    def cast(actor: Any, *args: Any, **kwargs: Any) -> Result:
+        if not actor.autocast:
+            return method(actor, *args, **kwargs)
+        with torch.autocast(actor.device.type, torch.bfloat16):
+            return method(actor, *args, **kwargs)
+
+    return cast
+
 
 class DeployedFlow(Actor):
-    """A flow policy that infers; `FlowActor` adds what it takes to learn."""
+    """A flow policy for inference; `FlowActor` adds learning."""
 
     def __init__(self, backbone: FlowBackbone, sampler: Any, embodiment: Embodiment, keep: Keep, delay: int) -> None:
         """Combine network, sampler and robot; see `FlowActor`.
@@ -77,8 +97,8 @@ class DeployedFlow(Actor):
         check_strategy(strategy)
         robot, state, steps = self.embodiment, observation.state, self.sampler.denoise_steps
         velocity = self._velocity(self.backbone.encode(self._inputs(observation)))
-        start = torch.zeros(len(observation), *self._chunk) if keys is None else self._draw_start(keys)
-        start = start.to(self.device)
+        zeros = torch.zeros(len(observation), *self._chunk)
+        start = (zeros if keys is None else draw_normal(keys, NoiseStream.INITIAL, self._chunk)).to(self.device)
         if prefix is None:
             chunk = robot.all_actions(ode_sample(velocity, start, steps), state)
         else:
@@ -99,7 +119,10 @@ class DeployedFlow(Actor):
         """Return the actions that `act` continues; None without a delay."""
         if not self.delay:
             if prefix is not None:
-                raise UserError("prefix: this actor acts without a delay; set its `delay` to the prefix's length.")
+                raise UserError(
+                    "prefix: this actor acts without a delay; set its `delay` to the prefix's length.",
+                    code="prefix-without-delay",
+                )
             return None
         rows, robot = len(observation), self.embodiment
         prefix = np.zeros((rows, 0, len(robot.action_names)), np.float32) if prefix is None else prefix
@@ -111,10 +134,6 @@ class DeployedFlow(Actor):
     def _chunk(self) -> tuple[int, int]:
         """Return (H, D), the shape of a chunk in the model's units."""
         return self.backbone.spec.horizon, self.backbone.spec.action_dim
-
-    def _draw_start(self, keys: NoiseKeys) -> Tensor:
-        """Draw x_1 [n, H, D] on the host."""
-        return draw_normal(keys, NoiseStream.INITIAL, self._chunk)
 
     def _velocity(self, context: Context) -> Any:
         def velocity(x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The kind of actors that flow-matching networks become: sampler, critic, placement."""
+"""Construction of `FlowActor`s from flow-matching networks: sampler, critic, placement."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,9 +14,9 @@ from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 
 DENOISE_STEPS = 4
-"""Where a policy file does not say."""
+"""Default for policy files without `denoise_steps`."""
 MOST_DENOISE_STEPS = 1000
-"""That a policy file may say: many more than any policy takes, few enough to be computed."""
+"""Upper bound for policy files: far more than any policy uses."""
 
 
 class FlowKind:
@@ -42,13 +42,13 @@ class FlowKind:
         )
         return place_actor(actor, node)
 
-    def deploy(self, network: FlowBackbone, embodiment: Embodiment, said: Mapping[str, Any]) -> FlowActor:
-        """Make an actor with the plain flow and as many denoise steps as in training; see `ActorKind.deploy`.
+    def deploy(self, network: FlowBackbone, embodiment: Embodiment, entries: Mapping[str, Any]) -> FlowActor:
+        """Make an actor with the plain flow and the denoise steps of training; see `ActorKind.deploy`.
 
         Raises:
-            UserError: the file says another number than can be.
+            UserError: the file's number of denoise steps is invalid.
         """
-        steps = read_denoise_steps(said, DENOISE_STEPS)
+        steps = read_denoise_steps(entries, DENOISE_STEPS)
         return FlowActor(network, FlowSDE(steps, 1.0, None, "hybrid"), None, embodiment).eval()
 
 
@@ -66,20 +66,21 @@ def make_sampler(node: SamplerNode, network: FlowBackbone) -> Sampler:
             )  # fmt: skip
         return FlowSDE(node.denoise_steps, node.noise_level, node.step_weights, node.layers)
     except ValueError as error:
-        raise UserError(f"algo.sampler: {error}.") from error
+        raise UserError(f"algo.sampler: {error}.", code="sampler-setting-invalid") from error
 
 
-def read_denoise_steps(said: Mapping[str, Any], default: int) -> int:
-    """Return K, as a policy file says it.
+def read_denoise_steps(entries: Mapping[str, Any], default: int) -> int:
+    """Return K of a policy file.
 
     Args:
-        said: the file's further entries.
-        default: where it does not say.
+        entries: the file's entries beyond network and embodiment.
+        default: if the entry is missing.
 
     Raises:
-        UserError: it says what is no number of steps.
+        UserError: the entry is not a number of steps.
     """
-    steps = said.get("denoise_steps", default)
+    steps = entries.get("denoise_steps", default)
     if type(steps) is not int or not 1 <= steps <= MOST_DENOISE_STEPS:
-        raise UserError(f"denoise_steps={ascii(steps)[:40]} is no number of steps from 1 to {MOST_DENOISE_STEPS}.")
+        message = f"denoise_steps={ascii(steps)[:40]} is not a number of steps from 1 to {MOST_DENOISE_STEPS}."
+        raise UserError(message, code="denoise-steps-out-of-range")
     return steps

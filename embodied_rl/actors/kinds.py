@@ -1,7 +1,7 @@
-"""The kinds of actors: a network's `KIND` selects the class that makes its actor. Only this package knows the kinds.
+"""Kinds of actors: a network's `KIND` selects the class that makes its actor.
 
 A new kind (token policies, say) is a file here with a class like `embodied_rl.actors.flow_kind.FlowKind`, a line in
-`KINDS`, and networks whose `KIND` names it.
+`KINDS`, and networks with that `KIND`.
 """
 
 from collections.abc import Mapping
@@ -47,13 +47,13 @@ class ActorKind(Protocol):
         """
         ...
 
-    def deploy(self, network: Any, embodiment: Embodiment, said: Mapping[str, Any]) -> Actor:
+    def deploy(self, network: Any, embodiment: Embodiment, entries: Mapping[str, Any]) -> Actor:
         """Make an actor that only acts, without exploration or critic.
 
         Args:
             network: with its weights.
             embodiment: of the robot that the actor controls.
-            said: entries of its policy file beyond network and embodiment, such as `denoise_steps`.
+            entries: of its policy file beyond network and embodiment, such as `denoise_steps`.
         """
         ...
 
@@ -69,6 +69,6 @@ def make_actor(network: nn.Module, embodiment: Embodiment, settings: ActorSettin
     return find_actor_kind(network).make(network, embodiment, settings)
 
 
-def deploy_actor(network: nn.Module, embodiment: Embodiment, said: Mapping[str, Any]) -> Actor:
+def deploy_actor(network: nn.Module, embodiment: Embodiment, entries: Mapping[str, Any]) -> Actor:
     """Make an actor that only acts; see `ActorKind.deploy`."""
-    return find_actor_kind(network).deploy(network, embodiment, said)
+    return find_actor_kind(network).deploy(network, embodiment, entries)

@@ -1,4 +1,4 @@
-"""Normalisation between a robot's units and the numbers a network was trained on: an affine map of each entry."""
+"""Normalisation between a robot's units and those of a network: an affine map of each entry."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from embodied_rl.interfaces.errors import UserError
 KINDS = ("identity", "mean_std", "quantiles", "quantile10", "min_max", "limits")
 SMALLEST_STD = 1e-4
 LARGEST_PAD = 1e-5
-"""Largest centre and scale of what only fills a vector up: openpi adds 1e-6 to a spread of nothing."""
+"""Largest centre and scale of padding entries: openpi adds 1e-6 to a spread of 0."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,16 @@ class Normalisation:
             UserError: the kind is unknown, or the statistics differ in length, have no spread, or are not finite.
         """
         if self.kind not in KINDS:
-            raise UserError(f"Statistics of kind {self.kind!r} are unknown; known: {', '.join(KINDS)}.")
+            raise UserError(
+                f"Statistics of kind {self.kind!r} are unknown; known: {', '.join(KINDS)}.", code="statistics-invalid"
+            )
         if len(self.center) != len(self.scale):
-            raise UserError(f"Statistics of {len(self.center)} centres and {len(self.scale)} scales do not fit.")
+            raise UserError(
+                f"Statistics of {len(self.center)} centres and {len(self.scale)} scales do not fit.",
+                code="statistics-invalid",
+            )
         if not np.isfinite([*self.center, *self.scale]).all() or min((*self.scale, 1.0)) <= 0:
-            raise UserError("Statistics must be finite, and every scale positive.")
+            raise UserError("Statistics must be finite, and every scale positive.", code="statistics-invalid")
 
     def __len__(self) -> int:
         return len(self.center)

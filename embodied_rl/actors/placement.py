@@ -1,4 +1,4 @@
-"""The placement of an actor's network: its device, its precision, and whether its acting is compiled."""
+"""Placement of an actor's network: its device, its precision, and whether its acting is compiled."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,7 +20,15 @@ def resolve_placement(node: PolicyNode) -> PolicyNode:
         UserError: the device does not exist.
     """
     name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = _device(name if node.device == "auto" else node.device)
+    wanted = name if node.device == "auto" else node.device
+    try:
+        device = torch.device(wanted)
+    except RuntimeError:
+        message = f"policy.device={wanted} is not a device: give cpu, cuda or cuda:<number>."
+        raise UserError(message, code="device-unknown") from None
+    if device.type == "cuda" and not torch.cuda.is_available():
+        message = f"policy.device={wanted}: there is no CUDA device here, or this build of torch supports none."
+        raise UserError(message, code="device-missing")
     autocast = node.autocast
     if autocast is None:
         autocast = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
@@ -42,7 +50,7 @@ def describe_placement(node: PolicyNode) -> str:
 
 
 def place_actor(actor: FlowActor, node: PolicyNode) -> FlowActor:
-    """Move an actor to the device and precision of `node`, and compile its acting where asked.
+    """Move an actor to the device and precision of `node`, and compile its acting if `node.compile`.
 
     Raises:
         UserError: the device does not exist, or the precision is too coarse for trainable parameters.
@@ -68,21 +76,26 @@ def check_placement(node: PolicyNode) -> None:
 
 
 def place_network(network: FlowBackbone, node: PolicyNode) -> None:
-    """Move a network by itself to the device and precision of `node`.
+    """Move a network without its actor to the device and precision of `node`.
 
     Raises:
         UserError: see `place_actor`.
     """
     node = resolve_placement(node)
     if node.precision == "bfloat16":
-        _halve(network, node)
+        adapted = {id(parameter) for name, parameter in network.named_parameters() if ".lora_" in name}
+        frozen = [parameter for parameter in network.prefix_parameters() if id(parameter) not in adapted]
+        if not frozen or any(parameter.requires_grad for parameter in frozen):
+            raise _too_coarse(node)
+        for parameter in frozen:
+            parameter.data = parameter.data.to(torch.bfloat16)
     if torch.device(node.device).type == "cuda":
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = bool(node.autocast)
     network.to(node.device)
 
 
 def compile_acting(actor: FlowActor, device: torch.device) -> None:
-    """Compile the velocity for calls without gradients, as one graph, so that nothing falls back to Python."""
+    """Compile the velocity for calls without gradients, as one graph, without fallback to Python."""
     mode = "reduce-overhead" if device.type == "cuda" else "default"
     plain = actor.backbone.velocity
     fast: Callable[..., Any] = torch.compile(plain, fullgraph=True, mode=mode)
@@ -99,28 +112,9 @@ def compile_acting(actor: FlowActor, device: torch.device) -> None:
     actor.backbone.velocity = velocity
 
 
-def _halve(network: FlowBackbone, node: PolicyNode) -> None:
-    prefix = network.prefix_parameters()
-    adapted = {id(parameter) for name, parameter in network.named_parameters() if ".lora_" in name}
-    frozen = [parameter for parameter in prefix if id(parameter) not in adapted]
-    if not frozen or any(parameter.requires_grad for parameter in frozen):
-        raise _too_coarse(node)
-    for parameter in frozen:
-        parameter.data = parameter.data.to(torch.bfloat16)
-
-
 def _too_coarse(node: PolicyNode) -> UserError:
     return UserError(
         f"policy.precision=bfloat16 is for a frozen vision-language model, and policy.train={node.train} lets it "
-        "learn, in steps that bfloat16 rounds away: use policy.train=expert or lora, or precision=float32."
+        "learn, in steps that bfloat16 rounds away: use policy.train=expert or lora, or precision=float32.",
+        code="precision-too-coarse",
     )
-
-
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"policy.device={name} is no device: give cpu, cuda or cuda:<number>.") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"policy.device={name}: there is no CUDA device here, or this build of torch knows none.")
-    return device

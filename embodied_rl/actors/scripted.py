@@ -18,7 +18,7 @@ class OperatorPolicy:
     episode's index to its environment.
 
     Attributes:
-        operator: the operator; another one takes its place when the simulator is replaced.
+        operator: the operator; replaced together with the simulator.
     """
 
     def __init__(self, operator: Operator, row_of: Callable[[int], int]) -> None:

@@ -1,4 +1,4 @@
-"""The conversion of texts to token ids: by the tasks' own words, or by the tokenizer of a language model."""
+"""Conversion of texts to token ids: by the tasks' words, or by the tokenizer of a language model."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -25,9 +25,13 @@ def tokenize_words(texts: Sequence[str], vocabulary: Sequence[str], length: int)
         words = text.lower().split()
         if unknown := [word for word in words if word not in known]:
             listed = ", ".join(known)
-            raise UserError(f"The policy does not know the word {unknown[0]!r} of {text!r}; it knows {listed}.")
+            raise UserError(
+                f"The policy does not know the word {unknown[0]!r} of {text!r}; it knows {listed}.", code="word-unknown"
+            )
         if len(words) > length:
-            raise UserError(f"{text!r} has {len(words)} words; the policy reads at most {length}.")
+            raise UserError(
+                f"{text!r} has {len(words)} words; the policy reads at most {length}.", code="prompt-too-long"
+            )
         rows.append([known[word] for word in words])
     return _padded(rows, length)
 
@@ -45,12 +49,14 @@ def tokenize_pieces(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
     """
     loaded = load_tokenizer(tokenizer)
     start = loaded.token_to_id("<bos>")
-    rows = [_led(encoding.ids, start) for encoding in loaded.encode_batch(list(texts))]
+    rows = [encoding.ids for encoding in loaded.encode_batch(list(texts))]
+    rows = [ids if start is None or ids[:1] == [start] else [start, *ids] for ids in rows]
     for text, row in zip(texts, rows, strict=True):
         if len(row) > length:
             raise UserError(
                 f"The prompt {text!r} has {len(row)} tokens; the policy reads at most {length}. "
-                "Shorten the instruction, or raise policy.token_length."
+                "Shorten the instruction, or raise policy.token_length.",
+                code="prompt-too-long",
             )
     return _padded(rows, length)
 
@@ -64,17 +70,19 @@ def count_ids(tokenizer: str) -> int:
 def load_tokenizer(tokenizer: str) -> Any:
     """Create a `tokenizers.Tokenizer` from the content of its tokenizer.json, without padding and truncation.
 
-    A tokenizer that is saved after use holds both. Prompts are padded here, and one that is too long is an error.
+    A tokenizer that is saved after use holds both. Here prompts are padded, and too long ones are errors.
 
     Raises:
-        UserError: the content is damaged, or no tokenizer.
+        UserError: the content is damaged, or not a tokenizer.
     """
     from tokenizers import Tokenizer
 
     try:
         loaded = Tokenizer.from_str(tokenizer)
     except Exception as error:  # noqa: BLE001 - the library raises plain exceptions
-        raise UserError(f"The tokenizer is damaged, or no tokenizer.json: {shorten(error)}.") from None
+        raise UserError(
+            f"The tokenizer is damaged, or not a tokenizer.json: {shorten(error)}.", code="tokenizer-damaged"
+        ) from None
     loaded.no_padding()
     loaded.no_truncation()
     return loaded
@@ -89,10 +97,6 @@ def make_word_tokenizer(words: Sequence[str]) -> str:
     made.normalizer = normalizers.Lowercase()
     made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s,;:]+"), "removed")
     return made.to_str()
-
-
-def _led(ids: list[int], start: int | None) -> list[int]:
-    return ids if start is None or ids[:1] == [start] else [start, *ids]
 
 
 def _padded(rows: Sequence[Sequence[int]], length: int) -> Ids:

@@ -11,7 +11,7 @@ from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import launch_ranks
-from embodied_rl.training.parts import assemble_parts
+from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 
 _SCHEDULER = Path("/proc/thread-self/schedstat")

@@ -11,7 +11,7 @@ from rich.table import Table
 from embodied_rl.benchmarks import busy
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.config.schema import TrainConfig
-from embodied_rl.training.planner import choice
+from embodied_rl.training.planner import plan_selection
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import CostFile, Costs
 from embodied_rl.training.planner.model import Workload
@@ -67,16 +67,18 @@ def binomial_tail(count: int, most: int) -> float:
 
 def choose_plans(config: TrainConfig, measured: CostFile, resources: Resources) -> list[Candidate]:
     """Choose allocations to measure: the planner's choice, its closest rivals, one without overlap, and two slices."""
-    found = choice.decide_plan(config, measured, resources)
+    found = plan_selection.decide_plan(config, measured, resources)
     wanted = {item.allocation: item for item in (found.best, *found.others[:RIVALS])}
     for plan in (SYNC, PIPELINED):
-        wanted.setdefault(plan, predict_candidate(measured.costs, plan, resources, choice.make_workload(config)))
+        wanted.setdefault(
+            plan, predict_candidate(measured.costs, plan, resources, plan_selection.make_workload(config))
+        )
     return [item for item in wanted.values() if item.prediction is not None]
 
 
 def run_plan(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> LiveRun:
     """Train for `seconds` under an allocation."""
-    return LiveRun(item, busy.measure_busy(config, choice.to_plan(item.allocation, config.plan), seconds).times)
+    return LiveRun(item, busy.measure_busy(config, plan_selection.to_plan(item.allocation, config.plan), seconds).times)
 
 
 def make_remarks(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> list[str]:

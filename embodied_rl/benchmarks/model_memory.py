@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.table import Table
 
-from embodied_rl.actors.kept_inputs import Keep
+from embodied_rl.actors.backbone import Keep
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
 from embodied_rl.benchmarks import limit, networks
 from embodied_rl.benchmarks.console_table import make_table

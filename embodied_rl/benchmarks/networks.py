@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import nn
 
+from embodied_rl.actors.backbone import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FLOW, FlowActor
 from embodied_rl.actors.flow_kind import make_sampler
-from embodied_rl.actors.kept_inputs import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
 from embodied_rl.actors.learning import trainable
 from embodied_rl.assembly import build
 from embodied_rl.config import plugins

@@ -30,7 +30,7 @@ from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.metrics import add_counts
-from embodied_rl.training.parts import assemble_parts
+from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 
 LATENCY = 0.3

@@ -112,7 +112,7 @@ def _replaced(blob: bytes, told: Mapping[str, Tensor]) -> bytes:
 def make_configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
     """Return the content of config.json."""
     height, width = robot.image_size
-    seen = {IMAGES + view: _feature("VISUAL", 3, height, width) for view in robot.seen_as}
+    seen = {IMAGES + view: _feature("VISUAL", 3, height, width) for view in robot.view_names}
     return {
         "type": policy,
         "n_obs_steps": 1,

@@ -26,7 +26,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
-from embodied_rl.actors.learning.weights import adopt_whole, gather_whole
+from embodied_rl.actors.learning.weights import gather_whole, load_full_weights
 from embodied_rl.checkpoints.prefix_length import parse_prefix_length
 from embodied_rl.checkpoints.tensor_files import check_shapes
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty, explain_sizes
@@ -392,7 +392,7 @@ def _load(path: Path, module: nn.Module, tensors: Mapping[str, Tensor], prefix: 
     if sharded.find_sharding(module) is not None:
         for name, value in own.items():
             value.copy_(tensors[name])
-        adopt_whole(module)
+        load_full_weights(module)
         return
     on_meta = any(value.is_meta for value in own.values())
     module.load_state_dict({name: value.to(own[name].dtype) for name, value in tensors.items()}, assign=on_meta)

@@ -119,7 +119,7 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     """Measure the transport of a step, the recovery from a killed simulator, and the planner's prediction errors: first
     with stages that sleep, then with the configured training run."""
     from embodied_rl.benchmarks import live, pipeline, recovery, transport
-    from embodied_rl.training.planner import choice, profile
+    from embodied_rl.training.planner import plan_selection, profile
     from embodied_rl.training.planner import resources as available
 
     console = Console()
@@ -138,8 +138,8 @@ def measure_pipeline(config: BenchConfig) -> dict[str, Any]:
     for line in pipeline.make_remarks(cases):
         print(line)
     runs = [live.run_plan(config, item) for item in plans]
-    console.print(live.make_live_table(runs, costs.costs, choice.make_workload(config)))
-    for line in live.make_remarks(runs, costs.costs, choice.make_workload(config)):
+    console.print(live.make_live_table(runs, costs.costs, plan_selection.make_workload(config)))
+    for line in live.make_remarks(runs, costs.costs, plan_selection.make_workload(config)):
         print(line)
     found = {"cases": [case.summary() for case in cases], "live": [run.summary() for run in runs]}
     others = {"transport": [each.summary() for each in carried], "recovery": asdict(lost)}

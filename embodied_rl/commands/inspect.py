@@ -47,7 +47,7 @@ def describe_policy_file(metadata: PolicyMetadata) -> Iterator[Row]:
     yield "format", "embodied-rl" + (f", made from {metadata.source.format}'s" if metadata.source else "")
     yield "policy", metadata.policy + (f", adapters of rank {metadata.adapters.rank}" if metadata.adapters else "")
     yield "sizes", format_sizes(metadata.config)
-    views = zip(robot.cameras, robot.seen_as, strict=True)
+    views = zip(robot.cameras, robot.view_names, strict=True)
     yield "cameras", ", ".join(f"{camera} as {view}" if camera != view else camera for camera, view in views) or "none"
     for name, names, known in (
         ("state", robot.state_names, robot.state),

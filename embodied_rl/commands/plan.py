@@ -13,7 +13,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import PLAN
-from embodied_rl.training.planner import auto, choice, node_placement, stored
+from embodied_rl.training.planner import auto, node_placement, plan_selection, stored
 from embodied_rl.training.planner import resources as available
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.model import Workload
@@ -33,17 +33,17 @@ def run(config: PlanConfig) -> None:
     resources = available.parse_resources(config.resources) if config.resources else auto.find_resources(config)
     folder, console = make_folder(Path(config.out), "out"), Console()
     measured = read_or_measure_costs(config, resources, folder)
-    found, work = choice.decide_plan(config, measured, resources), choice.make_workload(config)
-    forced = choice.predict_configured(config, measured, resources)
+    found, work = plan_selection.decide_plan(config, measured, resources), plan_selection.make_workload(config)
+    forced = plan_selection.predict_configured(config, measured, resources)
     console.print(make_plan_table(found, forced))
     console.print(explain_choice(found, measured, resources, work), soft_wrap=True)
     if doubt := describe_origin(measured, resources):
         console.print(doubt, soft_wrap=True)
-    if forced is not None and (warning := choice.describe_loss(Choice(forced, (found.best,)))):
+    if forced is not None and (warning := plan_selection.describe_loss(Choice(forced, (found.best,)))):
         console.print(warning, soft_wrap=True)
     if resources.nodes:
         print(node_placement.describe_placement(found.best.allocation, resources.nodes))
-    content = choice.summarise_choice(found, measured, resources, work)
+    content = plan_selection.summarise_choice(found, measured, resources, work)
     write_text(folder / PLAN, json.dumps(content, indent=2) + "\n")
     print(f"Written: {folder / PLAN}")
 
@@ -63,7 +63,7 @@ def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path
     print(f"Measuring the stages on {resources.cores} cores …")
     measured = profile.measure_stages(config, resources.cores)
     write_text(folder / "costs.json", measured.text())
-    auto.keep_costs(measured, choice.find_cost_file(config))
+    auto.keep_costs(measured, plan_selection.find_cost_file(config))
     print(f"Written: {folder / 'costs.json'}")
     return measured
 

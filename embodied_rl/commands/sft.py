@@ -32,7 +32,7 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.runtime.processes.allocator import keep_freed_memory
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.training.algorithms.imitation import dataset as cloning_data
+from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFT, Report
 from embodied_rl.training.algorithms.imitation.demonstrations import Disturbance, record_demonstrations
 from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
@@ -154,12 +154,12 @@ def clone_dataset(
         print(f"{len(dataset)} demonstrated steps in {len(dataset.episodes)} episodes of {config.dataset}")
         names, chunk = cloning_data.match_dataset(dataset, embodiment), backbone.spec.horizon
         steps = choose_steps(dataset, config.sources)
-        if steps.told is not None:
-            print(steps.told, flush=True)
+        if steps.note is not None:
+            print(steps.note, flush=True)
         rows = None if kept is None else filter_dataset(kept[0], dataset, names, chunk, kept[1])
         data = (dataset, embodiment, backbone, options.batch, config.seed)
         batches = cloning_data.stream_batches(*data, rows, options.prefix, steps.mask)
-        SFT(options, backbone, config.seed, report, autocast=bool(config.policy.autocast)).follow(batches)
+        SFT(options, backbone, config.seed, report, autocast=bool(config.policy.autocast)).finetune(batches)
     return backbone, embodiment
 
 

@@ -11,8 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from embodied_rl.config.schema import TraceConfig
-from embodied_rl.rollout.timeline import RANK, Timeline
-from embodied_rl.rollout.timeline_file import read_timelines
+from embodied_rl.rollout.timeline import RANK, Timeline, read_timelines
 from embodied_rl.runs.atomic_write import explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.untrusted_files import make_printable

@@ -28,9 +28,9 @@ from embodied_rl.training import extension
 from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
-from embodied_rl.training.patience import derive_patience
-from embodied_rl.training.planner import auto, choice, stored
+from embodied_rl.training.planner import auto, plan_selection, stored
 from embodied_rl.training.run_checks import check_run, find_random_weights
+from embodied_rl.training.timeouts import rank_timeout
 
 
 def run(config: TrainConfig) -> None:
@@ -51,7 +51,7 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
         print_moves(config, folder)
     try:
         with nullcontext() if config.resume is not None else folder.removed_if_bare():
-            runtimes.launch_ranks(config, train, (config, folder), derive_patience(config))
+            runtimes.launch_ranks(config, train, (config, folder), rank_timeout(config))
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: {extension.describe_resume(config, folder)}")
     except FloatingPointError as error:
@@ -187,7 +187,7 @@ def resolve_device(config: TrainConfig) -> TrainConfig:
 
 def count_workers(config: TrainConfig) -> TrainConfig:
     """Return the configuration with the number of rollout workers of its mode."""
-    return replace(config, plan=replace(config.plan, rollout_workers=choice.count_rollout_workers(config)))
+    return replace(config, plan=replace(config.plan, rollout_workers=plan_selection.count_rollout_workers(config)))
 
 
 def hash_config(config: TrainConfig) -> str:

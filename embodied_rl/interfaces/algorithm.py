@@ -30,7 +30,7 @@ class Needs:
     """The requirements of an algorithm; trainer, planner and validation read them and know no algorithm by name.
 
     Attributes:
-        learns_from: "rollouts" of the present policy, "replay" of any policy's experience, or "demonstrations".
+        learns_from: "rollouts" of the present policy, or "demonstrations".
         critic: whether the actor needs a value head.
         group_size: episodes that start alike and stay together in one process.
         fresh_episodes: whether a rollout holds whole episodes that begin with the rollout.
@@ -41,7 +41,7 @@ class Needs:
             size.
     """
 
-    learns_from: Literal["rollouts", "replay", "demonstrations"] = "rollouts"
+    learns_from: Literal["rollouts", "demonstrations"] = "rollouts"
     critic: bool = False
     group_size: int = 1
     fresh_episodes: bool = False

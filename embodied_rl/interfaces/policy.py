@@ -420,7 +420,10 @@ class Actor(nn.Module):
         raise NotImplementedError
 
     def trace_spec(self) -> TensorSpec:
-        """Return shape and dtype of one row of each entry of `Decision.trace`; rollout buffers allocate from it."""
+        """Return shape and dtype of one row of each entry of `Decision.trace`; rollout buffers allocate from it.
+
+        An entry "actions", float32 [Hx, D] in the model's units, is for algorithms that read `Rollout.actions`.
+        """
         raise NotImplementedError
 
     def log_prob_shape(self) -> tuple[int, ...]:

@@ -16,13 +16,13 @@ from embodied_rl.runtime.processes.handle import Handle, WorkerDied, revive
 
 @dataclass(frozen=True)
 class AblatedPolicy:
-    """A policy whose observations are first changed by `alter`."""
+    """A policy that receives observations changed by `alter`."""
 
     policy: DeployedPolicy
     alter: Callable[[Observation, NoiseKeys], Observation]
 
     def infer(self, observation: Observation, keys: NoiseKeys, *continued: Any, **options: Any) -> np.ndarray:
-        """Return chunks for the altered observation; see `DeployedPolicy`. What else is given goes to the policy."""
+        """Return chunks for the altered observation; see `DeployedPolicy`."""
         return self.policy.infer(self.alter(observation, keys), keys, *continued, **options)
 
 
@@ -37,7 +37,7 @@ def replace_instructions(shown: Mapping[int, str], observation: Observation, key
 
 
 def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) -> dict[int, str]:
-    """Start each episode and return episode index → its instruction, which is only known after the start."""
+    """Start each episode and return episode index → its instruction."""
     found: dict[int, str] = {}
     for batch in split_into_batches(episodes, envs):
         padded = [*batch, *[None] * (envs - len(batch))]
@@ -67,18 +67,11 @@ def exchange_instructions(episodes: Sequence[Episode], own: Mapping[int, str], s
     task, most = Counter(tasks).most_common(1)[0]
     if 2 * most > len(tasks):
         message = f"ablate=instruction needs instructions of other tasks, but task {task} has {most} of {len(tasks)}"
-        raise UserError(f"{message} episodes. Evaluate all tasks, without task=….")
+        raise UserError(f"{message} episodes. Evaluate all tasks, without task=….", code="ablation-too-few-tasks")
     source = np.random.default_rng(seed).permutation(len(tasks))
     for row in range(len(tasks)):
         if tasks[source[row]] == tasks[row]:
-            other = _partner(row, source, tasks)
+            # a partner for a swap exists: at most 2 `most` - 1 rows are of this task, or hold its instruction
+            other = next(i for i in range(len(tasks)) if tasks[row] not in (tasks[i], tasks[source[i]]))
             source[[row, other]] = source[[other, row]]
     return {episode.index: own[episodes[source[row]].index] for row, episode in enumerate(episodes)}
-
-
-def _partner(row: int, source: np.ndarray, tasks: Sequence[int]) -> int:
-    """Return a row that `row` can swap with, so that both get an instruction of another task.
-
-    It exists: at most 2 `most` - 1 rows are unfit (rows of this task, or holding its instruction; `row` is both).
-    """
-    return next(other for other in range(len(tasks)) if tasks[row] not in (tasks[other], tasks[source[other]]))

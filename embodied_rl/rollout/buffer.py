@@ -1,4 +1,4 @@
-"""The rollout buffer: the tensors that one round of collection fills, allocated once and reused.
+"""Rollout buffer: the tensors that one round of collection fills, allocated once and reused.
 
 Shapes: T decisions, N environments, Hx executed actions, D' elements of an action's log-probability.
 """
@@ -17,9 +17,9 @@ from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, Trace
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.writer import select_outcome
 
-OF_ENVIRONMENTS = ("last_value", "noted/last")
+OF_ENVIRONMENTS = ("last_value", "extras/last")
 """Tensors that have no axis of decisions before that of environments."""
-_DICTS, _PLAIN = ("trace", "noted"), ("finished", "delay")
+_DICTS, _PLAIN = ("trace", "extras"), ("finished", "delay")
 Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Name → shape of an entry, and dtype."""
 
@@ -41,7 +41,7 @@ class Rollout:
         shaping: float32 [T, N], potential-based reward: changes the speed of learning, not the optimal policy.
         potential: float32 [T, N], settled for the observation before the decision; `shaping` was made of it.
         bonus: float32 [T, N], any other added reward: may change the optimal policy.
-        set_aside: bool [T, N], whether `reward` counts for nothing in learning, because a scorer judges in its place.
+        ignore_env_reward: bool [T, N], whether learning ignores `reward`, because a scorer replaces it.
         success: bool [T, N, Hx].
         steps: int64 [T, N], control steps executed.
         source: uint8 [T, N, Hx], a `Source` each.
@@ -52,9 +52,9 @@ class Rollout:
         episode, group, task: int64 [T, N].
         last_value: float32 [N], value of the observation that follows the last decision.
         finished: the episodes that ended, in the order of rows, then environments.
-        noted: what writers tell those who learn, [T, N, ...] each, but for "last", [N, ...].
-        delay: d, how many control steps after its observation a row's first action is executed; see
-            `embodied_rl.rollout.plans`.
+        extras: further columns that writers fill for learners, [T, N, ...] each; "last" is [N, ...].
+        delay: d, control steps from an observation to the execution of the row's first action; see
+            `embodied_rl.rollout.action_queue`.
     """
 
     trace: Trace
@@ -66,7 +66,7 @@ class Rollout:
     shaping: Tensor
     potential: Tensor
     bonus: Tensor
-    set_aside: Tensor
+    ignore_env_reward: Tensor
     success: Tensor
     steps: Tensor
     source: Tensor
@@ -79,7 +79,7 @@ class Rollout:
     task: Tensor
     last_value: Tensor
     finished: list[EpisodeRecord] = field(default_factory=list)
-    noted: dict[str, Tensor] = field(default_factory=dict)
+    extras: dict[str, Tensor] = field(default_factory=dict)
     delay: int = 0
     final_pictures: ClassVar[bool] = False
 
@@ -89,16 +89,16 @@ class Rollout:
         decisions: int,
         num_envs: int,
         device: torch.device | str = "cpu",
-        noted: Columns | None = None,
+        extras: Columns | None = None,
     ) -> "Rollout":
         """Allocate a rollout of T `decisions` of N environments for the tensors that an actor records.
 
         Args:
-            actor: that records.
+            actor: gives the shapes of the trace.
             decisions: T.
             num_envs: N.
             device: of all tensors.
-            noted: what writers note beside.
+            extras: columns that writers fill.
         """
         executed = actor.log_prob_shape()[0]
 
@@ -115,7 +115,7 @@ class Rollout:
             shaping=zeros(),
             potential=zeros(),
             bonus=zeros(),
-            set_aside=zeros(dtype=torch.bool),
+            ignore_env_reward=zeros(dtype=torch.bool),
             success=zeros(executed, dtype=torch.bool),
             steps=zeros(dtype=torch.int64),
             source=zeros(executed, dtype=torch.uint8),
@@ -127,30 +127,45 @@ class Rollout:
             group=zeros(dtype=torch.int64),
             task=zeros(dtype=torch.int64),
             last_value=torch.zeros(num_envs, device=device),
-            noted={
+            extras={
                 name: torch.zeros(num_envs, *shape, dtype=dtype, device=device)
-                if f"noted/{name}" in OF_ENVIRONMENTS
+                if f"extras/{name}" in OF_ENVIRONMENTS
                 else zeros(*shape, dtype=dtype)
-                for name, (shape, dtype) in (noted or {}).items()
+                for name, (shape, dtype) in (extras or {}).items()
             },
             delay=actor.delay,
         )
 
     def segments(self, count: int) -> list["Rollout"]:
-        """Return views of the decisions in `count` equal parts, each with what belongs to its own end."""
+        """Return views of `count` equal parts of the decisions, each with separate entries for its end."""
         if count == 1:
             return [self]
         each = self.decisions // count
         assert each * count == self.decisions, f"{self.decisions} decisions do not make {count} equal parts"
-        return [self._segment(slice(first, first + each)) for first in range(0, self.decisions, each)]
+        parts: list[Rollout] = []
+        for first in range(0, self.decisions, each):
+            views: dict[str, Tensor] = {}
+            nested: dict[str, dict[str, Tensor]] = {kind: {} for kind in _DICTS}
+            for name, tensor in self.tensors().items():
+                view = torch.zeros_like(tensor) if name in OF_ENVIRONMENTS else tensor[first : first + each]
+                kind, _, entry = name.partition("/")
+                (nested[kind] if entry else views)[entry or name] = view
+            parts.append(replace(self, finished=[], **nested, **views))
+        return parts
 
-    def _segment(self, rows: slice) -> "Rollout":
-        views = {
-            name: torch.zeros_like(tensor) if name in OF_ENVIRONMENTS else tensor[rows]
-            for name, tensor in self.tensors().items()
-        }
-        parts = {kind: _select(views, f"{kind}/") for kind in _DICTS}
-        return replace(self, finished=[], **parts, **{name: x for name, x in views.items() if "/" not in name})
+    @property
+    def actions(self) -> Tensor:
+        """Return the actions that the decisions chose, float32 [T, N, Hx, D], in the model's units, before clipping.
+
+        A view of the trace, for algorithms that learn from actions. `embodied_rl.rollout.action_queue.find_scored`
+        returns which of them were executed as chosen; the `valid` of a row holds for all of its actions.
+
+        Raises:
+            UserError: the actor does not record its actions as the trace's entry "actions".
+        """
+        if "actions" not in self.trace:
+            raise UserError("the actor's trace has no entry 'actions'", code="actor-without-actions")
+        return self.trace["actions"]
 
     @property
     def decisions(self) -> int:
@@ -164,7 +179,7 @@ class Rollout:
 
     @property
     def executed(self) -> int:
-        """Return Hx, the number of executed actions of a chunk."""
+        """Return Hx, the executed actions of a chunk."""
         return self.reward.shape[2]
 
     def clear(self) -> None:
@@ -174,12 +189,13 @@ class Rollout:
                 tensor.fill_(int(Source.HOLD) if name == "source" else 0)
         self.finished = []
 
-    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+    def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Check that the rollout fits the environments and chunks; see `Writer`."""
         if (self.num_envs, self.executed) != (num_envs, executed):
             raise UserError(
                 f"a rollout of {self.num_envs} environments and {self.executed} executed actions was given {num_envs} "
-                f"environments and {executed} actions"
+                f"environments and {executed} actions",
+                code="rollout-shape-mismatch",
             )
 
     def write_decision(
@@ -209,7 +225,7 @@ class Rollout:
         """Store `rows` of a result for the environments `columns`, and mark their entries of `row` as valid."""
         for name, values in select_outcome(result, rows).items():
             tensor: Tensor = getattr(self, name)
-            tensor[row, columns] = self._like(tensor, values)
+            tensor[row, columns] = torch.from_numpy(np.ascontiguousarray(values)).to(tensor)
         self.valid[row, columns] = True
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: np.ndarray) -> None:
@@ -223,21 +239,14 @@ class Rollout:
         self.truncated.zero_()
 
     def batch(self) -> dict[str, Tensor]:
-        """Return views of all tensors [T, N, ...] but what is noted, as [T·N, ...]; the trace's as "trace/<name>"."""
-        left_out = (*OF_ENVIRONMENTS, *(f"noted/{name}" for name in self.noted))
+        """Return views of all tensors [T, N, ...] but the extras, as [T·N, ...]; the trace's as "trace/<name>"."""
+        left_out = (*OF_ENVIRONMENTS, *(f"extras/{name}" for name in self.extras))
         return {name: tensor.flatten(0, 1) for name, tensor in self.tensors().items() if name not in left_out}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return all tensors by name; the entries of the trace as "trace/<name>", what is noted as "noted/<name>"."""
+        """Return all tensors by name; the entries of the trace as "trace/<name>", the extras as "extras/<name>"."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_DICTS, *_PLAIN)}
         return named | {f"{kind}/{name}": tensor for kind in _DICTS for name, tensor in getattr(self, kind).items()}
 
     def _long(self, values: list[int]) -> Tensor:
         return torch.tensor(values, dtype=torch.int64, device=self.log_prob.device)
-
-    def _like(self, tensor: Tensor, values: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(tensor)
-
-
-def _select(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""The collector of rollouts: while the policy infers for one slice of environments, the others simulate.
+"""Collector of rollouts: while the policy infers for one slice of environments, the others simulate.
 
 Shapes: T decisions, N environments of this collector, n of one handle, Hx executed actions of a chunk.
 """
@@ -16,21 +16,23 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, Policy
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
+from embodied_rl.rollout.action_queue import ActionQueue, as_arguments
 from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
 from embodied_rl.rollout.environments import Environments
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.handle_parts import (
     FinalObservation,
     HandlePart,
+    Order,
+    check_division,
     check_ended,
-    check_sizes,
     join_finals,
     select_part,
     split_snapshots,
+    take_in_turn,
+    take_ready_first,
     zero_unexecuted,
 )
-from embodied_rl.rollout.order import Order, take_in_turn, take_ready_first
-from embodied_rl.rollout.plans import Plans, as_arguments
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
 from embodied_rl.rollout.writer import Writer
 from embodied_rl.runtime.processes.handle import Future, Handle, Revival, WorkerDied, wait_for_any
@@ -47,7 +49,7 @@ class Collector:
     neither timing nor, for a row-wise actor, on the number of slices and handles.
 
     A rollout of an actor with a `delay` executes what was chosen that many control steps later; see
-    `embodied_rl.rollout.plans`.
+    `embodied_rl.rollout.action_queue`.
 
     A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, all other rows stay valid.
 
@@ -70,13 +72,13 @@ class Collector:
     Attributes:
         timeline: of the last `collect`.
         writers: the further writers.
-        memory: resident bytes after the last `collect`, of this process and of each handle's (0 where it has none).
+        memory: resident bytes after the last `collect`, of this process and of each handle's (0 for none).
         restarts: workers replaced since the run began.
         lost_episodes: episodes that were lost with these workers.
 
     Raises:
         UserError: the sizes do not fit each other or a writer, a `fresh` rollout is too short for a whole episode, or
-            nobody says how a robot holds still under a delay.
+            it is unknown how the robot holds still under a delay.
     """
 
     def __init__(
@@ -94,20 +96,21 @@ class Collector:
         writers: Sequence[Writer] = (),
     ):
         total = rollout.num_envs if env_total is None else env_total
-        check_sizes(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
+        check_division(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
         if fresh and rollout.decisions * rollout.executed < spec.horizon:
             raise UserError(
                 f"{rollout.decisions} decisions of {rollout.executed} steps do not hold an episode of {spec.horizon}; "
-                f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}"
+                f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}",
+                code="rollout-too-short",
             )
         self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
         for writer in writers:
-            writer.check_sizes(spec, rollout.num_envs, rollout.executed)
+            writer.prepare(spec, rollout.num_envs, rollout.executed)
         self.writers = tuple(writers)
         self._writers = [rollout, *writers]
         pictured = any(writer.final_pictures for writer in self._writers)
         self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed, pictured)
-        self._plans = Plans(spec, rollout.num_envs, rollout.delay)
+        self._queue = ActionQueue(spec, rollout.num_envs, rollout.delay)
         columns = np.split(np.arange(rollout.num_envs), len(handles))
         self._parts = [HandlePart(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
         size = envs_per_slice * len(handles) // rollout.num_envs
@@ -135,41 +138,37 @@ class Collector:
     def collect_in_turns(self, policy: Policy) -> Iterator[None]:
         """Collect as `collect` does, and yield after each turn of a slice; the rollout is complete at the end."""
         self._begin()
-        for parts in self._turns():
+        most, turns = len(self._slices[0]), take_in_turn(self._slices, self.rollout.decisions)
+        if self._order == "ready":
+            turns = take_ready_first(self._parts, self.rollout.decisions, most, self._wait_for_any)
+        for parts in turns:
             self._receive(parts, wait=self._order == "exact")
             if ready := [part for part in parts if part.future is None]:
                 self._decide(policy, ready)
             yield
         self._receive(self._parts)
-        if self.writers:
-            self._write_last()
-        self._evaluate_ends(policy)
-        self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
-        self._finish_writers()
-        self.timeline.finish()
-        self.memory = read_resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
-
-    def take_notes(self) -> tuple[str, ...]:
-        """Return what the user should read of the time since the last call."""
-        notes, self._notes = tuple(self._notes), []
-        return notes
-
-    def _write_last(self) -> None:
-        for parts in self._slices:
-            observation, columns = self._in_hand(parts)
+        for parts in self._slices if self.writers else ():
+            observation, columns = self._pending_observation(parts)
             if observation is not None:
                 for writer in self.writers:
                     writer.write_last(columns, observation, self._envs.keys(columns))
-
-    def _finish_writers(self) -> None:
+        self._evaluate_ends(policy)
+        self.rollout.finished = [record for _, _, record in sorted(self._finished, key=lambda item: item[:2])]
         for writer in self.writers:
             with self.timeline.record(WAIT):
                 writer.finish_rollout(self.rollout)
+        self.timeline.finish()
+        self.memory = read_resident_bytes(os.getpid()), tuple(part.handle.memory() for part in self._parts)
+
+    def pop_warnings(self) -> tuple[str, ...]:
+        """Return the warnings for the user since the last call."""
+        notes, self._notes = tuple(self._notes), []
+        return notes
 
     def state(self) -> dict[str, Array]:
         """Return the arrays that `load` needs to continue bit for bit; call it between two calls of `collect`.
 
-        Where simulators cannot take snapshots, `load` starts their current episodes anew.
+        If simulators cannot take snapshots, `load` restarts their current episodes.
         """
         arrays: dict[str, Array] = {}
         if self._begun and not self._fresh and self.spec.can_snapshot:
@@ -177,7 +176,7 @@ class Collector:
                 arrays |= {f"simulator/{number}/{name}": array for name, array in self._snapshot(part).items()}
         counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
         written = {f"writer/{n}/{name}": x for n, each in enumerate(self.writers) for name, x in each.state().items()}
-        arrays |= self._envs.state() | self._plans.state() | written
+        arrays |= self._envs.state() | self._queue.state() | written
         return arrays | {name: np.array(value, np.int64) for name, value in counters.items()}
 
     def load(self, state: dict[str, Array]) -> None:
@@ -187,7 +186,7 @@ class Collector:
             UserError: the state has another number of environments or simulators.
         """
         self._envs.load(state)
-        self._plans.load(state)
+        self._queue.load(state)
         for number, writer in enumerate(self.writers):
             writer.load(select_part(state, f"writer/{number}/"))
         self._begun = bool(state["begun"])
@@ -196,30 +195,28 @@ class Collector:
             return
         saved = split_snapshots(state)
         if len(saved) not in (0, len(self._parts)):
-            raise UserError(f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}")
+            message = f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}"
+            raise UserError(message, code="checkpoint-state-mismatch")
         if saved:
             futures = [part.handle.submit("restore", each) for part, each in zip(self._parts, saved, strict=True)]
             for part, future in zip(self._parts, futures, strict=True):
-                self._restored(part, future)
+                try:
+                    part.restored(future.result())
+                except WorkerDied as death:
+                    part.acting = np.flatnonzero(self._envs.active[part.columns])
+                    self._lose(part, -1, death)
         else:
-            log.warning("the simulator has no snapshots: the episodes that were running start anew")
+            log.warning("the simulator has no snapshots: the episodes that were running are restarted")
             self._envs.restart()
-            self._plans.reset(np.arange(self.rollout.num_envs))
+            self._queue.reset(np.arange(self.rollout.num_envs))
             self._start()
 
-    def begin_anew(self) -> None:
-        """Let the next `collect` begin the present episodes anew: somebody else has used the simulators meanwhile."""
+    def restart_episodes(self) -> None:
+        """Let the next `collect` restart the present episodes, because the simulators have run other episodes."""
         if self._begun and not self._fresh:
             self._envs.restart()
-            self._plans.reset(np.arange(self.rollout.num_envs))
+            self._queue.reset(np.arange(self.rollout.num_envs))
             self._begun = False
-
-    def _restored(self, part: HandlePart, future: Future) -> None:
-        try:
-            part.restored(future.result())
-        except WorkerDied as death:
-            part.acting = np.flatnonzero(self._envs.active[part.columns])
-            self._lose(part, -1, death)
 
     def _snapshot(self, part: HandlePart) -> dict[str, Array]:
         try:
@@ -251,19 +248,14 @@ class Collector:
             except WorkerDied as death:
                 self._replace(part, death)
 
-    def _turns(self) -> Iterator[list[HandlePart]]:
-        if self._order == "ready":
-            return take_ready_first(self._parts, self.rollout.decisions, len(self._slices[0]), self._wait_for_any)
-        return take_in_turn(self._slices, self.rollout.decisions)
-
     def _decide(self, policy: Policy, parts: list[HandlePart]) -> None:
-        observation, columns = self._in_hand(parts)
+        observation, columns = self._pending_observation(parts)
         rows = np.concatenate([np.full(len(part.acting), part.decided) for part in parts])
         for part in parts:
             part.decided += 1
         if observation is None:
             return
-        keys, plan = self._envs.keys(columns), self._plans.read(columns)
+        keys, plan = self._envs.keys(columns), self._queue.read(columns)
         where = torch.from_numpy(rows), torch.from_numpy(columns)
         for writer in self.writers:
             writer.write_observation(*where, observation, keys)
@@ -271,7 +263,7 @@ class Collector:
             decision = policy.act(observation, keys, explore=True, **as_arguments(plan))
         self._envs.check("the policy's actions", decision.actions, columns)
         if plan is not None:
-            decision = replace(decision, actions=self._plans.follow(columns, decision.actions))
+            decision = replace(decision, actions=self._queue.push(columns, decision.actions))
         for writer in self._writers:
             writer.write_decision(*where, decision, self._envs.episodes(columns), observation, keys)
         self._submit(parts, decision)
@@ -283,7 +275,7 @@ class Collector:
             actions[part.acting] = decision.actions[offset : offset + len(part.acting)]
             offset += len(part.acting)
             following = [None] * len(part.columns) if self._fresh else self._envs.following(part.columns)
-            with self._named(part):
+            with self._annotate_errors(part):
                 part.future = part.handle.submit("step", actions, following)
 
     def _receive(self, parts: list[HandlePart], wait: bool = True) -> None:
@@ -295,7 +287,7 @@ class Collector:
                 continue
             row = part.decided - 1
             try:
-                with self._named(part):
+                with self._annotate_errors(part):
                     result = self._wait(part, future)
             except WorkerDied as death:
                 self._lose(part, row, death, wait)
@@ -312,21 +304,18 @@ class Collector:
             column = int(part.columns[ended])
             self._finished.append((row, column, self._envs.record(column, result, ended)))
             if result.truncated[ended] and not result.terminated[ended]:
-                self._keep_final(row, column, result, position)
+                assert result.final_observation is not None
+                observation, own = result.final_observation.select([position]), np.array([column])
+                self._envs.check_observation(observation, own)
+                final = FinalObservation(row, column, observation, self._envs.keys(own), self._queue.read(own))
+                self._finals.append(final)
         for writer in self._writers:  # after the checks: a storage cannot undo a write
             writer.write_result(row, torch.from_numpy(columns), result, rows)
-        self._leave(part.columns[result.ended], row)
+        self._advance_episode(part.columns[result.ended], row)
 
-    def _keep_final(self, row: int, column: int, result: StepResult, position: int) -> None:
-        assert result.final_observation is not None
-        observation, columns = result.final_observation.select([position]), np.array([column])
-        self._envs.check_observation(observation, columns)
-        plan = self._plans.read(columns)
-        self._finals.append(FinalObservation(row, column, observation, self._envs.keys(columns), plan))
-
-    def _leave(self, columns: Array, row: int) -> None:
-        """Park environments whose episode ended in this row (if `fresh`), or move them to their next episode."""
-        self._plans.reset(columns)
+    def _advance_episode(self, columns: Array, row: int) -> None:
+        """Park environments after the end of their episode (if `fresh`), or move them to their next episode."""
+        self._queue.reset(columns)
         if self._fresh:
             self._envs.active[columns] = False
         else:
@@ -338,7 +327,7 @@ class Collector:
         for writer in self._writers:
             writer.lose_episodes(row, torch.from_numpy(columns), self._envs.first_row[columns])
         self.lost_episodes += len(columns)
-        self._leave(columns, row)
+        self._advance_episode(columns, row)
         self._replace(part, death, wait)
 
     def _replace(self, part: HandlePart, death: WorkerDied, wait: bool = True) -> None:
@@ -363,15 +352,15 @@ class Collector:
             where = [final.row for final in finals], [final.column for final in finals]
             rollout.final_value[where] = values.to(rollout.value)
         for parts in self._slices:
-            observation, columns = self._in_hand(parts)
+            observation, columns = self._pending_observation(parts)
             if observation is not None:
                 with self.timeline.record(VALUE, len(columns)):
-                    plan = as_arguments(self._plans.read(columns))
+                    plan = as_arguments(self._queue.read(columns))
                     values = policy.value(observation, self._envs.keys(columns), **plan)
                 rollout.last_value[columns] = values.to(rollout.value)
 
-    def _in_hand(self, parts: list[HandlePart]) -> tuple[Observation | None, Array]:
-        """Return the acting rows of a slice as one observation (None where all are parked), and their columns."""
+    def _pending_observation(self, parts: list[HandlePart]) -> tuple[Observation | None, Array]:
+        """Return the acting rows of a slice as one observation (None if all are parked), and their columns."""
         for part in parts:
             part.acting = np.flatnonzero(self._envs.active[part.columns])
         observations = [part.acting_observation() for part in parts if len(part.acting)]
@@ -383,7 +372,7 @@ class Collector:
         return observation, columns
 
     @contextmanager
-    def _named(self, part: HandlePart) -> Iterator[None]:
+    def _annotate_errors(self, part: HandlePart) -> Iterator[None]:
         """Add the environment and the episode to a `NotFinite` error raised in the `with` block."""
         try:
             yield

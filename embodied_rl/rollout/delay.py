@@ -1,11 +1,10 @@
-"""Acting while thinking in simulation: an inference takes d control steps, in which the robot goes on or holds still.
+"""Inference delay in simulation: an inference takes d control steps, during which the robot moves on or holds still.
 
 The executor is the one that drives a robot (`embodied_rl.deployment.execution`), with a clock that counts control
-steps. From one observation to the next, s control steps pass; with stop-and-go d + s. The answer to a decision counts
-from the d-th of them on. An episode begins with d steps in which the robot holds still, because its first chunk is not
-free, either.
+steps. From one observation to the next, s control steps pass; with stop-and-go d + s. The actions of a decision
+are executed from the d-th of them on. In the first d steps of an episode the robot holds still.
 
-Shapes: m rows that decide, H predicted actions, A action dimensions, p actions that a policy is shown.
+Shapes: m rows that decide, H predicted actions, A action dimensions, p actions of a prefix.
 """
 
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec
 
 
 class ContinuingPolicy(Protocol):
-    """A policy that can be asked for all H actions, and shown what is committed; see `Actor.infer`."""
+    """A policy that can return all H actions and continue committed ones; see `Actor.infer`."""
 
     def infer(
         self,
@@ -36,13 +35,13 @@ class ContinuingPolicy(Protocol):
         whole: bool = False,
         strategy: str = "prefix",
     ) -> Array:
-        """Return a chunk for each row, float32 [m, H, A] in the simulator's units where `whole` is true."""
+        """Return a chunk for each row, float32 [m, H, A] in the simulator's units if `whole` is true."""
         ...
 
 
 @dataclass(frozen=True)
 class Delay:
-    """How long inference takes, and what the robot does meanwhile.
+    """Length of an inference, and the actions that the robot executes during it.
 
     Attributes:
         steps: d, control steps from an observation to the first of its actions.
@@ -50,7 +49,7 @@ class Delay:
         replan: s, control steps between two observations; of "stop", actions of a chunk that are executed.
         horizon: H, actions that the policy predicts.
         hold: how the robot holds still.
-        whole: the policy has to be told that all H actions are wanted, because it usually gives fewer.
+        whole: whether to request all H actions of a policy that returns fewer by default.
     """
 
     steps: int
@@ -62,15 +61,15 @@ class Delay:
 
     @property
     def period(self) -> int:
-        """Return how many control steps pass between two decisions."""
+        """Return the control steps between two decisions."""
         return self.steps + self.replan if self.strategy == "stop" else self.replan
 
     def as_metadata(self) -> dict[str, Any]:
-        """Return what a report says of it."""
+        """Return the entries of a report's metadata."""
         return {"delay": self.steps, "strategy": self.strategy, "replan": self.replan}
 
     def describe(self) -> str:
-        """Say in a sentence what is done."""
+        """Return a sentence for the user."""
         pause = " of standing still" if self.strategy == "stop" else ""
         every = f"{self.replan} actions of each chunk" if self.strategy == "stop" else f"one every {self.replan}"
         return f"Inference takes {self.steps} control steps{pause}; strategy={self.strategy}, {every}."
@@ -105,7 +104,7 @@ class DelayedEpisode:
         return request
 
     def execute(self, request: ChunkRequest, actions: Array) -> list[RobotCommand]:
-        """Return what is executed in each control step until the next decision, if `actions` [H, A] take d of them.
+        """Return the commands of each control step until the next decision, if `actions` [H, A] arrive after d of them.
 
         Raises:
             UserError: the executor refused the actions; the message says why.
@@ -113,7 +112,8 @@ class DelayedEpisode:
         commands = self._run(self.delay.steps)
         chunk = Chunk(request.sequence, request.epoch, request.step, actions)
         if (refusal := self.executor.receive(chunk)) is not None:
-            raise UserError(f"The policy's chunk was refused as {refusal.reason}: {refusal.message}.")
+            message = f"The policy's chunk was refused as {refusal.reason}: {refusal.message}."
+            raise UserError(message, code="chunk-refused")
         return [*commands, *self._run(self.delay.period - self.delay.steps)]
 
     def _run(self, steps: int) -> list[RobotCommand]:
@@ -136,8 +136,8 @@ def infer_under_delay(
 ) -> Array:
     """Return the chunks float32 [m, H, A] that a policy answers m requests with.
 
-    A policy that continues prefixes gets one of the same length for each row, even where nothing is committed yet: so
-    it computes a row by the same operations whatever the other rows are.
+    A policy that continues prefixes gets one of the same length for each row, even if nothing is committed yet, so that
+    the operations for a row do not depend on the other rows.
     """
     options: dict[str, Any] = {"whole": True} if delay.whole else {}
     if delay.strategy not in CONTINUING or not delay.steps:
@@ -152,7 +152,7 @@ def infer_under_delay(
 
 @dataclass(frozen=True)
 class Chunks:
-    """A policy's chunks: H predicted and Hx executed actions, and how long a prefix it was trained to continue."""
+    """A policy's chunks: H predicted and Hx executed actions, and the longest prefix it was trained to continue."""
 
     horizon: int
     executed: int
@@ -160,22 +160,23 @@ class Chunks:
 
 
 def read_chunks(policy: Any) -> Chunks:
-    """Return what a policy says of its chunks: an actor, or the client of a policy server.
+    """Return the chunk sizes of a policy: an actor, or the client of a policy server.
 
     Raises:
-        UserError: it does not say how many actions it predicts.
+        UserError: the number of predicted actions is unknown.
     """
-    said: Any = getattr(policy, "spec", None)
-    if all(isinstance(getattr(said, name, None), int) for name in ("horizon", "executed", "prefix_trained_to")):
-        return Chunks(said.horizon, said.executed, said.prefix_trained_to)
+    spec: Any = getattr(policy, "spec", None)
+    if all(isinstance(getattr(spec, name, None), int) for name in ("horizon", "executed", "prefix_trained_to")):
+        return Chunks(spec.horizon, spec.executed, spec.prefix_trained_to)
     horizon = getattr(getattr(getattr(policy, "network", None), "spec", None), "horizon", None)
     if not isinstance(horizon, int):
-        raise UserError("delay: this policy does not say how many actions it predicts; evaluate it without a delay.")
+        message = "delay: this policy does not say how many actions it predicts; evaluate it without a delay."
+        raise UserError(message, code="delay-unsupported")
     return Chunks(horizon, policy.embodiment.executed, int(getattr(policy, "prefix_trained_to", 0)))
 
 
 def follow_training(policy: Any, spec: SimulatorSpec) -> Delay | None:
-    """Return how an actor is evaluated that is trained with a delay: as its rollouts are collected; None without.
+    """Return the delay with which to evaluate an actor: that of its training; None without.
 
     Raises:
         UserError: see `choose_delay`.
@@ -193,7 +194,7 @@ def choose_delay(
     chunks: Chunks,
     spec: SimulatorSpec,
 ) -> Delay | None:
-    """Return how a policy is run under a delay; None without a delay and without `replan`.
+    """Return the delay to run a policy with; None without a delay and without `replan`.
 
     Args:
         delay: d, control steps of an inference.
@@ -204,8 +205,8 @@ def choose_delay(
         spec: of the simulator.
 
     Raises:
-        UserError: the policy's chunks are too short, it was not trained for the strategy, or nobody says how the robot
-            holds still; the message says what would fit.
+        UserError: the policy's chunks are too short, it was not trained for the strategy, or it is unknown how the
+            robot holds still.
     """
     if delay == 0 and replan is None:
         return None
@@ -213,11 +214,12 @@ def choose_delay(
     if strategy == "prefix" and trained < delay:
         to = f"to continue up to {trained} executed actions" if trained else "without executed actions"
         remedy = f"Train it with algo.prefix={delay}, or take strategy=naive."
-        raise UserError(f"strategy=prefix: this policy was trained {to}, and delay={delay}. {remedy}")
+        message = f"strategy=prefix: this policy was trained {to}, and delay={delay}. {remedy}"
+        raise UserError(message, code="policy-not-trained-for-delay")
     chosen: Strategy = ("prefix" if trained >= delay > 0 else "naive") if strategy == "auto" else strategy
     every = choose_replan(delay, chosen, chunks.executed) if replan is None else replan
     check_budget(chunks.horizon, delay, every, chosen)
-    # Without a delay nobody waits, so it does not matter how the robot would hold still.
+    # Without a delay the robot never holds still, so any hold fits.
     still = Hold(np.zeros(spec.action_dim, np.float32), np.zeros(spec.action_dim, bool))
     whole = chunks.horizon > chunks.executed
     return Delay(delay, chosen, every, chunks.horizon, make_hold(spec, hold) if delay else still, whole)

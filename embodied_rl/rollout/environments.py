@@ -11,7 +11,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 
 _DRAWN = ("task", "seed")
-"""What of an episode that runs cannot be told from its index any more, once weights have changed; below 2^63."""
+"""Entries of a running episode that do not follow from its index once weights have changed; below 2^63."""
 
 
 class Environments:
@@ -56,16 +56,16 @@ class Environments:
 
     def to_start(self, columns: Array) -> list[Episode | None]:
         """Return the episodes that a simulator should start: None for parked environments."""
-        return [self._as_told(self._episodes[column]) if self.active[column] else None for column in columns]
+        return [self._with_pictures(self._episodes[column]) if self.active[column] else None for column in columns]
 
     def following(self, columns: Array) -> list[Episode]:
         """Return the episodes that the environments run next if they begin them in this rollout."""
         for column in columns.tolist():
             if column not in self._next:  # drawn once for all chunks of an episode
                 self._next[column] = self._sampler.episode(self._index(column, 1))
-        return [self._as_told(self._next[column]) for column in columns.tolist()]
+        return [self._with_pictures(self._next[column]) for column in columns.tolist()]
 
-    def _as_told(self, episode: Episode) -> Episode:
+    def _with_pictures(self, episode: Episode) -> Episode:
         """Return the episode as it is sent to simulators, with `final_picture` set where pictures are needed."""
         return replace(episode, final_picture=True) if self._final_pictures else episode
 
@@ -84,7 +84,7 @@ class Environments:
             array[columns] = 0
 
     def add(self, columns: Array, result: StepResult, rows: Array) -> None:
-        """Add a chunk to the progress of `columns`, whose results are `rows` of `result`."""
+        """Add a chunk, `rows` of `result`, to the progress of `columns`."""
         used = np.arange(result.reward.shape[1]) < result.steps[rows, None]
         self._decision[columns] += 1
         self._steps[columns] += result.steps[rows]
@@ -137,9 +137,11 @@ class Environments:
         for name, array in self._arrays().items():
             saved = state[f"environments/{name}"]
             if saved.shape != array.shape:
-                raise UserError(f"the saved collector has {len(saved)} environments, this one {len(array)}")
+                message = f"the saved collector has {len(saved)} environments, this one {len(array)}"
+                raise UserError(message, code="checkpoint-state-mismatch")
             if saved.dtype != array.dtype or (saved.dtype == np.int64 and (saved < 0).any()):
-                raise UserError(f"the saved {name} is {saved.dtype}, not {array.dtype}, or below 0")
+                message = f"the saved {name} is {saved.dtype}, not {array.dtype}, or below 0"
+                raise UserError(message, code="checkpoint-state-mismatch")
             array[:] = saved
         self._sampler.load(state)
         for column in range(len(self._numbers)):
@@ -147,7 +149,7 @@ class Environments:
             self._episodes[column] = replace(self._sampler.episode(self._index(column)), **drawn)
 
     def restart(self) -> None:
-        """Reset the progress of the current episodes, because their simulators start them anew."""
+        """Reset the progress of the current episodes, because their simulators restart them."""
         for array in (self._decision, self._steps, self._reward, self._success):
             array[:] = 0
 

@@ -1,4 +1,4 @@
-"""The sampler of episodes: the next episode follows from the run's seed, the episode's index and the tasks' weights."""
+"""Sampler of episodes: the next episode follows from the run's seed, the episode's index and the tasks' weights."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,8 @@ def derive_episode_seed(purpose: Purpose, split: str, run_seed: int, index: int)
     """
     purposes = get_args(Purpose)
     if purpose not in purposes:
-        raise UserError(f"unknown purpose '{purpose}' of an episode; there are {', '.join(purposes)}")
+        message = f"unknown purpose '{purpose}' of an episode; there are {', '.join(purposes)}"
+        raise UserError(message, code="purpose-unknown")
     return purposes.index(purpose) << _HASH_BITS | _hash(split, run_seed, index)
 
 
@@ -79,13 +80,15 @@ class EpisodeSampler:
         curriculum: Curriculum | None = None,
     ):
         if split not in ("train", *spec.splits):
-            raise UserError(f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}")
+            message = f"unknown split '{split}'; the simulator has {', '.join(('train', *spec.splits))}"
+            raise UserError(message, code="split-unknown")
         if group_size < 1:
-            raise UserError(f"group_size must be at least 1, got {group_size}")
+            raise UserError(f"group_size must be at least 1, got {group_size}", code="group-size-out-of-range")
         if group_size > 1 and not spec.seeded:
             raise UserError(
                 "the episodes of a group start alike, but this simulator draws them whatever their seed: "
-                "choose an algorithm without groups, such as algo=flow_sde."
+                "choose an algorithm without groups, such as algo=flow_sde.",
+                code="groups-not-seeded",
             )
         self.group_size = group_size
         self._spec, self._run_seed, self._split = spec, run_seed, split
@@ -98,7 +101,11 @@ class EpisodeSampler:
         """Return the episode with this index (≥ 0) as it would begin now."""
         group = index // self.group_size
         seed = derive_episode_seed(self._purpose, self._split, self._run_seed, group)
-        task = self._open[group][0] if group in self._open else self._draw(group)
+        if group in self._open:
+            task = self._open[group][0]
+        else:
+            draw = _hash("task", self._purpose, self._split, self._run_seed, group)
+            task = pick_position(self._weights, draw)
         return Episode(index, task, seed, group=group, split=self._split)
 
     def begin(self, index: int) -> Episode:
@@ -146,13 +153,9 @@ class EpisodeSampler:
         self._weights = check_weights(self._curriculum, len(self._spec.tasks))
         self._open = {group: (task, begun) for group, task, begun in state["episodes/begun"].tolist()}
 
-    def _draw(self, group: int) -> int:
-        draw = _hash("task", self._purpose, self._split, self._run_seed, group)
-        return pick_position(self._weights, draw)
-
 
 def pick_position(weights: NDArray[np.float64], draw: int) -> int:
-    """Return the position that a draw selects: the first i whose cumulative weight exceeds u · total.
+    """Return the position that a draw selects: the first i with a cumulative weight above u · total.
 
     u = ⌊draw / 2^8⌋ / 2^53 is exact in float64 and below 1, so that every machine finds the same position, and its
     weight is positive.
@@ -175,9 +178,11 @@ def check_weights(curriculum: Curriculum, tasks: int) -> NDArray[np.float64]:
     weights = np.array(curriculum.weights(), np.float64)
     name = type(curriculum).__name__
     if weights.shape != (tasks,):
-        raise UserError(f"curriculum: {name} gave weights of shape {weights.shape} for {tasks} tasks")
+        message = f"curriculum: {name} gave weights of shape {weights.shape} for {tasks} tasks"
+        raise UserError(message, code="curriculum-weights-invalid")
     if not np.isfinite(weights).all() or weights.min() < 0 or weights.max() == 0:
-        raise UserError(f"curriculum: {name} must give finite weights of at least 0, one of them more; not {weights}")
+        message = f"curriculum: {name} must give finite weights of at least 0, one of them more; not {weights}"
+        raise UserError(message, code="curriculum-weights-invalid")
     return weights / weights.max()
 
 

@@ -1,18 +1,22 @@
-"""Parts of the collector: the environments of one handle, and the observations kept for the end of a rollout.
+"""Parts of the collector: the environments of one handle, the order of inference, and final observations.
 
 Shapes: n environments of one handle, Hx executed actions of a chunk.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
-from embodied_rl.rollout.plans import CommittedActions
-from embodied_rl.runtime.processes.handle import Future, Handle, Revival
+from embodied_rl.rollout.action_queue import CommittedActions
+from embodied_rl.runtime.processes.handle import Future, Handle, Revival, wait_for_any
+
+Order = Literal["exact", "ready"]
+"""Order in which a collector infers its simulators: in turn, or those that are ready."""
 
 
 @dataclass
@@ -48,28 +52,51 @@ class HandlePart:
         return revival.restarts
 
     def restored(self, observation: Observation) -> None:
-        """Go on from the observation of a restored snapshot, which alone does not say how many rows it should have.
+        """Continue from the observation of a restored snapshot.
 
         Raises:
-            UserError: it has another number of rows.
+            UserError: it has a wrong number of rows.
         """
         found, expected = len(observation), len(self.columns)
         if found != expected:
-            raise UserError(f"{self.handle.name}: a restored snapshot gives {found} environments, not {expected}")
+            message = f"{self.handle.name}: a restored snapshot gives {found} environments, not {expected}"
+            raise UserError(message, code="checkpoint-state-mismatch")
         self.observation = observation
 
     def acting_observation(self) -> Observation:
-        """Return the acting rows of the observation; without a copy where all rows act."""
+        """Return the acting rows of the observation; without a copy if all rows act."""
         assert self.observation is not None
-        everybody = len(self.acting) == len(self.columns)
-        return self.observation if everybody else self.observation.select(self.acting)
+        all_act = len(self.acting) == len(self.columns)
+        return self.observation if all_act else self.observation.select(self.acting)
+
+
+def take_in_turn(slices: Sequence[list[HandlePart]], decisions: int) -> Iterator[list[HandlePart]]:
+    """Yield all slices in turn for each decision: the order does not depend on time."""
+    for _ in range(decisions):
+        yield from slices
+
+
+def take_ready_first(
+    parts: Sequence[HandlePart], decisions: int, most: int, wait: Callable[[Sequence[Future]], None] = wait_for_any
+) -> Iterator[list[HandlePart]]:
+    """Yield the handles that are ready, at most `most` at a time, those furthest behind first.
+
+    More than half of all handles at a time would keep them in lockstep. Readiness is checked when the next turn is
+    requested.
+    """
+    while left := sorted((part for part in parts if part.decided < decisions), key=lambda part: part.decided):
+        ready = [part for part in left if part.is_ready]
+        if not ready:
+            wait([part.future for part in left if part.future is not None])
+            ready = [part for part in left if part.is_ready] or left[:1]  # a hanging handle fails at its deadline
+        yield ready[:most]
 
 
 @dataclass
 class FinalObservation:
     """The last observation (one row) of an episode that the time limit ended, and the rollout entry of its value.
 
-    `plan` is what would have been executed next, under an inference delay.
+    `plan` holds the actions that would have been executed next, under an inference delay.
     """
 
     row: int
@@ -79,16 +106,23 @@ class FinalObservation:
     plan: CommittedActions | None = None
 
 
-def check_sizes(handles: int, envs_per_slice: int, num_envs: int, total: int, group_size: int) -> None:
+def check_division(handles: int, envs_per_slice: int, num_envs: int, total: int, group_size: int) -> None:
     if num_envs % handles:
-        raise UserError(f"sim.num_envs: {num_envs} environments cannot be shared equally by {handles} simulators")
+        raise UserError(
+            f"sim.num_envs: {num_envs} environments cannot be shared equally by {handles} simulators",
+            code="envs-not-divisible",
+        )
     if num_envs % envs_per_slice or envs_per_slice % (num_envs // handles):
         raise UserError(
             f"plan.slices: slices of {envs_per_slice} of {num_envs} environments are not made of whole simulators "
-            f"of {num_envs // handles}"
+            f"of {num_envs // handles}",
+            code="envs-not-divisible",
         )
     if num_envs % group_size or total % group_size:
-        raise UserError(f"sim.num_envs: {num_envs} environments cannot be split into groups of {group_size}")
+        raise UserError(
+            f"sim.num_envs: {num_envs} environments cannot be split into groups of {group_size}",
+            code="envs-not-divisible",
+        )
 
 
 def check_ended(result: StepResult, acting: Array) -> None:
@@ -96,7 +130,8 @@ def check_ended(result: StepResult, acting: Array) -> None:
     if not np.array_equal(result.ended, expected) or not np.isin(expected, acting).all():
         raise UserError(
             f"the simulator says that rows {result.ended.tolist()} ended, its flags say {expected.tolist()}, and rows "
-            f"{acting.tolist()} were running; embodied_rl.testing.contract.check_simulator tells what is wrong"
+            f"{acting.tolist()} were running; check it with embodied_rl.testing.contract.check_simulator",
+            code="simulator-wrong-ends",
         )
 
 

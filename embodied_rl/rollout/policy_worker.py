@@ -1,9 +1,6 @@
-"""The roles of a run: simulators simulate, a policy worker infers, a learner learns, scorers judge.
+"""Inference in another process: `PolicyWorker` runs there, `RemotePolicy` is its client in the collector.
 
-Each role is an ordinary object without processes inside; a handle (`embodied_rl.runtime`) decides where it runs.
-A simulator is the contract's `Simulator`. The learner is an algorithm on every rank. On one device policy and learner
-share one module, and nothing is sent; elsewhere a `PolicyWorker` infers behind a handle, and `RemotePolicy` stands for
-it where rollouts are collected.
+On one device policy and learner share one module, and nothing is sent.
 """
 
 import logging
@@ -28,7 +25,7 @@ class PolicyWorker:
         self.actor = actor.eval()
 
     def close(self) -> None:
-        """Do nothing: the end of the process frees everything."""
+        """Do nothing, as the end of the process frees everything."""
 
     def act(
         self,
@@ -56,13 +53,13 @@ class PolicyWorker:
 
 
 class RemotePolicy:
-    """The policy that a collector calls while a `PolicyWorker` infers behind a handle.
+    """Client of a `PolicyWorker` behind a handle.
 
-    A worker that dies is replaced and asked again: the same weights, observation and noise keys give the same action,
-    so that nothing is lost.
+    A worker that dies is replaced, and the call is repeated: the same weights, observation and noise keys give the same
+    action, so that nothing is lost.
 
     Args:
-        handle: of a `PolicyWorker` whose network is that of `actor`.
+        handle: of a `PolicyWorker` with the same network as `actor`.
         actor: holds the newest weights; the learner changes it in place.
 
     Attributes:
@@ -93,15 +90,15 @@ class RemotePolicy:
         committed: Array | None = None,
     ) -> Decision:
         """Choose actions in the worker; see `Actor.act`."""
-        return self._ask("act", observation, keys, explore, prefix, committed)
+        return self._call("act", observation, keys, explore, prefix, committed)
 
     def value(
         self, observation: Observation, keys: NoiseKeys, prefix: Array | None = None, committed: Array | None = None
     ) -> Tensor:
         """Compute values in the worker; see `Actor.value`."""
-        return self._ask("value", observation, keys, prefix, committed)
+        return self._call("value", observation, keys, prefix, committed)
 
-    def _ask(self, method: str, *args: Any) -> Any:
+    def _call(self, method: str, *args: Any) -> Any:
         while True:
             try:
                 return self.handle.submit(method, *args).result()

@@ -1,15 +1,15 @@
-"""The reward that algorithms learn from: the only place that combines the reward columns of a rollout.
+"""The reward that algorithms learn from; only this module combines the reward columns of a rollout.
 
 `reward` is the simulator's and stays unchanged, in reports, curricula and the replay storage. Scorers fill `shaping`
-and `bonus` before an algorithm reads them; where they judge in place of the simulator, `set_aside` says that its reward
-counts for nothing. Shapes: T decisions, N environments.
+and `bonus` before an algorithm reads them; if they replace the simulator's reward, they set `ignore_env_reward`.
+Shapes: T decisions, N environments.
 """
 
 import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.mathematics.objectives.gae import discount_reward
+from embodied_rl.mathematics.objectives.advantages import discount_reward
 from embodied_rl.rollout.buffer import Rollout
 
 
@@ -21,8 +21,8 @@ def compose_reward(rollout: Rollout, discount: Discount | None) -> Tensor:
         discount: of the algorithm; applied within a chunk only where it is per control step. None means no discount.
 
     Returns:
-        Discounted sum of the simulator's rewards over the executed steps, 0 where `set_aside`; plus shaping and bonus.
+        Discounted sum of the simulator's rewards over the executed steps (0 if `ignore_env_reward`), shaping and bonus.
     """
     within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
-    own = torch.where(rollout.set_aside, 0.0, discount_reward(rollout.reward, rollout.steps, within))
+    own = torch.where(rollout.ignore_env_reward, 0.0, discount_reward(rollout.reward, rollout.steps, within))
     return own + rollout.shaping + rollout.bonus

@@ -1,4 +1,4 @@
-"""A runner for given episodes with a policy: one loop for evaluation, collecting, filming and demonstrations.
+"""Runner of given episodes with a policy, for evaluation, data collection, filming and demonstrations.
 
 The runner decides and steps; observers record the data they need. A result depends only on the episode: on its seed in
 the simulator and on its index in the policy's noise. So results do not depend on the number of simulators, or on which
@@ -38,8 +38,8 @@ class RunningEpisode:
         decisions: number of chunks that the policy has chosen for it.
         steps: number of control steps that it has taken.
         pending: float32 [≤ h, A], chosen actions that have not been handed to the simulator yet.
-        delayed: its executor, where inference takes time.
-        commands: what was chosen last, for each control step until the next decision, where inference takes time.
+        delayed: its executor, under an inference delay.
+        commands: the last commands, one for each control step until the next decision, under an inference delay.
     """
 
     row: int
@@ -59,7 +59,7 @@ class Observer:
     """
 
     def on_start(self, started: Sequence[RunningEpisode], observation: Observation) -> None:
-        """Handle episodes that began, with their first observation. They begin anew where a simulator's worker died."""
+        """Handle episodes that began, with their first observation. They begin again if a simulator's worker died."""
 
     def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
         """Handle a step of the simulator for these episodes; `before` is the observation before the step."""
@@ -75,16 +75,15 @@ class EpisodeRunner:
     Attributes:
         policy: never receives privileged state.
         spec: of the simulators.
-        seed: of the policy's noise, together with an episode's index and the decision's number.
-        executed: execute only so many actions of a chunk; None executes all that the policy returns.
+        seed: of the policy's noise, with an episode's index and the decision's number.
+        executed: number of actions of a chunk to execute; None executes all that the policy returns.
         stepwise: hand a chunk to the simulator one control step at a time, so that observers see each of them. A
             simulator that waits before each call, for the delay of a slow policy, therefore waits more often.
-        longest: control steps after which an episode is cut, or None. The simulator is not told, so that such an
+        longest: control steps after which an episode is cut, or None. The simulator does not end it, so such an
             environment runs no second episode in the same `run`.
-        batch: fill up what the policy infers to so many rows, at least as many as a simulator has, with copies whose
-            actions nobody uses; see `choose_batch`. None infers the rows that decide.
-        delay: how long inference takes, and what happens meanwhile; the policy is a `ContinuingPolicy` then, and
-            `executed` has no meaning. None: an observation's actions begin at once.
+        batch: number of rows to pad each inference to, at least the environments of a simulator; the actions of padded
+            rows are not used. See `choose_batch`. None infers only the rows that decide.
+        delay: inference delay; it needs a `ContinuingPolicy` and ignores `executed`. None: actions begin at once.
     """
 
     policy: DeployedPolicy
@@ -116,7 +115,8 @@ class EpisodeRunner:
             WorkerDied: a worker died more often than its handle restarts it.
         """
         if len({episode.index for episode in episodes}) != len(episodes):
-            raise UserError("Two of the episodes to run share an index; noise and results are keyed by it.")
+            message = "Two of the episodes to run share an index; noise and results are keyed by it."
+            raise UserError(message, code="episode-index-twice")
         share = min(envs_per_handle, -(-len(episodes) // len(handles)))
         assert self.longest is None or share * len(handles) >= len(episodes), "a cut environment runs no second episode"
         queue = deque(episodes)
@@ -151,7 +151,7 @@ class EpisodeRunner:
     def _decide_under_delay(
         self, delay: Delay, shown: Observation, keys: NoiseKeys, running: Sequence[RunningEpisode], rows: Sequence[int]
     ) -> None:
-        """Store in `pending` what m episodes execute until their next decision, if inference takes time."""
+        """Store in `pending` the actions of m episodes until their next decision, under an inference delay."""
         episodes, requests = list[DelayedEpisode](), list[ChunkRequest]()
         for each in running:
             each.delayed = each.delayed or DelayedEpisode.begin(delay, self.spec)
@@ -165,13 +165,13 @@ class EpisodeRunner:
             each.pending, each.decisions = stack_actions(each.commands), each.decisions + 1
 
     def _check(self, values: Array, running: Sequence[RunningEpisode], who: str, meaning: str) -> None:
-        """Raise `UserError` when `values` [m, ...], the rows of `running`, are not finite."""
+        """Raise `UserError` if `values` [m, ...], the rows of `running`, are not finite."""
         finite = np.isfinite(values.reshape(len(values), -1)).all(axis=1)
         if not finite.all():
             bad = running[int(np.argmin(finite))]
             name = self.spec.tasks[bad.episode.task].name
             where = f"episode {bad.episode.index} ({name}, seed {bad.episode.seed}), decision {bad.decisions}"
-            raise UserError(f"{who} NaN or infinity in {where}. {meaning}.")
+            raise UserError(f"{who} NaN or infinity in {where}. {meaning}.", code="not-finite")
 
 
 class _Slice:
@@ -196,7 +196,12 @@ class _Slice:
         """Wait for the simulator, report its result to the observer, and send it the next actions."""
         assert self._call is not None, "a busy slice has a call under way"
         try:
-            self._receive(self._call.result())
+            answer = self._call.result()
+            started = self._finish_step(answer) if isinstance(answer, StepResult) else self._active()
+            observation: Observation = answer.observation if isinstance(answer, StepResult) else answer
+            self._observation = observation
+            if started:
+                self._observer.on_start(started, observation)
             if self.busy:
                 self._call = self._step()
         except WorkerDied as death:
@@ -206,23 +211,15 @@ class _Slice:
         except NotFinite as error:
             bad = self._running[error.row]
             what = "" if bad is None else f" in episode {bad.episode.index} (seed {bad.episode.seed})"
-            raise UserError(f"{error}{what}. The simulator is to blame, or actions that it cannot take.") from None
+            message = f"{error}{what}. The simulator is to blame, or actions that it cannot take."
+            raise UserError(message, code="not-finite") from None
 
     def _reset(self) -> Future:
         self._observation = None
         self._running = [None if each is None else RunningEpisode(each.row, each.episode) for each in self._running]
         return self._handle.submit("reset", [None if each is None else each.episode for each in self._running])
 
-    def _receive(self, answer: Observation | StepResult) -> None:
-        if isinstance(answer, StepResult):
-            started = self._count(answer)
-            self._observation = answer.observation
-        else:
-            started, self._observation = self._active(), answer
-        if started:
-            self._observer.on_start(started, self._observation)
-
-    def _count(self, result: StepResult) -> list[RunningEpisode]:
+    def _finish_step(self, result: StepResult) -> list[RunningEpisode]:
         """Report executed steps and ended episodes to the observer; return the episodes that began in their place."""
         assert self._observation is not None, "a step follows an observation"
         running = self._active()
@@ -257,10 +254,10 @@ class _Slice:
 
 
 def choose_batch(envs: int) -> int:
-    """Return how many rows a policy infers at once: a multiple of 4, or a single one.
+    """Return the number of rows that a policy infers at once: a multiple of 4, or 1.
 
-    Matrix libraries compute the last rows by other operations where their number is odd, so a row's bits would depend
-    on its place, which depends on the episodes before it.
+    Matrix libraries compute the last rows of other numbers by other operations, so a row's bits would depend on its
+    place, which depends on the episodes before it.
     """
     return envs if envs == 1 else 4 * math.ceil(envs / 4)
 

@@ -18,7 +18,7 @@ class Gate:
 
     The learner takes B rows for each version, in the order in which they were started. So rows that were started
     earlier are learned earlier, and each row is learned no later than at version + staleness. All rows of a batch
-    count, whether valid or not; call `lose` only for rows that will be collected anew. Use it from one thread.
+    count, whether valid or not; call `lose` only for rows that will be collected again. Use it from one thread.
 
     Attributes:
         version: the newest published version.
@@ -37,7 +37,8 @@ class Gate:
             UserError: the bound is negative, or a batch has no rows.
         """
         if staleness < 0 or rows < 1:
-            raise UserError(f"staleness={staleness} must be at least 0, and a batch of {rows} rows at least 1 row.")
+            message = f"staleness={staleness} must be at least 0, and a batch of {rows} rows at least 1 row."
+            raise UserError(message, code="staleness-out-of-range")
         self.staleness, self.rows = staleness, rows
         self.recover(version)
 
@@ -100,7 +101,7 @@ def summarise_staleness(version: Tensor, valid: Tensor, present: int, bound: int
 
 
 def mask_older(version: Tensor, valid: Tensor, present: int, bound: int) -> int:
-    """Invalidate decisions whose lag exceeds the bound; return how many of these were valid.
+    """Invalidate decisions with a lag above the bound; return the number of these that were valid.
 
     Args:
         version: int64, version of the weights that chose each decision.

@@ -1,15 +1,25 @@
-"""The timeline of a rollout: what each process did when. All time metrics and traces are computed from it."""
+"""Timeline of a rollout: the time intervals of the work of each process, from which time metrics are computed.
 
+A run keeps the timelines of an iteration with each checkpoint, in `<run>/timelines/<iteration>.json`.
+"""
+
+import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs.atomic_write import explain_errors, write_text
+from embodied_rl.runs.untrusted_files import check_inside, read_json, shorten
+
 SIMULATE, INFER, VALUE, WAIT, LEARN = "simulate", "infer", "value", "wait", "learn"
+FOLDER = "timelines"
 RANK = "rank"
-"""Who infers, waits and learns; simulators go by their handles' names."""
+"""Name of the process that infers, waits and learns; simulators have the names of their handles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,3 +149,45 @@ def _bubble(timeline: Timeline, cores: int, inline: bool) -> float:
     rank = timeline.total - timeline.waiting
     work = rank if inline else rank + timeline.simulating
     return max(0.0, 1 - max(rank, work / cores) / timeline.total)
+
+
+def keep_timelines(folder: Path, iteration: int, timelines: Sequence[Timeline]) -> None:
+    """Write the timelines of all ranks to a run's folder."""
+    with explain_errors(folder / FOLDER):
+        (folder / FOLDER).mkdir(exist_ok=True)
+    content = [{"began": t.began, "total": t.total, "spans": [astuple(span) for span in t.spans]} for t in timelines]
+    write_text(folder / FOLDER / f"{iteration:08d}.json", json.dumps(content) + "\n")
+
+
+def read_timelines(folder: Path, iteration: int | None) -> tuple[int, list[Timeline]]:
+    """Read the timelines of an iteration (by default the newest one); return the iteration and the timelines.
+
+    Raises:
+        UserError: no timeline of the iteration was kept, or its file is damaged.
+    """
+    check_inside(folder, folder / FOLDER)
+    kept = sorted(int(file.stem) for file in (folder / FOLDER).glob("*.json") if file.stem.isdecimal())
+    if not kept:
+        message = f"{folder} has no timeline yet: one is kept with each checkpoint (checkpoint.every)."
+        raise UserError(message, code="timeline-missing")
+    wanted = kept[-1] if iteration is None else iteration
+    if wanted not in kept:
+        message = f"iteration={wanted}: {folder} has kept {', '.join(map(str, kept))}."
+        raise UserError(message, code="timeline-missing")
+    file = folder / FOLDER / f"{wanted:08d}.json"
+    check_inside(folder, file)
+    content = read_json(file)
+    try:
+        found = [
+            Timeline([Span(str(a), str(b), float(c), float(d), int(e)) for a, b, c, d, e in entry["spans"]],
+                     float(entry["began"]), float(entry["total"]))
+            for entry in content
+        ]  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {shorten(error)}"
+        message = f"{file} is damaged ({reason}); iteration=… reads another."
+        raise UserError(message, code="timeline-damaged") from None
+    if not found:
+        message = f"{file} is damaged: it holds no rank; iteration=… reads another."
+        raise UserError(message, code="timeline-damaged")
+    return wanted, found

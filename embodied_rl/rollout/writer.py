@@ -1,4 +1,4 @@
-"""The interface that a collector writes to, decision by decision: a rollout, a replay storage, or both.
+"""Interface of the objects that a collector writes to for each decision: a rollout, a replay storage, or both.
 
 Shapes: n environments of one call, Hx executed actions of a chunk, A action dimensions.
 """
@@ -26,8 +26,8 @@ class Writer(Protocol):
 
     final_pictures: bool
 
-    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
-        """Check that the writer has room for the data of this many environments of a simulator.
+    def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+        """Prepare for the data of this many environments of a simulator; called once, before anything is written.
 
         Args:
             spec: of the simulator.
@@ -98,7 +98,7 @@ class Writer(Protocol):
         return {}
 
     def trouble(self) -> str:
-        """Return one line about what is out of order now, such as a server that is gone; empty where nothing is."""
+        """Return one line about a present problem, such as an unreachable server; empty if there is none."""
         return ""
 
     def state(self) -> dict[str, Array]:

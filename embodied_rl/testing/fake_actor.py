@@ -56,12 +56,12 @@ class RowwiseFakeActor(Actor):
             pairs = zip(keys.episode, keys.decision, strict=True)
             drawn = [np.random.default_rng((keys.seed, *pair)).normal(size=shape) for pair in pairs]
             noise = torch.from_numpy(np.stack(drawn).astype(np.float32))
-        trace["action"] = mean + self.log_std.exp() * noise
-        clipped = np.clip(trace["action"].detach().numpy(), self.simulator.action_low, self.simulator.action_high)
+        trace["actions"] = mean + self.log_std.exp() * noise
+        clipped = np.clip(trace["actions"].detach().numpy(), self.simulator.action_low, self.simulator.action_high)
         return Decision(
             actions=clipped.astype(np.float32),
             trace=trace,
-            log_prob=self._log_prob(trace["action"], mean),
+            log_prob=self._log_prob(trace["actions"], mean),
             value=self._values(trace),
             version=torch.full((n,), self.version, dtype=torch.int64),
         )
@@ -76,7 +76,7 @@ class RowwiseFakeActor(Actor):
         return self._values(self._inputs_of(observation))
 
     def evaluate(self, trace: Trace) -> Evaluation:
-        log_prob = self._log_prob(trace["action"], self._mean(trace["input/features"]))
+        log_prob = self._log_prob(trace["actions"], self._mean(trace["input/features"]))
         entropy = self.log_std + 0.5 * math.log(2 * math.pi * math.e)
         return Evaluation(log_prob, entropy.expand_as(log_prob), self._critic(trace))
 
@@ -87,7 +87,7 @@ class RowwiseFakeActor(Actor):
             **{name: ((camera.height, camera.width, 3), torch.uint8) for name, camera in images.items()},
             "input/features": ((self._inputs,), torch.float32),
             "input/privileged": ((len(spec.privileged_names),), torch.float32),
-            "action": ((self.executed, spec.action_dim), torch.float32),
+            "actions": ((self.executed, spec.action_dim), torch.float32),
         }
 
     def log_prob_shape(self) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""What is checked before anything is recorded or cloned, and how much memory that takes at least."""
+"""Checks before demonstrations are recorded or cloned, and the least memory that this takes."""
 
 from contextlib import nullcontext
 
@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.training.algorithms.imitation import dataset as lessons
+from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
 from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix
 from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
@@ -22,35 +22,36 @@ Row = tuple[str, str]
 
 
 def check_cloning(config: SftConfig) -> list[Row]:
-    """Check the configuration, before the run's folder is made; return what it takes, as rows of text.
+    """Check the configuration, before the run's folder is made; return device and memory as rows of text.
 
     The row "missing" says what a dry run may lack and a run may not.
 
     Raises:
-        UserError: the algorithm learns from rollouts, a stage has nothing to learn or nobody to learn from, the device
+        UserError: the algorithm learns from rollouts, a stage has nothing to learn or no demonstrations, the device
             is missing, the precision is too low to learn, the checkpoint or dataset does not fit, or all of it does not
             fit into this machine's memory.
     """
     method = build.find_method(config.algo)
     if method.needs.learns_from != "demonstrations":
         name = config.algo.name
-        raise UserError(f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it.")
+        message = f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it."
+        raise UserError(message, code="algorithm-wrong-command")
     options, kind = method.options, SimulatorKind.find(config.sim)
     check_no_delay(config.policy.delay)
     check_stages(config, options)
     check_placement(config.policy)
-    with nullcontext() if config.dataset is None else lessons.open_dataset(config.dataset) as dataset:
+    with nullcontext() if config.dataset is None else cloning_data.open_dataset(config.dataset) as dataset:
         if dataset is None:
             check_operator(config, kind)
         else:
-            lessons.check_stages(config, options)
+            cloning_data.check_stages(config, options)
         names, left_out = () if dataset is not None else options.auxiliary_names, None
         network, embodiment = outline_backbone(config.policy, kind.spec, names)
         if dataset is None:
             check_perception(config, options, network, kind.spec)
         else:
-            lessons.match_dataset(dataset, embodiment)
-            left_out = choose_steps(dataset, config.sources).told
+            cloning_data.match_dataset(dataset, embodiment)
+            left_out = choose_steps(dataset, config.sources).note
     check_prefix(options.prefix, network.spec.horizon)
     memory = count_held(network)
     held, missing = memory.held, find_random_weights(config.policy, memory.weights)
@@ -58,31 +59,34 @@ def check_cloning(config: SftConfig) -> list[Row]:
     check_environments(config.sim.num_envs, kind.spec)
     check_memory(config, options, kind.spec, held, seen)
     what = "" if config.dataset is not None else f", demonstrations {format_bytes(seen)} at most"
-    told = [("device", describe_placement(config.policy))]
-    told += [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
-    told += [] if left_out is None else [("steps", left_out)]
-    return told if missing is None else [*told, ("missing", missing)]
+    rows = [("device", describe_placement(config.policy))]
+    rows += [("memory", f"parameters and optimiser {format_bytes(held)}{what}. Simulators and activations come on top")]
+    rows += [] if left_out is None else [("steps", left_out)]
+    return rows if missing is None else [*rows, ("missing", missing)]
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:
-    """Check that something is learned, from something.
+    """Check that the stages learn, and have demonstrations to learn from.
 
     Raises:
-        UserError: nothing is.
+        UserError: they do not.
     """
     if not (options.steps or options.finetune_steps or (options.frames and options.localise_steps)):
         raise UserError(
             "algo.steps=0 algo.finetune_steps=0 and algo.frames=0 or algo.localise_steps=0: nothing would learn. "
-            "Give algo.finetune_steps=<steps>."
+            "Give algo.finetune_steps=<steps>.",
+            code="cloning-nothing-to-learn",
         )
     if config.dataset is None and config.sources is not None:
-        raise UserError("sources chooses among the steps of a dataset, and there is none: give dataset=<folder>.")
+        message = "sources chooses among the steps of a dataset, and there is none: give dataset=<folder>."
+        raise UserError(message, code="sources-without-dataset")
     if config.dataset is None and not options.demonstrations:
-        raise UserError("algo.demonstrations=0: there is nothing to clone. Give at least 1, or dataset=<folder>.")
+        message = "algo.demonstrations=0: there is nothing to clone. Give at least 1, or dataset=<folder>."
+        raise UserError(message, code="cloning-no-demonstrations")
 
 
 def check_operator(config: SftConfig, kind: SimulatorKind) -> None:
-    """Check that the simulator's class has a scripted operator; whether for this task, it says when it is built.
+    """Check that the simulator's class has a scripted operator; its constructor checks that it supports the task.
 
     Raises:
         UserError: it has none.
@@ -90,35 +94,39 @@ def check_operator(config: SftConfig, kind: SimulatorKind) -> None:
     if not hasattr(kind.simulator, "expert"):
         raise UserError(
             f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
-            "Give dataset=<LeRobotDataset folder>, or another simulator."
+            "Give dataset=<LeRobotDataset folder>, or another simulator.",
+            code="operator-missing",
         )
 
 
 def check_perception(config: SftConfig, options: SFTConfig, network: FlowBackbone, spec: SimulatorSpec) -> None:
-    """Check that the stages that teach perception, or use it frozen, find one in the policy.
+    """Check that stages that train perception, or freeze it, find a separate perception in the policy.
 
     Raises:
-        UserError: the policy has none, or the simulator lacks what it is taught.
+        UserError: the policy has none, or the simulator lacks the quantities to predict.
     """
     if not network.perception_parameters() and (options.frames or options.steps):
         key = f"algo.frames={options.frames}" if options.frames else f"algo.steps={options.steps}"
         count = max(options.steps, options.finetune_steps)
         raise UserError(
             f"{key} needs a policy with a perception of its own, and policy.name={config.policy.name} has none apart. "
-            f"Clone all of it: algo.frames=0 algo.steps=0 algo.finetune_steps={count}, as algo=sft_vla does."
+            f"Clone all of it: algo.frames=0 algo.steps=0 algo.finetune_steps={count}, as algo=sft_vla does.",
+            code="perception-missing",
         )
     if not options.frames:
         return
     if missing := [name for name in options.auxiliary_names if name not in spec.privileged_names]:
         raise UserError(
             f"algo.auxiliary_names: the simulator's privileged state has no {', '.join(missing)}; it has "
-            f"{', '.join(spec.privileged_names) or 'nothing'}. algo.frames=0 leaves perception as it is."
+            f"{', '.join(spec.privileged_names) or 'nothing'}. algo.frames=0 leaves perception as it is.",
+            code="perception-unknown-names",
         )
     if tuple(network.spec.auxiliary_names) != tuple(options.auxiliary_names) or not options.auxiliary_names:
         asked, there = ",".join(options.auxiliary_names), ",".join(network.spec.auxiliary_names)
         raise UserError(
             f"algo.frames={options.frames} teaches perception to predict algo.auxiliary_names=[{asked}], but the "
-            f"policy predicts [{there}]. Make them equal, or give algo.frames=0."
+            f"policy predicts [{there}]. Make them equal, or give algo.frames=0.",
+            code="perception-other-names",
         )
 
 
@@ -132,16 +140,18 @@ def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, hel
     """Check that network, optimiser and demonstrations fit into this machine's memory.
 
     Raises:
-        UserError: they do not fit; the message names what takes most.
+        UserError: they do not fit; the message names the largest part.
     """
     memory = find_machine_bytes()
     on_host = held if resolve_placement(config.policy).device == "cpu" else 0
     here = f"this machine has {format_bytes(memory)}."
     if on_host > memory:
-        raise UserError(f"policy: parameters and optimiser take {format_bytes(held)}, and {here}")
+        message = f"policy: parameters and optimiser take {format_bytes(held)}, and {here}"
+        raise UserError(message, code="memory-networks")
     if on_host + seen > memory:
         raise UserError(
             f"algo.frames={options.frames} and algo.demonstrations={options.demonstrations} episodes of up to "
             f"{min(options.longest, spec.horizon)} steps take {format_bytes(seen)}, and {here} Record fewer, or clone "
-            "from disk: embodied-rl collect format=lerobot, then dataset=<folder>."
+            "from disk: embodied-rl collect format=lerobot, then dataset=<folder>.",
+            code="memory-demonstrations",
         )

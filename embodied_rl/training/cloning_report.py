@@ -1,4 +1,4 @@
-"""The end of cloning: an evaluation, films, a report, and the command that continues."""
+"""The end of cloning: an evaluation, videos, a report, and the command that continues."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -35,22 +35,21 @@ class CloningLog:
     """
 
     def __init__(self, metrics: MetricsWriter) -> None:
-        self._metrics, self._before, self._stage, self._step = metrics, 0, "", 0
+        self._metrics, self._earlier_steps, self._stage, self._step = metrics, 0, "", 0
 
     def report(self, stage: str, step: int, figures: Mapping[str, float]) -> None:
-        """Tell the figures of a stage at one of its steps, counted from 1."""
+        """Write and print the figures of a stage at one of its steps, counted from 1."""
         if stage != self._stage or step <= self._step:
-            self._before += self._step
+            self._earlier_steps += self._step
         self._stage, self._step = stage, step
-        self._metrics.write(self._before + step, {f"{stage}/{name}": value for name, value in figures.items()})
-        named = "  ".join(f"{name} {value:.4f}" for name, value in figures.items())
-        print(f"{stage} step {step}  {named}", flush=True)
+        self._metrics.write(self._earlier_steps + step, {f"{stage}/{name}": value for name, value in figures.items()})
+        print(f"{stage} step {step} ", *(f" {name} {value:.4f}" for name, value in figures.items()), flush=True)
 
 
 def evaluate_clone(
     config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
 ) -> tuple[Actor, list[EpisodeResult], Report]:
-    """Evaluate the cloned policy, and write report.json; return who acted, the episodes and the report."""
+    """Evaluate the cloned policy and write report.json; return its actor, the episodes and the report."""
     actor = deploy_actor(backbone, embodiment, {"denoise_steps": config.algo.sampler.denoise_steps})
     actor.autocast = bool(config.policy.autocast)
     episodes = enumerate_episodes(kind.spec, "eval", config.eval_episodes, config.task)
@@ -58,14 +57,14 @@ def evaluate_clone(
     envs = min(config.sim.num_envs, AT_ONCE)
     with closing(kind.inline(envs, "evaluation")) as handle:
         results = evaluate_policy(actor, [handle], kind.spec, episodes, 0, envs, embodiment.executed)
-    told = describe_cloning(config, folder) | {"simulators": [describe_simulator(kind, kind.spec)]}
-    found = Report.from_results(results, kind.spec, told)
+    metadata = describe_cloning(config, folder) | {"simulators": [describe_simulator(kind, kind.spec)]}
+    found = Report.from_results(results, kind.spec, metadata)
     found.write(folder.path)
     return actor, results, found
 
 
 def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
-    """Return a report's metadata: what was cloned from what, from which source, on which machine."""
+    """Return a report's metadata: policy, demonstrations, simulator and machine."""
     return {
         "kind": "cloning",
         "run": str(folder.path),
@@ -84,7 +83,7 @@ def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
 
 
 def advise_next(config: SftConfig, kind: SimulatorKind, found: Report, folder: RunFolder) -> str:
-    """Return the command that trains further, or advice where no episode succeeded: then RL has no reward to follow."""
+    """Return the command that trains further, or advice if no episode succeeded, as RL needs some successes."""
     if found.success.rate:
         return make_next_command(config, kind.spec, folder.path)
     source = "data" if config.dataset is not None else "algo.demonstrations"

@@ -1,4 +1,4 @@
-"""Builds the collector of a run, for a rank or for a rollout worker."""
+"""Construction of the collector of a rank or of a rollout worker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Whether a run fits into the memory of its GPU, and the largest micro-batch that does, counted from shapes."""
+"""Memory of a run on its GPU, counted from shapes, and the largest micro-batch that fits."""
 
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +24,7 @@ class DeviceMemory:
         update: of the rank's update.
         acting: peak of temporary tensors while the policy acts, or is evaluated.
         free: memory that the rank may take.
-        micro_batch: rows whose gradients are computed at once.
+        micro_batch: rows of one gradient computation.
         minibatch: rows of a minibatch on this rank.
     """
 
@@ -40,7 +40,7 @@ class DeviceMemory:
         return max(self.update.needed(self.micro_batch), self.update.held + self.acting)
 
     def describe(self) -> str:
-        """Return micro-batch and memory for the user."""
+        """Return a line about micro-batch and memory for the user."""
         rows = f"micro-batches of {self.micro_batch} of {self.minibatch} rows"
         return f"{rows}, at most {format_bytes(self.peak)} of the {format_bytes(self.free)} that a rank may take"
 
@@ -66,8 +66,8 @@ def measure_device(
     update = spread(count_update(actor, bool(config.policy.autocast)), shards)
     together = config.sim.num_envs // (1 if plan.allocation == "auto" else plan.collectors * plan.slices)
     peak = count_acting(outline(), together)
-    beside = acting / learning * (update.weights + peak)
-    free = find_free_bytes(device, learning) - beside
+    others = acting / learning * (update.weights + peak)
+    free = find_free_bytes(device, learning) - others
     minibatch = max(1, (needs.minibatch or config.sim.num_envs * config.train.decisions) // plan.ranks)
     given = read_micro_batch(config, minibatch)
     rows = given if isinstance(given, int) else min(minibatch, update.most_rows(free))
@@ -84,31 +84,34 @@ def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:
     """Check that a run fits into the memory of its GPU.
 
     Raises:
-        UserError: it does not; the message says what would.
+        UserError: it does not; the message names settings that fit.
     """
     update, where = found.update, f"policy.device={config.policy.device}"
     free = f"{where} has {format_bytes(found.free)} for each rank"
     if (acting := update.held + found.acting) > found.free:
         raise UserError(
             f"sim.num_envs={config.sim.num_envs}: parameters, optimiser and the policy's decisions take "
-            f"{format_bytes(acting)}, and {free}. Give fewer environments, or more plan.slices. {advice}"
+            f"{format_bytes(acting)}, and {free}. Give fewer environments, or more plan.slices. {advice}",
+            code="gpu-memory-acting",
         )
     if (least := update.needed(1)) > found.free:
         raise UserError(
             f"One row of the update takes {format_bytes(least)} with parameters and optimiser "
-            f"({format_bytes(update.held)}), and {free}. {advice}"
+            f"({format_bytes(update.held)}), and {free}. {advice}",
+            code="gpu-memory-update",
         )
     if found.peak > found.free:
         raise UserError(
             f"algo.micro_batch={found.micro_batch} takes {format_bytes(found.peak)}, and {free}. "
-            f"Give algo.micro_batch={update.most_rows(found.free)} at most, or auto."
+            f"Give algo.micro_batch={update.most_rows(found.free)} at most, or auto.",
+            code="gpu-memory-micro-batch",
         )
 
 
 def choose_micro_batch(config: TrainConfig, found: DeviceMemory | None) -> TrainConfig:
-    """Return the configuration with the micro-batch of a run on GPUs; "auto" where it is measured in the first update.
+    """Return the configuration with the micro-batch of a run on GPUs; "auto" is measured in the first update.
 
-    torchrun's processes may see other GPUs than this one, and so may a cluster's.
+    It stays "auto" under torchrun, because its processes may use other GPUs than this one.
     """
     if torch.device(config.policy.device).type != "cuda" or isinstance(read_micro_batch(config, 0), int):
         return config

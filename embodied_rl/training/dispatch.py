@@ -1,9 +1,9 @@
-"""Keeps rollout workers busy: each collects its part of one rollout after another, as far ahead as is allowed."""
+"""Dispatcher of rollout workers: it orders parts of rollouts, limits how far workers run ahead, and replaces them."""
 
 import logging
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import Any, cast
@@ -17,7 +17,7 @@ from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, 
 log = logging.getLogger(__name__)
 
 POLL = 1.0
-"""Seconds after which whoever waits for a rollout looks whether somebody still makes it."""
+"""Seconds between two checks of a thread that waits for a rollout."""
 
 
 @dataclass
@@ -26,23 +26,24 @@ class _Worker:
 
     Attributes:
         gate: admits its parts of rollouts, one for each segment of a version.
-        following: number of the rollout that it collects now, or next.
+        next_rollout: number of the rollout that it collects now, or next.
         future: of the part that it collects now.
         state: its state after its last part; a replacement continues from it.
         begun: whether the present process has received its `WorkerStart`.
-        news: ended episodes that its curriculum has not received.
-        made: parts that have not been taken, by number of the rollout.
+        pending_episodes: ended episodes that its next order will carry to its curriculum.
+        reported_episodes: ended episodes that the order of the unfinished part carried.
+        finished_rollouts: parts that have not been taken, by number of the rollout.
     """
 
     handle: Handle
     gate: Gate
-    following: int = 0
+    next_rollout: int = 0
     future: Future | None = None
     state: dict[str, Array] | None = None
     begun: bool = False
-    news: list[EpisodeRecord] = field(default_factory=list)
-    told: tuple[EpisodeRecord, ...] = ()
-    made: dict[int, CollectedRollout] = field(default_factory=dict)
+    pending_episodes: list[EpisodeRecord] = field(default_factory=list)
+    reported_episodes: tuple[EpisodeRecord, ...] = ()
+    finished_rollouts: dict[int, CollectedRollout] = field(default_factory=dict)
 
 
 class Dispatcher:
@@ -68,34 +69,34 @@ class Dispatcher:
         self.restarts = 0
         self._workers = [_Worker(handle, Gate(staleness, rows=segments)) for handle in handles]
         self._staleness, self._segments = staleness, segments
-        self._beginning: WorkerStart | None = None
+        self._start: WorkerStart | None = None
         self._changed = threading.Condition()
         self._failure: BaseException | None = None
         self._closing = False
-        self._bell = _Bell()
+        self._wakeup = _WakeupPipe()
         self._thread = threading.Thread(target=self._run, name="dispatcher", daemon=True)
 
     def load(self, version: int, states: Sequence[dict[str, Array]]) -> None:
         """Continue with a version's rollouts from the workers' states before them. Call it before the first `offer`."""
         for worker, state in zip(self._workers, states, strict=True):
-            worker.following, worker.state = version * self._segments, state
+            worker.next_rollout, worker.state = version * self._segments, state
             worker.gate.recover(version)
 
-    def offer(self, version: int, beginning: WorkerStart) -> None:
-        """Let workers collect with a published version; new workers start from `beginning`, which must not change."""
+    def offer(self, version: int, start: WorkerStart) -> None:
+        """Let workers collect with a published version; new workers begin with `start`, which must not change."""
         with self._changed:
-            self._beginning = beginning
+            self._start = start
             for worker in self._workers:
                 worker.gate.publish(version)
         if self._thread.ident is None:  # after a failure the thread does not start again: `take` raises the failure
             self._thread.start()
-        self._bell.ring()
+        self._wakeup.notify()
 
-    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+    def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
         """Pass episodes that ended in taken rollouts to the workers' curricula, with the next rollout."""
         with self._changed:
             for worker in self._workers:
-                worker.news.extend(finished)
+                worker.pending_episodes.extend(finished)
 
     def take(self, number: int) -> list[CollectedRollout]:
         """Wait until a rollout is complete and return its parts, in the order of workers.
@@ -107,13 +108,13 @@ class Dispatcher:
         while not self.wait(number, POLL):
             pass
         with self._changed:
-            return [worker.made.pop(number) for worker in self._workers]
+            return [worker.finished_rollouts.pop(number) for worker in self._workers]
 
     def wait(self, number: int, seconds: float) -> bool:
         """Wait at most `seconds` until a rollout is complete, and return whether it is. Raises as `take` does."""
 
         def complete() -> bool:
-            return all(number in worker.made for worker in self._workers)
+            return all(number in worker.finished_rollouts for worker in self._workers)
 
         with self._changed:
             self._changed.wait_for(lambda: complete() or self._failure is not None, seconds)
@@ -124,7 +125,7 @@ class Dispatcher:
     def close(self) -> None:
         """End the thread and the workers."""
         self._closing = True
-        self._bell.ring()
+        self._wakeup.notify()
         if self._thread.is_alive():
             self._thread.join(timeout=10.0)
         for worker in self._workers:
@@ -133,81 +134,76 @@ class Dispatcher:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._hand_out()
-                wait_for_any([self._bell, *(worker.future for worker in self._workers if worker.future is not None)])
-                self._bell.silence()
-                self._collect()
-        except BaseException as error:  # noqa: BLE001  a thread's border: `take` raises it
+                self._start_workers()
+                wait_for_any([self._wakeup, *(worker.future for worker in self._workers if worker.future is not None)])
+                self._wakeup.drain()
+                self._receive_parts()
+        except BaseException as error:  # noqa: BLE001  the thread ends here: `take` raises the error
             with self._changed:
                 self._failure = error
                 self._changed.notify_all()
 
-    def _hand_out(self) -> None:
+    def _start_workers(self) -> None:
+        """Order the next part from each idle worker that may start it."""
         with self._changed:
             for worker in self._workers:
-                if worker.future is None and worker.gate.may_start(1):
-                    worker.gate.start(1)
-                    self._order(worker)
+                if worker.future is not None or not worker.gate.may_start(1):
+                    continue
+                assert self._start is not None, "no worker starts before the first offer"
+                worker.gate.start(1)
+                worker.reported_episodes += tuple(worker.pending_episodes)
+                worker.pending_episodes = []
+                start = None if worker.begun else replace(self._start, state=worker.state)
+                oldest = worker.next_rollout // self._segments - self._staleness
+                order = CollectOrder(worker.next_rollout, oldest, worker.reported_episodes, start)
+                worker.begun, worker.future = True, worker.handle.submit("collect", order)
 
-    def _order(self, worker: _Worker) -> None:
-        beginning = self._beginning
-        assert beginning is not None, "nothing is handed out before the first offer"
-        beginning = None if worker.begun else beginning.going_on(worker.state)
-        worker.told, worker.news, worker.begun = (*worker.told, *worker.news), [], True
-        least = worker.following // self._segments - self._staleness
-        worker.future = worker.handle.submit("collect", CollectOrder(worker.following, least, worker.told, beginning))
-
-    def _collect(self) -> None:
+    def _receive_parts(self) -> None:
+        """Store the parts that are complete, let the other workers proceed, and replace dead workers."""
         for worker in self._workers:
             if worker.future is None or not worker.future.done():
                 continue
             future, worker.future = worker.future, None
             try:
-                made: CollectedRollout | None = future.result()
+                part: CollectedRollout | None = future.result()
             except WorkerDied as death:
-                self._replace(worker, death)
-            else:
-                if made is None:
-                    worker.future = worker.handle.submit("proceed")
-                else:
-                    self._put(worker, made)
-
-    def _put(self, worker: _Worker, made: CollectedRollout) -> None:
-        with self._changed:
-            worker.gate.finish(1)
-            worker.made[worker.following] = made
-            worker.state, worker.told = made.state, ()
-            worker.following += 1
-            self._changed.notify_all()
-
-    def _replace(self, worker: _Worker, death: WorkerDied) -> None:
-        log.warning("%s\nA new worker collects its part of rollout %d again.", death, worker.following)
-        worker.gate.lose(1)
-        self.restarts += respawn(worker.handle)
-        worker.begun = False
+                log.warning("%s\nA new worker collects its part of rollout %d again.", death, worker.next_rollout)
+                worker.gate.lose(1)
+                self.restarts += respawn(worker.handle)
+                worker.begun = False
+                continue
+            if part is None:
+                worker.future = worker.handle.submit("proceed")
+                continue
+            with self._changed:
+                worker.gate.finish(1)
+                worker.finished_rollouts[worker.next_rollout] = part
+                worker.state, worker.reported_episodes = part.state, ()
+                worker.next_rollout += 1
+                self._changed.notify_all()
 
 
-class _Bell:
-    """A `Future` that another thread can make ready, to wake a thread that waits for futures."""
+class _WakeupPipe:
+    """A `Future` that another thread completes to wake a thread that waits for futures."""
 
     began = seconds = 0.0
 
     def __init__(self) -> None:
-        readable, self._rope = Pipe(duplex=False)
-        self._ear = cast("Connection", readable)
+        reader, self._writer = Pipe(duplex=False)
+        self._reader = cast("Connection", reader)
 
-    def ring(self) -> None:
-        self._rope.send_bytes(b"!")
+    def notify(self) -> None:
+        self._writer.send_bytes(b"!")
 
-    def silence(self) -> None:
-        while self._ear.poll(0):
-            self._ear.recv_bytes()
+    def drain(self) -> None:
+        while self._reader.poll(0):
+            self._reader.recv_bytes()
 
     def done(self) -> bool:
-        return self._ear.poll(0)
+        return self._reader.poll(0)
 
     def wait_on(self) -> tuple[Connection | None, float]:
-        return (None, 0.0) if self.done() else (self._ear, 3600.0)
+        return (None, 0.0) if self.done() else (self._reader, 3600.0)
 
     def result(self, timeout: float | None = None) -> Any:
         return None

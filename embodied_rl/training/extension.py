@@ -1,6 +1,5 @@
-"""Continue a run: what is read of its configuration, what is typed again, and more iterations."""
+"""Resume a run, with changes to its configuration: another device, or more iterations."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -40,7 +39,7 @@ def describe_resume(config: TrainConfig, folder: RunFolder) -> str:
 
 
 def extend_config(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
-    """Return a run's configuration with the number of iterations typed beside `resume`; unchanged if none was.
+    """Return a run's configuration with the number of iterations typed with `resume`; unchanged if none was.
 
     Raises:
         UserError: the number is below that of the run.
@@ -49,12 +48,13 @@ def extend_config(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
         return old
     number, before = typed.train.iterations, old.train.iterations
     if number < before:
-        raise UserError(f"{KEY}={number} is below the run's {before}: resume can extend a run, not shorten it.")
+        message = f"{KEY}={number} is below the run's {before}: resume can extend a run, not shorten it."
+        raise UserError(message, code="run-shortened")
     return replace(old, train=replace(old.train, iterations=number))
 
 
 def move_device(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
-    """Return a run's configuration with the `policy.device` typed beside `resume`, or the CPU if its GPU is not here.
+    """Return a run's configuration with the `policy.device` typed with `resume`, or the CPU if its GPU is not here.
 
     Precision stays what it was.
 
@@ -75,9 +75,9 @@ def move_device(old: TrainConfig, typed: TrainConfig) -> TrainConfig:
 
 
 def extend_run(folder: RunFolder, iterations: int) -> str | None:
-    """Write a run's new number of iterations to its folder; return what the user should know, or None if it is the old.
+    """Write a run's new number of iterations to its folder; return a note for the user, or None if it is unchanged.
 
-    The report goes first, as it says that a run is finished. What else was typed beside `resume` is not written.
+    Other changes typed with `resume` are not written. The report is removed, because it marks a run as finished.
     """
     old = configuration.load_config(TrainConfig, folder.config)
     if old.train.iterations == iterations:
@@ -98,12 +98,8 @@ def describe_exactness(config: TrainConfig) -> str:
         return f"Whether it equals a run of this length from its start is up to algo.name={config.algo.name}."
     changing = [f"{name}={value:g}" for name, value in known.items() if value != 1]
     if changing:
-        return _describe_difference(changing)
+        return (
+            f"It differs from a run of this length from its start: {' and '.join(changing)} spread over all "
+            "iterations, so that the iterations done so far were further along than they would have been."
+        )
     return "It equals a run of this length from its start, except for the evaluation at its first end."
-
-
-def _describe_difference(changing: Sequence[str]) -> str:
-    return (
-        f"It differs from a run of this length from its start: {' and '.join(changing)} spread over all iterations, so "
-        "that the iterations done so far were further along than they would have been."
-    )

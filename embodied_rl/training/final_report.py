@@ -23,7 +23,7 @@ from embodied_rl.runs.metrics_file import Value, find_first_reached, read_metric
 from embodied_rl.training.trainer import Trainer
 
 PAGE = "report.html"
-"""The last thing that a run writes: where it stands, nothing is left to do."""
+"""The last file that a run writes; it marks the run as finished."""
 BEFORE = "before"
 """Folder of the films of before training, in the run's folder of videos."""
 MILESTONES = (0.7, 0.9, 0.95)
@@ -33,8 +33,8 @@ _PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
     """Return the report of a run's evaluation, and write it to `eval/<name>/report.json` on the first rank."""
-    told = describe_training(trainer, name) if trainer.ranks.rank == 0 else {}
-    found = Report.from_results(results, trainer.spec, told)
+    metadata = describe_training(trainer, name) if trainer.ranks.rank == 0 else {}
+    found = Report.from_results(results, trainer.spec, metadata)
     if trainer.ranks.rank == 0:
         folder = trainer.folder.evaluations / name
         with explain_errors(folder):
@@ -44,9 +44,8 @@ def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) 
 
 
 def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
-    """Return a report's metadata: what was trained, in what, from which source, on which machine."""
+    """Return a report's metadata: policy, algorithm, simulator, source and machine."""
     config = trainer.config
-    said = provenance.select_for_report(provenance.read_provenance(trainer.folder.path))
     return {
         "kind": "training",
         "run": str(trainer.folder.path),
@@ -59,7 +58,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "split": "eval",
         "episodes_for": "report",
         "seed": config.seed,
-        **said,
+        **provenance.select_for_report(provenance.read_provenance(trainer.folder.path)),
         "finished": provenance.tell_time(),
         "load_at_end": provenance.measure_load(),
         "seconds": trainer.totals.seconds,
@@ -68,7 +67,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
 
 
 def makes_films(trainer: Trainer) -> bool:
-    """Return whether a run films: one robot is not, because it is open already and would repeat episodes."""
+    """Return whether a run films. A single robot is not filmed: it is open already and would repeat episodes."""
     return trainer.config.train.film and not trainer.kind.is_one_robot
 
 
@@ -83,7 +82,7 @@ def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
 
 
 def film_after(trainer: Trainer, results: Sequence[EpisodeResult], before: Report | None, log: RunLog) -> list[Path]:
-    """Film episodes of the evaluation after training, beside what they were before. Return the videos' paths."""
+    """Film episodes of the evaluation after training, with those before training. Return the videos' paths."""
     log.begin_phase("filming", announce=True)
     filmed = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
     kept = {index: filmed[index] for index in choose_pairs(before.episodes if before else (), results, filmed)}
@@ -116,10 +115,7 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
 
 
 def read_before(trainer: Trainer, log: RunLog) -> Report | None:
-    """Read the report of the evaluation before training. Return None, and say so, if it is gone or damaged.
-
-    It was written when the run began, perhaps days ago: what was learned since is worth a report without it.
-    """
+    """Read the report of the evaluation before training. Log a note and return None if it is missing or damaged."""
     file = trainer.folder.evaluations / "before" / "report.json"
     try:
         return Report.read(file)
@@ -149,7 +145,7 @@ def summarise_run(
 
 
 def find_milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
-    """Return lines that say when evaluations during training first reached each success rate of `MILESTONES`."""
+    """Return lines about when evaluations during training first reached each success rate of `MILESTONES`."""
     reached = {share: find_first_reached(metrics, share) for share in MILESTONES}
     known = {share: when for share, when in reached.items() if when is not None}
     return [

@@ -1,4 +1,4 @@
-"""The training loop: what one rank of a run does from the start to the report."""
+"""Training loop of one rank, from the start of a run to its report."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import Stopped, raise_on_signals, stop_on_signals
 from embodied_rl.training.extension import describe_resume
 from embodied_rl.training.final_report import film_before, finish_run, makes_films, write_report
-from embodied_rl.training.parts import Parts, assemble_parts
+from embodied_rl.training.run_parts import Parts, assemble_parts
 from embodied_rl.training.trainer import Trainer
 
 

@@ -46,8 +46,8 @@ class CollectorReport:
         memory: resident bytes of its process, and of the largest process of its simulators.
         memory_total: resident bytes of all its processes.
         scores: counts of its writers, such as that of scores.
-        notes: what the user should read, such as that a simulator died.
-        trouble: what was out of order at the end, such as that a scorer cannot be reached; empty where nothing was.
+        notes: warnings for the user, such as that a simulator died.
+        trouble: problems that persist at the end, such as that a scorer cannot be reached; empty if there are none.
     """
 
     control_steps: int
@@ -76,29 +76,29 @@ class CollectorReport:
             finished=tuple(rollout.finished),
             timeline=collector.timeline,
             scores=add_counts([writer.figures() for writer in collector.writers]),
-            notes=collector.take_notes(),
+            notes=collector.pop_warnings(),
             trouble="; ".join(filter(None, (writer.trouble() for writer in collector.writers))),
         )
 
 
-def join_reports(shares: Sequence[CollectorReport]) -> CollectorReport:
+def join_reports(reports: Sequence[CollectorReport]) -> CollectorReport:
     """Join the reports of one collector's consecutive rollouts into one report."""
-    last = shares[-1]
+    last = reports[-1]
     timeline = Timeline(
-        [span for share in shares for span in share.timeline.spans],
-        shares[0].timeline.began,
-        sum(share.timeline.total for share in shares),
+        [span for report in reports for span in report.timeline.spans],
+        reports[0].timeline.began,
+        sum(report.timeline.total for report in reports),
     )
     return replace(
         last,
-        control_steps=sum(share.control_steps for share in shares),
-        decisions=sum(share.decisions for share in shares),
-        memory=(max(share.memory[0] for share in shares), max(share.memory[1] for share in shares)),
-        memory_total=max(share.memory_total for share in shares),
-        finished=tuple(list_finished(shares)),
+        control_steps=sum(report.control_steps for report in reports),
+        decisions=sum(report.decisions for report in reports),
+        memory=(max(report.memory[0] for report in reports), max(report.memory[1] for report in reports)),
+        memory_total=max(report.memory_total for report in reports),
+        finished=tuple(list_finished(reports)),
         timeline=timeline,
-        scores=add_counts([share.scores for share in shares]),
-        notes=tuple(note for share in shares for note in share.notes),
+        scores=add_counts([report.scores for report in reports]),
+        notes=tuple(note for report in reports for note in report.notes),
     )
 
 
@@ -108,14 +108,14 @@ def add_counts(parts: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: sum(part.get(name, 0.0) for part in parts) for name in names}
 
 
-def list_finished(shares: Sequence[CollectorReport]) -> list[EpisodeRecord]:
+def list_finished(reports: Sequence[CollectorReport]) -> list[EpisodeRecord]:
     """Return the episodes that ended, in the order of the reports."""
-    return [record for share in shares for record in share.finished]
+    return [record for report in reports for record in report.finished]
 
 
-def tell_trouble(shares: Sequence[CollectorReport]) -> dict[str, str]:
-    """Return what was out of order in this iteration, each cause once; nothing where nothing was."""
-    causes = dict.fromkeys(share.trouble for share in shares if share.trouble)
+def worker_warnings(reports: Sequence[CollectorReport]) -> dict[str, str]:
+    """Return the collectors' persistent problems as the metric `reward/trouble`, each once; empty if there are none."""
+    causes = dict.fromkeys(report.trouble for report in reports if report.trouble)
     return {"reward/trouble": "; ".join(causes)} if causes else {}
 
 
@@ -126,22 +126,22 @@ def count_cost(scores: Mapping[str, float], totals: RunTotals, prices: Prices | 
     return describe_cost(totals.tokens_read, totals.tokens_written, totals.tokens_uncounted, prices)
 
 
-def count_totals(shares: Sequence[CollectorReport], totals: RunTotals) -> dict[str, float]:
+def count_totals(reports: Sequence[CollectorReport], totals: RunTotals) -> dict[str, float]:
     """Add an iteration to the totals, and return the totals as figures."""
-    totals.control_steps += sum(share.control_steps for share in shares)
-    totals.decisions += sum(share.decisions for share in shares)
-    totals.episodes += len(list_finished(shares))
+    totals.control_steps += sum(report.control_steps for report in reports)
+    totals.decisions += sum(report.decisions for report in reports)
+    totals.episodes += len(list_finished(reports))
     return {
         "total/control_steps": totals.control_steps,
         "total/decisions": totals.decisions,
         "total/episodes": totals.episodes,
-        "workers/restarts": sum(share.restarts for share in shares),
-        "workers/lost_episodes": sum(share.lost_episodes for share in shares),
+        "workers/restarts": sum(report.restarts for report in reports),
+        "workers/lost_episodes": sum(report.lost_episodes for report in reports),
     }
 
 
 def measure_times(
-    shares: Sequence[CollectorReport],
+    reports: Sequence[CollectorReport],
     ranks: Sequence[Timeline],
     resident: Sequence[int],
     seconds: Mapping[str, float],
@@ -153,7 +153,7 @@ def measure_times(
     """Compute the times, rates and memory of an iteration, and add its seconds to the totals.
 
     Args:
-        shares: reports of all collectors: the ranks, or rollout workers.
+        reports: of all collectors: the ranks, or rollout workers.
         ranks: timeline of each rank.
         resident: resident bytes of each rank, if the ranks do not collect themselves.
         seconds: of the "iteration" and its parts, on this rank.
@@ -161,18 +161,18 @@ def measure_times(
         cores, inline: see `summarise_utilisation`.
     """
     totals.seconds += seconds["iteration"]
-    lines = [share.timeline for share in shares]
+    lines = [report.timeline for report in reports]
     figures = {
         **seconds,
         **{name: float(np.mean([getattr(line, name) for line in lines])) for name in ("inference", "waiting")},
         "simulating": float(np.mean([line.simulating for line in lines])),
         **summarise_utilisation(lines, ranks, cores, inline),
-        "memory_bytes": sum(resident) + sum(share.memory_total for share in shares),
-        "memory/rank": max(resident or [share.memory[0] for share in shares]),
-        "memory/worker": max(max(share.memory) if resident else share.memory[1] for share in shares),
+        "memory_bytes": sum(resident) + sum(report.memory_total for report in reports),
+        "memory/rank": max(resident or [report.memory[0] for report in reports]),
+        "memory/worker": max(max(report.memory) if resident else report.memory[1] for report in reports),
         "elapsed": totals.seconds,
-        "steps_per_second": sum(share.control_steps for share in shares) / seconds["iteration"],
-        "decisions_per_second": sum(share.decisions for share in shares) / seconds["iteration"],
+        "steps_per_second": sum(report.control_steps for report in reports) / seconds["iteration"],
+        "decisions_per_second": sum(report.decisions for report in reports) / seconds["iteration"],
     }
     return {f"time/{name}": value for name, value in figures.items()}
 

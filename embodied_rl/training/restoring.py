@@ -1,4 +1,4 @@
-"""What a checkpoint says of a run's progress, checked: its files may be whole and still be of another run."""
+"""Checks on the state of a checkpoint: an undamaged checkpoint may still belong to another run."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -17,16 +17,17 @@ from embodied_rl.runs.untrusted_files import shorten
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.training.metrics import RunTotals
 
-NOT_OF_A_STATE = (RunFailed, Unavailable, TransportError, torch.OutOfMemoryError)
-"""Errors of a process, a simulator, a robot or a device, whatever the checkpoint holds."""
+UNRELATED_ERRORS = (RunFailed, Unavailable, TransportError, torch.OutOfMemoryError)
+"""Errors of a process, a simulator, a robot or a device: they do not depend on the checkpoint."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run has come.
+    """The progress of a run.
 
     Attributes:
-        version: of the weights. ranks: how many it ran on. totals: see there.
+        version: of the weights.
+        ranks: number of ranks of the run.
     """
 
     version: int
@@ -35,47 +36,45 @@ class Progress:
 
 
 def read_progress(folder: Path, iteration: int, metadata: Mapping[str, Any]) -> Progress:
-    """Return what the metadata of a checkpoint says.
+    """Return the progress that the metadata of a checkpoint describes.
 
     Raises:
-        CheckpointError: an entry is missing, or cannot be.
+        CheckpointError: an entry is missing, or has an impossible value.
     """
     try:
-        version, ranks, said = metadata["version"], metadata["ranks"], metadata["totals"]
+        version, ranks, entries = metadata["version"], metadata["ranks"], metadata["totals"]
         if type(version) is not int or not 0 <= version < 2**63 or type(ranks) is not int or ranks < 1:
-            raise ValueError("version or ranks is no count")
-        if not isinstance(said, dict):
-            raise TypeError("totals is no group of keys")
-        totals = freeze_config(RunTotals, said, "totals")
-        _check_totals(totals, iteration)
+            raise ValueError("version or ranks is not a count")
+        if not isinstance(entries, dict):
+            raise TypeError("totals is not a group of keys")
+        totals = freeze_config(RunTotals, entries, "totals")
+        for item in fields(totals):
+            value, least = getattr(totals, item.name), -1 if item.name in ("best", "best_iteration") else 0
+            if not math.isfinite(value) or not least <= value < 2**63:
+                raise ValueError(f"totals.{item.name} cannot be {value}")
+        if totals.best > 1 or totals.best_iteration > iteration:
+            raise ValueError("the best success is above 1, or of a later iteration")
     except (KeyError, TypeError, ValueError) as error:
-        raise CheckpointError(f"{folder / STATE} is damaged: {type(error).__name__}: {shorten(error)}.") from error
+        message = f"{folder / STATE} is damaged: {type(error).__name__}: {shorten(error)}."
+        raise CheckpointError(message, code="checkpoint-damaged") from error
     return Progress(version, ranks, totals)
 
 
-def _check_totals(totals: RunTotals, iteration: int) -> None:
-    for item in fields(totals):
-        value, least = getattr(totals, item.name), -1 if item.name in ("best", "best_iteration") else 0
-        if not math.isfinite(value) or not least <= value < 2**63:
-            raise ValueError(f"totals.{item.name} cannot be {value}")
-    if totals.best > 1 or totals.best_iteration > iteration:
-        raise ValueError("the best success is above 1, or of a later iteration")
-
-
 @contextmanager
-def explain_other_state(folder: Path) -> Iterator[None]:
-    """Name a checkpoint whose state does not fit what restores it in the `with` block.
+def explain_state_mismatch(folder: Path) -> Iterator[None]:
+    """Convert errors of the `with` block, which restores a checkpoint's state, to a `CheckpointError` with its folder.
 
     Raises:
         CheckpointError: the state does not fit.
     """
     try:
         yield
-    except NOT_OF_A_STATE:
+    except UNRELATED_ERRORS:
         raise
     except (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, UserError) and str(folder) in str(error):
             raise
         remedy = "Restore it from a copy; or remove it, and resume continues from the one before."
         reason = f"{type(error).__name__}: {shorten(error)}"
-        raise CheckpointError(f"{folder} holds no state of this run: {reason}. {remedy}") from error
+        message = f"{folder} does not hold a state of this run: {reason}. {remedy}"
+        raise CheckpointError(message, code="checkpoint-state-mismatch") from error

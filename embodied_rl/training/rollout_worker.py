@@ -1,4 +1,4 @@
-"""A rollout worker: it has its own policy and simulators, and collects a part of every rollout with the newest weights.
+"""Rollout worker: it has its own policy and simulators, and collects a part of every rollout with the newest weights.
 
 Messages to and from it hold plain arrays; `embodied_rl.training.worker_pool` builds one from a configuration.
 """
@@ -19,11 +19,11 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.runtime.processes.base import BoardReader
 from embodied_rl.training.metrics import CollectorReport
-from embodied_rl.training.patience import REPORT
-from embodied_rl.training.shares import to_arrays
+from embodied_rl.training.rollout_arrays import to_arrays
+from embodied_rl.training.timeouts import REPORT
 
-PATIENCE = 60.0
-"""Seconds in which weights that were promised must be on the board."""
+WEIGHTS_TIMEOUT = 60.0
+"""Timeout for announced weights to appear on the board, in seconds."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +48,6 @@ class WorkerStart:
     published: PublishedWeights
     state: dict[str, Array] | None = None
 
-    def going_on(self, state: dict[str, Array] | None) -> "WorkerStart":
-        """Return a copy for a worker that continues from a collector's state."""
-        return replace(self, state=state)
-
 
 @dataclass(frozen=True)
 class CollectOrder:
@@ -75,17 +71,17 @@ class CollectedRollout:
     """A collected part of a rollout.
 
     Attributes:
-        arrays: see `embodied_rl.training.shares.to_arrays`.
-        share: the report of its collection.
+        arrays: see `embodied_rl.training.rollout_arrays.to_arrays`.
+        report: of its collection.
         state: of the collector afterwards.
     """
 
     arrays: dict[str, Array]
-    share: CollectorReport
+    report: CollectorReport
     state: dict[str, Array]
 
 
-class FollowingPolicy:
+class LatestWeightsPolicy:
     """A `Policy` that loads newer weights between two decisions, never during one.
 
     Args:
@@ -105,7 +101,7 @@ class FollowingPolicy:
         committed: Array | None = None,
     ) -> Decision:
         """Load newer weights, then decide; see `Actor.act`."""
-        self.follow()
+        self.load_newest()
         return self._policy.act(observation, keys, explore, prefix, committed)
 
     def value(
@@ -118,7 +114,7 @@ class FollowingPolicy:
         """Load published weights and exploration settings."""
         self._policy.load(published.weights, published.exploration)
 
-    def follow(self) -> None:
+    def load_newest(self) -> None:
         """Load the weights on the board if they are newer."""
         if (found := self._board.newest(self._policy.actor.version)) is not None:
             self.load(found[1])
@@ -129,17 +125,17 @@ class FollowingPolicy:
         Raises:
             TimeoutError: the weights were not published in time.
         """
-        until = time.monotonic() + PATIENCE
-        self.follow()
+        until = time.monotonic() + WEIGHTS_TIMEOUT
+        self.load_newest()
         while self._policy.actor.version < version:
             if time.monotonic() > until:
-                raise TimeoutError(f"weights of version {version} were not published within {PATIENCE:g} s")
+                raise TimeoutError(f"weights of version {version} were not published within {WEIGHTS_TIMEOUT:g} s")
             time.sleep(0.01)
-            self.follow()
+            self.load_newest()
 
 
 class RolloutWorker:
-    """Collects one part of a rollout after another, each in one call of `collect` and as many of `proceed` as it takes.
+    """Collects parts of rollouts, each by one call of `collect` and repeated calls of `proceed`.
 
     Args:
         policy: the policy, with the network that infers.
@@ -157,14 +153,18 @@ class RolloutWorker:
         sampler: EpisodeSampler,
         handles: list[Any],
     ) -> None:
-        self._policy = FollowingPolicy(policy, board)
+        self._policy = LatestWeightsPolicy(policy, board)
         self._board, self._collector, self._sampler, self._handles = board, collector, sampler, handles
         self._turns: Iterator[None] = iter(())
 
     def collect(self, order: CollectOrder) -> CollectedRollout | None:
-        """Begin with the ordered part of a rollout, and `proceed`."""
+        """Start the ordered part of a rollout, and `proceed`."""
         if order.beginning is not None:
-            self._begin(order.beginning)
+            start = order.beginning
+            self._policy.load(replace(start.published, weights=start.everything))
+            self._policy.load(start.published)
+            if start.state is not None:
+                self._collector.load(start.state)
         if order.finished:
             self._sampler.update(order.finished)
         self._policy.wait_for(order.least)
@@ -172,9 +172,9 @@ class RolloutWorker:
         return self.proceed()
 
     def proceed(self) -> CollectedRollout | None:
-        """Collect for `REPORT` seconds at most; return the part once it is complete, and None as long as it is not.
+        """Collect for at most `REPORT` seconds; return the part if it is complete, else None.
 
-        So whoever ordered it learns that this worker does not hang, however long a whole part takes.
+        The return shows the dispatcher that this worker does not hang, however long a whole part takes.
         """
         until = time.monotonic() + REPORT
         for _ in self._turns:
@@ -192,9 +192,3 @@ class RolloutWorker:
         for writer in self._collector.writers:
             writer.close()
         self._board.close()
-
-    def _begin(self, beginning: WorkerStart) -> None:
-        self._policy.load(replace(beginning.published, weights=beginning.everything))
-        self._policy.load(beginning.published)
-        if beginning.state is not None:
-            self._collector.load(beginning.state)

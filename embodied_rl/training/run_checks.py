@@ -1,4 +1,4 @@
-"""What is checked of a new run before its folder is made: what must hold between keys, and whether it fits here."""
+"""Checks of a new run before its folder is made: keys that depend on each other, and memory."""
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.assembly import build
@@ -7,8 +7,8 @@ from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.run_scoring import check_reward
+from embodied_rl.rollout.action_queue import check_rollout_delay
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.plans import check_delay
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.device_memory import check_device
@@ -19,9 +19,9 @@ LARGEST_NEW = 400e6
 
 
 def check_run(config: TrainConfig) -> RunSize:
-    """Check a new run's configuration, before its folder is created and its ranks start; return what it takes.
+    """Check a new run's configuration, before its folder is created and its ranks start; return its memory needs.
 
-    Networks are looked at without their weights; see `embodied_rl.assembly.outline`.
+    Networks are built without their weights; see `embodied_rl.assembly.outline`.
 
     Raises:
         UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
@@ -31,7 +31,8 @@ def check_run(config: TrainConfig) -> RunSize:
     needs = build.find_method(config.algo).needs
     if needs.learns_from != "rollouts":
         name = config.algo.name
-        raise UserError(f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it.")
+        message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
+        raise UserError(message, code="algorithm-wrong-command")
     check_groups(config, needs.group_size)
     if not needs.fresh_episodes:
         check_segments(config)
@@ -40,7 +41,7 @@ def check_run(config: TrainConfig) -> RunSize:
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
-    check_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
+    check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
     if size.device is not None:
@@ -59,8 +60,9 @@ def check_groups(config: TrainConfig, size: int) -> None:
     for name, count in counts.items() if plan.allocation != "auto" else [("ranks", 1)]:
         if (each := config.sim.num_envs // count) % size:
             raise UserError(
-                f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, which are no "
-                f"whole groups of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple."
+                f"sim.num_envs={config.sim.num_envs} gives each of {count} {name} {each} environments, not a "
+                f"multiple of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple.",
+                code="envs-not-divisible",
             )
 
 
@@ -74,12 +76,13 @@ def check_segments(config: TrainConfig) -> None:
     if config.mode == "stream" and decisions % segments:
         raise UserError(
             f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
-            f"Try train.decisions={max(1, round(decisions / segments)) * segments}."
+            f"Try train.decisions={max(1, round(decisions / segments)) * segments}.",
+            code="decisions-not-divisible",
         )
 
 
 def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:
-    """Check that a minibatch that was typed is no larger than a rollout; a default that is means the whole rollout.
+    """Check that a typed minibatch is at most a rollout; a larger default means the whole rollout.
 
     Raises:
         UserError: it is larger.
@@ -89,7 +92,8 @@ def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:
         raise UserError(
             f"algo.minibatch={needs.minibatch} is more than a rollout has: {rows} decisions, of sim.num_envs="
             f"{config.sim.num_envs} environments. Give algo.minibatch={rows} at most, or more environments or "
-            "train.decisions."
+            "train.decisions.",
+            code="minibatch-too-large",
         )
 
 
@@ -104,34 +108,36 @@ def find_random_weights(policy: PolicyNode, weights: int) -> str | None:
 
 
 def check_memory(config: TrainConfig, needs: Needs, size: RunSize) -> None:
-    """Check that what a run holds at least fits into this machine's memory; on a cluster nobody knows before it starts.
+    """Check that a local run's least memory fits into this machine.
 
     Raises:
-        UserError: it does not fit; the message says what takes most, and what would fit.
+        UserError: it does not fit; the message names the largest part, and settings that fit.
     """
-    memory = find_machine_bytes()
     if config.runtime != "local":
         return
+    memory = find_machine_bytes()
     here = f"this machine has {format_bytes(memory)}"
     if size.processes > memory:
         raise UserError(
             f"{size.count_processes()} processes, of {describe_processes(config)}, take {format_bytes(size.processes)} "
-            f"at least, and {here}. One or two for each core are enough."
+            f"at least, and {here}. One or two for each core are enough.",
+            code="memory-processes",
         )
     if size.networks > memory:
-        raise UserError(f"{size.describe_networks()}: {format_bytes(size.networks)}, and {here}. {advise(config)}")
+        message = f"{size.describe_networks()}: {format_bytes(size.networks)}, and {here}. {advise(config)}"
+        raise UserError(message, code="memory-networks")
     if size.networks + size.rollout > memory:
-        raise UserError(explain_rollout(config, needs, size, memory))
+        raise UserError(explain_rollout(config, needs, size, memory), code="memory-rollout")
 
 
 def count_observation(spec: SimulatorSpec) -> int:
-    """Return the bytes of what one environment shows in one step."""
+    """Return the bytes of one environment's observation of one step."""
     pictures = sum(3 * camera.height * camera.width for camera in spec.cameras)
     return pictures + 4 * (len(spec.state_names) + len(spec.privileged_names))
 
 
 def check_environments(num_envs: int, spec: SimulatorSpec) -> None:
-    """Check that what so many environments show in one step fits into this machine's memory.
+    """Check that one step's observations of all environments fit into this machine's memory.
 
     Raises:
         UserError: it does not.
@@ -139,12 +145,13 @@ def check_environments(num_envs: int, spec: SimulatorSpec) -> None:
     if (once := num_envs * count_observation(spec)) > (memory := find_machine_bytes()):
         raise UserError(
             f"sim.num_envs={num_envs} environments show {format_bytes(once)} in one step, and this machine has "
-            f"{format_bytes(memory)}. A few dozen are enough."
+            f"{format_bytes(memory)}. A few dozen are enough.",
+            code="memory-observations",
         )
 
 
 def describe_processes(config: TrainConfig) -> str:
-    """Return the keys that say how many processes a run has."""
+    """Return the keys that set the number of processes of a run."""
     plan = config.plan
     keys = {"ranks": plan.ranks, "rollout_workers": plan.rollout_workers}
     keys |= {"slices": plan.slices, "workers": plan.workers} if plan.allocation == "split" else {}
@@ -152,7 +159,7 @@ def describe_processes(config: TrainConfig) -> str:
 
 
 def advise(config: TrainConfig) -> str:
-    """Return what makes networks that are too large smaller."""
+    """Return settings that reduce the memory of networks."""
     policy, ways = config.policy, list[str]()
     if config.plan.allocation != "auto" and config.plan.ranks > 1:
         ways.append("plan.ranks=1 holds one network")

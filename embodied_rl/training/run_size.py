@@ -1,4 +1,4 @@
-"""How much a run takes, counted from shapes: rows of a rollout, bytes of networks, optimiser and rollout."""
+"""Size of a run, counted from shapes: rows of a rollout; bytes of networks, optimiser and rollout."""
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -11,11 +11,11 @@ from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.judge.reward.run_scoring import list_noted_columns
+from embodied_rl.judge.reward.run_scoring import list_extra_columns
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 from embodied_rl.training.device_memory import DeviceMemory, measure_device
-from embodied_rl.training.parts import count_rollout_decisions
+from embodied_rl.training.run_parts import count_rollout_decisions
 
 PROCESS_BYTES = 50_000_000
 """Bytes of a Python process with NumPy, at least; one with torch takes several times as much."""
@@ -23,7 +23,7 @@ PROCESS_BYTES = 50_000_000
 
 @dataclass(frozen=True)
 class RunSize:
-    """What a run holds all the time on this machine, at least: simulators and activations come on top.
+    """Least permanent memory of a run on this machine; simulators and activations come on top.
 
     Attributes:
         held: memory of one network that learns.
@@ -31,7 +31,7 @@ class RunSize:
         shards: number of ranks that one optimiser is spread over.
         on_host: whether networks live in this machine's memory, and not on an accelerator.
         decisions: T of a rollout. num_envs: N of it. row_bytes: bytes of one recorded decision.
-        copies: how often a rollout is held: by those that learn, and by those that collect beside them.
+        copies: number of copies of a rollout: rollout workers hold one of their own.
         simulators: processes that only simulate.
         placement: device and precision, for the user. device: memory of a rank on its GPU; None without one here.
     """
@@ -56,7 +56,7 @@ class RunSize:
 
     @property
     def rollout(self) -> int:
-        """Return the bytes of a rollout, wherever it is held."""
+        """Return the bytes of a rollout, with all its copies."""
         return self.rows * self.row_bytes * self.copies
 
     @property
@@ -76,11 +76,11 @@ class RunSize:
 
     @property
     def processes(self) -> int:
-        """Return the bytes of all processes, without anything that they hold."""
+        """Return the bytes of all processes without their data."""
         return self.count_processes() * PROCESS_BYTES
 
     def describe_networks(self) -> str:
-        """Return what networks take, in words."""
+        """Return a line about the memory of networks for the user."""
         ranks = f", on each of {self.learning} ranks" if self.learning > 1 else ""
         also = f", and {self.acting} more networks to act with" if self.acting else ""
         return f"parameters {format_bytes(self.held.weights)}, optimiser {format_bytes(self.optimiser)}{ranks}{also}"
@@ -100,7 +100,7 @@ class RunSize:
 
 
 def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSize:
-    """Count what a new run takes, from shapes.
+    """Count the memory of a new run from shapes.
 
     `plan=auto`, and ranks of torchrun, which may be on other nodes, count as one rank.
 
@@ -114,8 +114,8 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     known = plan.allocation != "auto" and TorchrunPlace.find() is None
     ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
     apart = plan.policy == "process" and not workers
-    rows, noted = decisions * config.sim.num_envs // plan.ranks, list_noted_columns(config.reward, spec)
-    policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, noted)
+    rows, extras = decisions * config.sim.num_envs // plan.ranks, list_extra_columns(config.reward, spec)
+    policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, extras)
     acting = workers or (ranks if apart else 0)
     return RunSize(
         held=held,
@@ -133,19 +133,19 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     )
 
 
-def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, noted: Columns | None = None) -> int:
+def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: Columns | None = None) -> int:
     """Count the bytes of one recorded decision; the actor, on the meta device, is not usable afterwards.
 
     Args:
         actor: that of the run.
-        rows: decisions of a rank, which decide what its trace keeps.
-        config, noted: of the run, and the columns that its writers fill.
+        rows: decisions of a rank; the trace's contents depend on them.
+        config, extras: of the run, and the columns that its writers fill.
     """
     with without_memory() if config.policy.autocast else nullcontext():
-        if config.policy.autocast:  # which knows no meta device; computing without memory takes three times as long
+        if config.policy.autocast:  # autocast does not support the meta device; `without_memory` is slower
             actor = actor.to_empty(device="cpu")
         actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
-        one = Rollout.allocate(actor, 1, 1, device="meta", noted=noted)
+        one = Rollout.allocate(actor, 1, 1, device="meta", extras=extras)
     return sum(tensor.nbytes for tensor in one.tensors().values())
 
 

@@ -18,11 +18,10 @@ from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.collecting import Collecting
-from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import CollectorReport, join_reports
-from embodied_rl.training.patience import REPORT
+from embodied_rl.training.rollout_arrays import fill_rollout, redistribute
 from embodied_rl.training.rollout_worker import CollectedRollout
-from embodied_rl.training.shares import divide_anew, fill_rollout
+from embodied_rl.training.timeouts import REPORT
 from embodied_rl.training.worker_pool import RolloutWorkers
 
 
@@ -43,15 +42,15 @@ class Experience(Protocol):
         """Return this rank's part of the present version's next rollout, valid until this version has learned."""
         ...
 
-    def shares(self) -> list[CollectorReport]:
-        """Return the reports, as far as this rank has them, of the collectors for the present version."""
+    def reports(self) -> list[CollectorReport]:
+        """Return the collectors' reports on the present version that this rank has."""
         ...
 
     def figures(self) -> dict[str, float]:
-        """Return figures about how episodes are drawn, for the log."""
+        """Return metrics of the curriculum, for the log."""
         ...
 
-    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+    def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
         """Update the curriculum with the episodes that ended in the rollout, on all ranks."""
         ...
 
@@ -69,7 +68,7 @@ class Experience(Protocol):
 
 
 class OwnExperience:
-    """An `Experience` whose rollouts the rank collects itself.
+    """An `Experience` of rollouts that the rank collects itself.
 
     Args:
         policy: the policy that infers: the learning actor, or a remote copy of it.
@@ -90,23 +89,23 @@ class OwnExperience:
         self.timeline = self._collector.timeline
         return rollout
 
-    def shares(self) -> list[CollectorReport]:
+    def reports(self) -> list[CollectorReport]:
         restarts = self._policy.restarts if isinstance(self._policy, RemotePolicy) else 0
         return [CollectorReport.of_rollout(self._collector, self._collector.rollout, restarts)]
 
     def figures(self) -> dict[str, float]:
         return self._collecting.sampler.figures()
 
-    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+    def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
         self._collecting.sampler.update(finished)
 
     def share_simulators(self) -> list[Handle]:
-        """Return the simulators, for evaluations between two rollouts; `begin_anew` follows each."""
+        """Return the simulators, for evaluations between two rollouts; `restart_episodes` follows each."""
         return [*self._collecting.handles]
 
-    def begin_anew(self) -> None:
-        """Let the next rollout begin its episodes anew, after an evaluation on the same simulators."""
-        self._collector.begin_anew()
+    def restart_episodes(self) -> None:
+        """Let the next rollout start new episodes, after an evaluation on the same simulators."""
+        self._collector.restart_episodes()
 
     def state(self) -> dict[str, Array]:
         return self._collector.state()
@@ -121,7 +120,7 @@ class OwnExperience:
 
 
 class SharedExperience:
-    """An `Experience` whose rollouts the rollout workers collect and rank 0 distributes. All ranks make the same calls.
+    """An `Experience` of rollouts that rollout workers collect and rank 0 distributes. All ranks make the same calls.
 
     Args:
         actor: the policy that learns; its weights are published.
@@ -142,7 +141,7 @@ class SharedExperience:
         self.timeline = Timeline()
         self._actor, self._ranks, self._rollouts = actor, ranks, rollouts
         self._sampler, self._workers = sampler, workers
-        self._made: list[list[CollectedRollout]] = []
+        self._collected: list[list[CollectedRollout]] = []
         self._segment = 0
 
     def offer(self) -> None:
@@ -151,12 +150,16 @@ class SharedExperience:
 
     def collect(self) -> Rollout:
         if self._segment == 0:
-            self.timeline, self._made = Timeline(), []
+            self.timeline, self._collected = Timeline(), []
         rollout, parts = self._rollouts[self._segment], None
         with self.timeline.record(WAIT):
             self._await_parts()
             if self._workers is not None:
-                parts = self._taken(self._workers.dispatcher)
+                collected = self._workers.dispatcher.take(self._number)
+                self._collected.append(collected)
+                shares = redistribute([part.arrays for part in collected], self._ranks.size)
+                ended = [part.report.finished for part in collected] if self._ranks.size == len(collected) else None
+                parts = [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
             arrays, finished = self._ranks.scatter(parts, EpisodeRecord)
         fill_rollout(rollout, arrays)
         rollout.finished = list(finished)
@@ -169,42 +172,35 @@ class SharedExperience:
         return self._actor.version * len(self._rollouts) + self._segment
 
     def _await_parts(self) -> None:
-        """Wait until the workers have made the next rollout. Rank 0 tells the others again and again that it waits, so
-        that they need no deadline for a whole rollout, and take no long one for a lost rank.
+        """Wait until the workers have collected the next rollout.
+
+        Rank 0 reports to the other ranks every `REPORT` seconds, so that their timeout need not cover a whole rollout.
         """
         complete = False
         while not complete:
             mine = self._workers is None or self._workers.dispatcher.wait(self._number, REPORT)
             complete = self._ranks.gather(mine)[0]
 
-    def _taken(self, dispatcher: Dispatcher) -> list[tuple[dict[str, Array], tuple[EpisodeRecord, ...]]]:
-        """Take the next segment from the dispatcher and return each rank's arrays and ended episodes."""
-        made = dispatcher.take(self._number)
-        self._made.append(made)
-        shares = divide_anew([part.arrays for part in made], self._ranks.size)
-        ended = [part.share.finished for part in made] if self._ranks.size == len(made) else None
-        return [(share, ended[rank] if ended else ()) for rank, share in enumerate(shares)]
-
-    def shares(self) -> list[CollectorReport]:
+    def reports(self) -> list[CollectorReport]:
         if self._workers is None:
             return []
-        first, *others = (join_reports([part.share for part in parts]) for parts in zip(*self._made, strict=True))
+        first, *others = (join_reports([part.report for part in parts]) for parts in zip(*self._collected, strict=True))
         return [replace(first, restarts=first.restarts + self._workers.dispatcher.restarts), *others]
 
     def figures(self) -> dict[str, float]:
         return self._sampler.figures()
 
-    def tell(self, finished: Sequence[EpisodeRecord]) -> None:
+    def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
         self._sampler.update(finished)
         if self._workers is not None:
-            self._workers.dispatcher.tell(finished)
+            self._workers.dispatcher.update_curriculum(finished)
 
     def state(self) -> dict[str, Array]:
         own = self._sampler.state()
         workers = {
             f"worker/{n}/{name}": array
-            for n, made in enumerate(self._made[-1] if self._made else ())
-            for name, array in made.state.items()
+            for n, part in enumerate(self._collected[-1] if self._collected else ())
+            for name, array in part.state.items()
         }
         return own | workers
 

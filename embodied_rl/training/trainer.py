@@ -26,13 +26,12 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.delay import follow_training
 from embodied_rl.rollout.episode_sampler import Purpose
 from embodied_rl.rollout.staleness import mask_older, summarise_staleness
-from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline
-from embodied_rl.rollout.timeline_file import keep_timelines
+from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline, keep_timelines
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.training import metrics as figures
-from embodied_rl.training.parts import Parts, count_evaluation_envs
-from embodied_rl.training.restoring import explain_other_state, read_progress
+from embodied_rl.training.restoring import explain_state_mismatch, read_progress
+from embodied_rl.training.run_parts import Parts, count_evaluation_envs
 from embodied_rl.training.sources import Experience, OwnExperience
 
 log = logging.getLogger(__name__)
@@ -42,11 +41,10 @@ class Trainer:
     """One rank of a run: it collects, learns, evaluates, saves, and continues from a checkpoint.
 
     Args:
-        parts: the parts of the rank; see `embodied_rl.training.parts.assemble_parts`.
+        parts: the parts of the rank; see `embodied_rl.training.run_parts.assemble_parts`.
 
     Attributes:
-        parts: the same.
-        delay: how the policy is evaluated, where it learns under an inference delay.
+        delay: of inference in evaluations, if the policy learns under a delay.
         iteration: the next iteration, counted from 0.
         begin_phase: called with the name of each phase of an iteration when it begins; shows nothing by default.
         totals: of the run so far.
@@ -60,7 +58,7 @@ class Trainer:
         self.delay = follow_training(self.actor, self.spec)
         self._guard = Guard(self.config.reward, speaks=self.ranks.rank == 0)
         self._bound = self.config.staleness if self.config.mode == "async" else 0
-        self._offered = -1
+        self._published = -1
         self._cores = int(provenance.describe_hardware()["cores"])
         self.timelines: list[Timeline] = []
         self.totals = figures.RunTotals()
@@ -70,10 +68,10 @@ class Trainer:
     def step(self) -> dict[str, Any]:
         """Run one iteration: collect and learn. Return figures for the log; only times differ between ranks."""
         began = time.perf_counter()
-        self._offer()
+        self._publish_weights()
         turns = IterationClock(self._experience, time.perf_counter() - began)
-        update = self._means(self.algorithm.update(self._rollouts(turns), self.iteration))
-        turns.learned()
+        update = self._average_over_ranks(self.algorithm.update(self._rollouts(turns), self.iteration))
+        turns.stop_learning()
         self.actor.version += 1
         self.iteration += 1
         now = time.perf_counter()
@@ -81,7 +79,7 @@ class Trainer:
         ages = {} if self.config.mode == "sync" else self._ages(turns.aged)
         figures = self._figures(seconds) | ages | {f"update/{name}": value for name, value in update.items()}
         if self.config.mode != "sync" and self.iteration < self.config.train.iterations:
-            self._offer()  # at once, so that evaluations and checkpoints do not delay the collectors
+            self._publish_weights()  # at once, so that evaluations and checkpoints do not delay the collectors
         return figures
 
     def _rollouts(self, turns: "IterationClock") -> Iterator[Rollout]:
@@ -89,7 +87,7 @@ class Trainer:
         for _ in range(self.parts.segments):
             self.begin_phase("collecting")
             rollout = turns.collect()
-            if self.parts.distiller is not None:  # before anything is masked, which the ledger must not see
+            if self.parts.distiller is not None:  # before any decision is masked
                 self.parts.distiller.settle(rollout)
             if self.config.mode != "sync":
                 masked = mask_older(rollout.version, rollout.valid, self.actor.version, self._bound)
@@ -100,23 +98,22 @@ class Trainer:
             self.begin_phase("learning")
             yield rollout
 
-    def _offer(self) -> None:
-        """Offer the present version to the source of rollouts, unless this has already been done."""
-        if self._offered < self.iteration:
+    def _publish_weights(self) -> None:
+        """Publish the present version to the source of rollouts, unless this has already been done."""
+        if self._published < self.iteration:
             self.algorithm.prepare(self.iteration)
             self._experience.offer()
-            self._offered = self.iteration
+            self._published = self.iteration
 
     def _ages(self, aged: Sequence[tuple[Tensor, Tensor, int]]) -> dict[str, float]:
         """Summarise the staleness of the decisions in the last update, and count those masked as too old."""
-        everybody = [part for parts in self.ranks.gather(aged) for part in parts]
-        versions, valid, older = zip(*everybody, strict=True)
+        versions, valid, older = zip(*(part for parts in self.ranks.gather(aged) for part in parts), strict=True)
         versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
         figures = summarise_staleness(versions, valid, self.actor.version - 1, self._bound)
         return figures | {"staleness/masked": sum(older)}
 
-    def _means(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Average figures over ranks; each rank has figures of its own rows."""
+    def _average_over_ranks(self, figures: Mapping[str, float]) -> dict[str, float]:
+        """Average metrics over ranks; those of a rank are of its rows alone."""
         values = torch.tensor([*figures.values()], dtype=torch.float64)
         self.ranks.sum_([values])
         return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
@@ -124,28 +121,28 @@ class Trainer:
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, Any]:
         experience = self._experience
         own = isinstance(experience, OwnExperience)
-        own_part = (experience.timeline, experience.shares(), read_resident_bytes(os.getpid()))
-        everybody = self.ranks.gather(own_part, Timeline, Span, figures.CollectorReport, EpisodeRecord)
-        ranks, shares = [line for line, _, _ in everybody], [share for _, parts, _ in everybody for share in parts]
-        resident = [] if own else [size for _, _, size in everybody]
-        self.timelines = ranks if own else [*ranks, *(share.timeline for share in shares)]
+        own_part = (experience.timeline, experience.reports(), read_resident_bytes(os.getpid()))
+        gathered = self.ranks.gather(own_part, Timeline, Span, figures.CollectorReport, EpisodeRecord)
+        ranks, reports = [line for line, _, _ in gathered], [report for _, some, _ in gathered for report in some]
+        resident = [] if own else [size for _, _, size in gathered]
+        self.timelines = ranks if own else [*ranks, *(report.timeline for report in reports)]
         if self.ranks.rank == 0:
-            for note in (note for share in shares[int(own) :] for note in share.notes):  # its own it has said itself
+            for note in (note for report in reports[int(own) :] for note in report.notes):  # its own are logged
                 log.warning("%s", note)
-        inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(shares)
-        drawn_by = experience.figures()  # of this rollout; what the curriculum learns from it counts for the next
-        experience.tell(finished)
-        scores = figures.add_counts([share.scores for share in shares])
+        inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(reports)
+        drawn_by = experience.figures()  # of this rollout, before the curriculum is updated for the next
+        experience.update_curriculum(finished)
+        scores = figures.add_counts([report.scores for report in reports])
         found = {
-            **figures.count_totals(shares, self.totals),
-            **figures.measure_times(shares, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
+            **figures.count_totals(reports, self.totals),
+            **figures.measure_times(reports, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
             **figures.summarise_outcomes(finished, self.spec),
             **summarise_scores(scores),
             **figures.count_cost(scores, self.totals, find_prices(self.config.reward)),
             **({} if self.parts.distiller is None else self.parts.distiller.figures()),
         }
-        return found | self._guard.note(found) | figures.tell_trouble(shares)
+        return found | self._guard.note(found) | figures.worker_warnings(reports)
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
         """Evaluate the deployed policy on enumerated episodes, divided among ranks; return all results on every rank.
@@ -161,7 +158,7 @@ class Trainer:
             self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay
         )
         if self.kind.is_one_robot and isinstance(self._experience, OwnExperience):
-            self._experience.begin_anew()
+            self._experience.restart_episodes()
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":
             self.totals.seconds += time.perf_counter() - began
@@ -222,24 +219,23 @@ class Trainer:
         if progress.ranks != self.ranks.size:
             raise UserError(
                 f"{self.folder.path} was run on {progress.ranks} ranks and continues exactly only on as many: "
-                f"set plan.ranks={progress.ranks}."
+                f"set plan.ranks={progress.ranks}.",
+                code="checkpoint-ranks-mismatch",
             )
         load_actor(place / build.POLICY, self.actor)
-        with explain_other_state(place):
-            self._load_state(place, _part(tensors, f"rank/{self.ranks.rank}/"), progress.version)
+        with explain_state_mismatch(place):
+            mine = _part(tensors, f"rank/{self.ranks.rank}/")
+            self.algorithm.load(_part(mine, "algorithm/"))
+            self._guard.load(_part(mine, "guard/"))
+            if self.parts.distiller is not None:
+                self.parts.distiller.load(_part(mine, "distiller/"))
+            shards.read_shards(place, self.parts.sharding)
+            self.actor.version = progress.version
+            self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
         self.totals = progress.totals
         if self.ranks.rank == 0:
             checkpoint.repair_last(self.folder.checkpoints, self.iteration)
             self._point_at_best()  # the run may have been killed after writing a checkpoint and before marking it
-
-    def _load_state(self, place: Path, mine: Mapping[str, Tensor], version: int) -> None:
-        self.algorithm.load(_part(mine, "algorithm/"))
-        self._guard.load(_part(mine, "guard/"))
-        if self.parts.distiller is not None:
-            self.parts.distiller.load(_part(mine, "distiller/"))
-        shards.read_shards(place, self.parts.sharding)
-        self.actor.version = version
-        self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
 
     def load_best(self) -> None:
         """Load the weights of the best checkpoint; keep the present weights if none was evaluated."""
@@ -267,15 +263,15 @@ class IterationClock:
         self._handed_over: float | None = None
 
     def collect(self) -> Rollout:
-        """Return the next rollout; the time until `learned`, or the next `collect`, counts as learning from it."""
-        self.learned()
+        """Return the next rollout; the time until `stop_learning`, or the next `collect`, counts as learning."""
+        self.stop_learning()
         began = time.monotonic()
         rollout = self._experience.collect()
         self._handed_over, self._rows = time.monotonic(), int(rollout.valid.sum())
         self.collecting += self._handed_over - began
         return rollout
 
-    def learned(self) -> None:
+    def stop_learning(self) -> None:
         """Note that learning from the last rollout has ended, and record its time."""
         if self._handed_over is not None:
             seconds = time.monotonic() - self._handed_over

@@ -1,8 +1,7 @@
-"""The rollout workers of a run: rank 0 starts them and publishes weights to them; each is built in its process."""
+"""Pool of rollout workers: rank 0 starts them and publishes weights to them; each is built in its own process."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import torch
 
@@ -23,8 +22,8 @@ from embodied_rl.runtime.ranks.collective import choose_gpu
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.collecting import make_collector
 from embodied_rl.training.dispatch import Dispatcher
-from embodied_rl.training.patience import derive_worker_deadline
 from embodied_rl.training.rollout_worker import PublishedWeights, RolloutWorker, WorkerStart
+from embodied_rl.training.timeouts import worker_report_timeout
 
 
 class RolloutWorkers:
@@ -61,7 +60,7 @@ class RolloutWorkers:
                 f"{__name__}:{make_rollout_worker.__name__}",
                 given | {"number": number},
                 name=f"rollout worker {number}",
-                deadlines=Deadlines(config.plan.start_timeout, derive_worker_deadline(config.plan)),
+                deadlines=Deadlines(config.plan.start_timeout, worker_report_timeout(config.plan)),
                 share=NodeShare(gpus=count_gpus(config.policy.device)),
             )
             for number in range(int(config.plan.rollout_workers or 0))
@@ -78,8 +77,9 @@ class RolloutWorkers:
 
     def load(self, version: int, state: Mapping[str, Array], learned: Mapping[str, Array]) -> None:
         """Continue with a version's rollouts, from a `SharedExperience.state` and the state of the curriculum."""
-        parts = [_part(state, f"worker/{worker}/") | dict(learned) for worker in range(self._count)]
-        self.dispatcher.load(version, parts)
+        prefixes = [f"worker/{worker}/" for worker in range(self._count)]
+        states = [{k.removeprefix(p): array for k, array in state.items() if k.startswith(p)} for p in prefixes]
+        self.dispatcher.load(version, [each | dict(learned) for each in states])
 
     def close(self) -> None:
         """End the workers and release the board."""
@@ -94,16 +94,16 @@ class RolloutWork:
     Attributes:
         needs: of the algorithm.
         decisions: T, the decisions of a segment.
-        segments: number of rollouts that a version learns from, one after another.
+        segments: number of rollouts that a version learns from in turn.
         writers: factories of writers in each worker, besides its rollouts.
-        noted: columns of the rollouts that these fill.
+        extras: columns of the rollouts that these fill.
     """
 
     needs: Needs
     decisions: int
     segments: int = 1
     writers: tuple[WriterFactory, ...] = ()
-    noted: Columns = field(default_factory=dict)
+    extras: Columns = field(default_factory=dict)
 
 
 def make_rollout_worker(
@@ -116,13 +116,9 @@ def make_rollout_worker(
     actor = blueprint.build()
     actor.version = -1
     envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
-    rollout = Rollout.allocate(actor, work.decisions, envs, noted=work.noted)
+    rollout = Rollout.allocate(actor, work.decisions, envs, extras=work.extras)
     kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
     collecting = make_collector(
         config, kind, work.needs, rollout, runtime, number=number, purpose=f"worker {number}'s", writers=work.writers
     )
     return RolloutWorker(PolicyWorker(actor), board, collecting.collector, collecting.sampler, [*collecting.handles])
-
-
-def _part(state: Mapping[str, Array], prefix: str) -> dict[str, Any]:
-    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

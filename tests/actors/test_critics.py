@@ -12,6 +12,7 @@ from embodied_rl.actors.critics import (
     make_critic,
     make_value_head,
 )
+from tests.support.refusals import refuses
 
 SIZES = {"privileged_dim": 3, "context_dim": 8, "feature_dim": 6}
 
@@ -42,7 +43,7 @@ def test_each_critic_reads_its_own_input_alone(kind) -> None:
         *(make_critic(kind, **SIZES | {"context_dim": 6}) for kind in ("prefix", "expert")),
     ],
 )
-def test_unless_told_otherwise_a_critic_leaves_the_backbone_alone(critic: Critic) -> None:
+def test_a_critic_does_not_train_the_backbone_by_default(critic: Critic) -> None:
     """Its own weights learn from the value, what it reads does not; with `detach` off, both do."""
     pooled, features = torch.randn(5, 6, requires_grad=True), torch.randn(5, 2, 6, requires_grad=True)
     critic(None, pooled, features).sum().backward()
@@ -63,7 +64,7 @@ def test_values_start_near_zero() -> None:
 def test_none_is_no_critic_and_others_are_refused() -> None:
     """Methods without a critic, a misspelt kind, a simulator without privileged state."""
     assert make_critic("none", **SIZES) is None
-    with pytest.raises(ValueError, match="privileged, prefix, expert, none"):
+    with refuses("critic-unknown", "privileged, prefix, expert, none"):
         make_critic("privilegd", **SIZES)
-    with pytest.raises(ValueError, match="no privileged state"):
+    with refuses("privileged-state-missing"):
         PrivilegedCritic(0)

@@ -1,4 +1,4 @@
-"""The deployed policy's chunk by itself, and beside actions that are already committed."""
+"""The deployed policy's chunk, alone and after committed actions."""
 
 from dataclasses import replace
 from typing import Any
@@ -12,13 +12,14 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.mathematics.flow.continuation import PlannedActions, replace_sample
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from tests.support.refusals import refuses
 
 HORIZON, EXECUTED, ENTRIES = 4, 2, 3
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 @pytest.mark.parametrize("sampler", ["hybrid", "full", "noise"])
-def test_it_is_what_act_gives_without_exploring(make_actor, observe, keys, sampler: str, frozen: bool) -> None:
+def test_infer_equals_act_without_exploration(make_actor, observe, keys, sampler: str, frozen: bool) -> None:
     actor, observation = make_actor(sampler, "privileged", freeze_perception=frozen), observe(7)
     found = actor.infer(observation, keys(7))
     assert found.dtype == np.float32 and found.shape == (7, EXECUTED, ENTRIES)
@@ -59,26 +60,26 @@ def test_rows_without_committed_actions_are_the_plain_policy(make_actor, observe
 
 
 @pytest.mark.parametrize(
-    "prefix, committed, said",
+    "prefix, committed, code, named",
     [
-        (np.zeros((2, 1, 3)), None, "prefix has the shape"),
-        (np.zeros((3, 5, 3)), None, "at most 4"),
-        (np.zeros((3, 1, 2)), None, "prefix has the shape"),
-        (np.zeros((3, 3)), None, "prefix has the shape"),
-        (np.zeros((3, 1, 3)), np.array([0, 1]), "for each of 3 rows"),
-        (np.zeros((3, 1, 3)), np.array([0, 1, 2]), "how many of 1 actions"),
-        (np.zeros((3, 1, 3)), np.array([0, -1, 1]), "from 0 on"),
-        (np.full((3, 1, 3), np.nan), None, "numbers that are none"),
+        (np.zeros((2, 1, 3)), None, "prefix-shape-mismatch", "(2, 1, 3)"),
+        (np.zeros((3, 5, 3)), None, "prefix-shape-mismatch", "at most 4"),
+        (np.zeros((3, 1, 2)), None, "prefix-shape-mismatch", "(3, 1, 2)"),
+        (np.zeros((3, 3)), None, "prefix-shape-mismatch", "(3, 3)"),
+        (np.zeros((3, 1, 3)), np.array([0, 1]), "prefix-shape-mismatch", "committed"),
+        (np.zeros((3, 1, 3)), np.array([0, 1, 2]), "prefix-shape-mismatch", "0 to 1"),
+        (np.zeros((3, 1, 3)), np.array([0, -1, 1]), "prefix-shape-mismatch", "committed"),
+        (np.full((3, 1, 3), np.nan), None, "not-finite", "prefix"),
     ],
 )
 def test_a_prefix_that_does_not_fit_is_refused(
-    make_actor, observe, keys, prefix: Any, committed: Any, said: str
+    make_actor, observe, keys, prefix: Any, committed: Any, code: str, named: str
 ) -> None:
-    with pytest.raises(UserError, match=said):
+    with refuses(code, named):
         make_actor().infer(observe(3), keys(3), prefix, committed)
 
 
-def test_who_cannot_continue_a_prefix_says_so(keys) -> None:
+def test_an_actor_that_cannot_continue_a_prefix_refuses_it(keys) -> None:
     simulator = FakeSimulator(2)
     actor, observation = RowwiseFakeActor(simulator.spec, executed=1), simulator.reset([None] * 2)
     assert np.array_equal(

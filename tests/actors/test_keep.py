@@ -96,7 +96,7 @@ def test_a_decision_in_mixed_precision_is_recomputed_to_the_bit(make: Make, obse
 
 @each("family", SIZES)
 @each("sampler", SAMPLERS)
-def test_what_is_kept_changes_nothing_but_the_trace(make: Make, observe, keys, family: str, sampler: str) -> None:
+def test_keep_changes_only_the_trace(make: Make, observe, keys, family: str, sampler: str) -> None:
     """Actions, log-probabilities and gradients; images are in the trace only where nothing else is."""
     gradients, decisions = [], []
     for keep in KEPT:
@@ -116,7 +116,7 @@ def test_what_is_kept_changes_nothing_but_the_trace(make: Make, observe, keys, f
 
 @each("family", SIZES)
 @each("keep", KEPT)
-def test_a_buffer_fits_what_is_kept(make: Make, observe, keys, family: str, keep: str) -> None:
+def test_a_buffer_fits_the_trace(make: Make, observe, keys, family: str, keep: str) -> None:
     actor = make(family, keep=keep)
     trace = actor.act(observe(2), keys(2), explore=True).trace
     assert {name: (tuple(value.shape[1:]), value.dtype) for name, value in trace.items()} == actor.trace_spec()
@@ -128,7 +128,7 @@ def bytes_of(actor: FlowActor, observation: Observation, keys: NoiseKeys) -> int
     return sum(value.nbytes for value in trace.values()) // len(observation)
 
 
-def test_what_saves_most_is_kept_where_it_fits(make: Make, observe, keys) -> None:
+def test_the_largest_saving_that_fits_is_kept(make: Make, observe, keys) -> None:
     """To the byte, for any number of rows."""
     actor = make()
     sizes = {}
@@ -153,7 +153,7 @@ def test_what_saves_most_is_kept_where_it_fits(make: Make, observe, keys) -> Non
         ({"train": "full", "freeze_perception": True}, ["features", "images"]),
     ],
 )
-def test_what_learns_is_never_kept(make: Make, node: dict[str, Any], expected: list[str]) -> None:
+def test_outputs_of_trainable_parts_are_never_kept(make: Make, node: dict[str, Any], expected: list[str]) -> None:
     if node["train"] == "lora":
         pytest.importorskip("peft")
     actor = make(**node)

@@ -1,11 +1,11 @@
-"""Statistics of each entry by itself, there and back, and what is refused."""
+"""Normalisation of each entry, its inverse, and invalid statistics."""
 
 import numpy as np
 import pytest
 import torch
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.interfaces.errors import UserError
+from tests.support.refusals import refuses
 
 COLUMNS = np.stack([np.arange(101.0), 10 * np.arange(101.0) - 500, np.full(101, 7.0)], axis=1)
 """0 … 100; -500 … 500; a constant."""
@@ -56,16 +56,16 @@ def test_only_padding_is_cut_off(center: tuple, scale: tuple, kept: int) -> None
 
 
 @pytest.mark.parametrize(
-    ("kind", "center", "scale", "message"),
+    ("kind", "center", "scale", "named"),
     [
-        ("means", (0.0,), (1.0,), "kind 'means' are unknown"),
-        ("mean_std", (0.0, 1.0), (1.0,), "2 centres and 1 scales"),
+        ("means", (0.0,), (1.0,), "'means'"),
+        ("mean_std", (0.0, 1.0), (1.0,), "2 centres"),
         ("mean_std", (float("nan"),), (1.0,), "finite"),
         ("mean_std", (0.0,), (float("inf"),), "finite"),
         ("mean_std", (0.0, 0.0), (1.0, 0.0), "every scale positive"),
         ("mean_std", (0.0,), (-1.0,), "every scale positive"),
     ],
 )
-def test_statistics_that_cannot_be_are_refused(kind: str, center: tuple, scale: tuple, message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_impossible_statistics_are_refused(kind: str, center: tuple, scale: tuple, named: str) -> None:
+    with refuses("statistics-invalid", named):
         Normalisation(kind, center, scale)

@@ -29,7 +29,7 @@ def test_an_update_starts_from_the_log_probabilities_of_its_rollout(
     assert again.log_prob.dtype == decision.log_prob.dtype == decision.value.dtype == torch.float32
 
 
-def test_products_are_bfloat16_and_what_learns_is_float32(make_actor, observe, keys) -> None:
+def test_products_are_bfloat16_and_parameters_float32(make_actor, observe, keys) -> None:
     plain, low = make_actor("full", "expert"), lowered(make_actor("full", "expert"))
     wanted = plain.act(observe(9), keys(9), explore=True)
     found = low.evaluate(wanted.trace)

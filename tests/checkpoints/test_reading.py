@@ -51,7 +51,7 @@ def test_a_folder_of_lerobot_says_everything(tmp_path: Path, family: str) -> Non
     assert (config.horizon, config.action_dim, config.state_dim) == (sizes.CHUNK, 8, 8)
     assert config.token_length == network.spec.token_length == robot.token_length == sizes.PROMPT_LENGTH[family]
     assert robot.cameras == ("front", "wrist") and robot.image_size == (48, 64)
-    assert robot.views == robot.seen_as == network.spec.cameras == ("base_0_rgb", "left_wrist_0_rgb")
+    assert robot.views == robot.view_names == network.spec.cameras == ("base_0_rgb", "left_wrist_0_rgb")
     assert robot.executed == sizes.CHUNK - 1 and robot.relative == ()
     assert robot.state.kind == robot.action.kind == ("quantiles" if family == "pi05" else "mean_std")
     assert robot.tokenizer == (tmp_path / "folder/tokenizer/tokenizer.json").read_text()

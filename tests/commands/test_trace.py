@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli.main import main
-from embodied_rl.rollout.timeline import INFER, LEARN, RANK, SIMULATE, Span, Timeline
-from embodied_rl.rollout.timeline_file import keep_timelines
+from embodied_rl.rollout.timeline import INFER, LEARN, RANK, SIMULATE, Span, Timeline, keep_timelines
 
 
 @pytest.fixture

@@ -2,11 +2,12 @@
 
 python tests/mutation/run.py embodied_rl/deployment/control --tests tests/deployment/control
 
-All tests run once, to find for each function the tests that call it and how long they take. Each mutant then runs in a
-forked child, with these tests alone, the quickest first: its code takes the place of the function's (`__code__`). A
-mutant of a constant, a field or a default value is compiled in a child that imports the module from it, and meets all
-tests. No file changes. What tests start as processes of their own is not mutated. PYTEST_ADDOPTS, such as
-'-k "not fuzz"', leaves out slow tests. `survivors.md` lists the survivors that were judged.
+All tests run twice, to find for each function the tests that call it and how long they take, and whether they pass a
+second time. Each mutant then runs in a forked child, with these tests alone, the quickest first: its code takes the
+place of the function's (`__code__`). A mutant of a constant, a field or a default value is compiled in a child that
+imports the module from it, and meets all tests. No file changes. What tests start as processes of their own is not
+mutated. PYTEST_ADDOPTS, such as '-k "not fuzz"', leaves out slow tests. `survivors.md` lists the survivors that were
+judged.
 """
 
 import argparse
@@ -69,7 +70,7 @@ def main() -> None:
             noticed[int(number)] = outcome == "noticed"
             _report(*mutants[int(number)], noticed[int(number)])
     if not noticed:
-        raise SystemExit("The tests fail without a mutant, or call no function that has one: run them by themselves.")
+        raise SystemExit("The tests fail without a mutant, at once or when repeated, or call no function that has one.")
     for number, (path, mutant) in enumerate(mutants):
         if number not in noticed:
             noticed[number] = _is_noticed(lambda path=path, mutant=mutant: _run_tests(path, mutant, asked.tests), 60)
@@ -101,6 +102,8 @@ class _Functions:
         for item in session.items:
             if not self._watch(item, paths):
                 return True
+        if _is_noticed(lambda: _count_failed(session.items), time.process_time()):
+            return True  # a test that passes once alone would seem to notice every mutant
         functions = {each.__code__: each for each in gc.get_objects() if isinstance(each, FunctionType)}
         for number, (path, mutant) in enumerate(self._mutants):
             module = compile(mutant.tree, str(path), "exec")
@@ -199,6 +202,11 @@ def _run_items(function: FunctionType, code: CodeType, tests: Sequence[pytest.It
         function.__code__ = code
     except ValueError:  # it closes over other names than before
         return 1
+    return _count_failed(tests)
+
+
+def _count_failed(tests: Sequence[pytest.Item]) -> int:
+    """Run tests until one fails; return 1 if one did."""
     return int(any(report.failed for item in tests for report in runtestprotocol(item, log=False, nextitem=None)))
 
 

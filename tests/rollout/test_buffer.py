@@ -1,4 +1,4 @@
-"""The rollout buffer: what is masked, what a batch is, and that nothing is allocated anew."""
+"""Rollout buffer: masks, batches, and reuse of its memory."""
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ def test_columns_have_the_types_of_the_contract() -> None:
     rollout = Rollout.allocate(ACTOR, 2, 4)
     kinds = {
         torch.int64: ("version", "decision", "steps", "episode", "group", "task"),
-        torch.bool: ("success", "terminated", "truncated", "valid", "set_aside"),
+        torch.bool: ("success", "terminated", "truncated", "valid", "ignore_env_reward"),
         torch.uint8: ("source",),
         torch.float32: ("log_prob", "value", "reward", "shaping", "potential", "bonus", "final_value", "last_value"),
     }
@@ -70,7 +70,7 @@ def test_batch_rows_are_those_of_the_environments_in_order() -> None:
     assert batch["episode"][batch["valid"]].tolist() == [11, 12, 10]
     assert batch["group"][batch["valid"]].tolist() == [0, 1, 0]
     assert torch.equal(batch["log_prob"][7], decision.log_prob[0])
-    assert torch.equal(batch["trace/action"][4], decision.trace["action"][1])
+    assert torch.equal(batch["trace/actions"][4], decision.trace["actions"][1])
     trace = {name: batch[f"trace/{name}"][batch["valid"]] for name in rollout.trace}
     torch.testing.assert_close(ACTOR.evaluate(trace).log_prob, batch["log_prob"][batch["valid"]])
     assert batch["value"].data_ptr() == rollout.value.data_ptr()

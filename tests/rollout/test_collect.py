@@ -1,4 +1,4 @@
-"""Collection: bits that depend on no slicing or timing, exact resume, whole episodes, and real overlap."""
+"""Collection: independence of slicing and timing, exact resume, whole episodes, and overlap."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -33,10 +33,11 @@ from tests.support.collecting import (
     workers,
 )
 from tests.support.ended import wait_for
+from tests.support.refusals import refuses
 
 
 class Loop:
-    """An independent, naive collector of one environment: one simulator, one decision after the other, no slices."""
+    """An independent, naive collector of one environment, without slices."""
 
     def __init__(self, env: int):
         self.sampler, self.actor = EpisodeSampler(SPEC, SEED), RowwiseFakeActor(SPEC)
@@ -62,7 +63,7 @@ class Loop:
         return index, decision, result, final_value
 
 
-def test_a_rollout_is_what_a_naive_loop_sees() -> None:
+def test_a_rollout_equals_that_of_a_naive_loop() -> None:
     """Episodes carry over between two rollouts; final values are those of the episode that ended."""
     collector, actor = make(inline(2))
     loops = [Loop(env) for env in range(N)]
@@ -74,7 +75,7 @@ def test_a_rollout_is_what_a_naive_loop_sees() -> None:
                 assert rollout.episode[t, env] == index
                 assert torch.equal(rollout.log_prob[t, env], decision.log_prob[0])
                 assert torch.equal(rollout.value[t, env], decision.value[0])
-                assert torch.equal(rollout.trace["action"][t, env], decision.trace["action"][0])
+                assert torch.equal(rollout.trace["actions"][t, env], decision.trace["actions"][0])
                 image = rollout.trace["input/image/top"][t, env]
                 assert torch.equal(image, decision.trace["input/image/top"][0])
                 assert rollout.reward[t, env].tolist() == result.reward[0].tolist()
@@ -106,7 +107,7 @@ def test_worker_processes_change_no_bit(closing: Callable) -> None:
     assert timing.inference + timing.waiting <= timing.total and timing.simulating > 0
 
 
-def test_ranks_collect_what_one_collector_does() -> None:
+def test_ranks_collect_the_rollout_of_one_collector() -> None:
     """Two collectors of half the environments each, by their global numbers."""
     (expected,) = reference(1)
     for rank in range(2):
@@ -165,14 +166,14 @@ def test_a_state_of_other_sizes_is_refused() -> None:
     collector, actor = make(inline(2))
     collector.collect(actor)
     state = collector.state()
-    with pytest.raises(ValueError, match="the saved collector has 2 simulators, this one 4"):
+    with refuses("checkpoint-state-mismatch", 2, 4):
         make(inline(4))[0].load(state)
     state = {name: array[:4] if name.startswith("environments/") else array for name, array in state.items()}
-    with pytest.raises(ValueError, match="the saved collector has 4 environments, this one 8"):
+    with refuses("checkpoint-state-mismatch", 4, 8):
         make(inline(2))[0].load(state)
 
 
-def test_without_snapshots_running_episodes_start_anew(caplog) -> None:
+def test_without_snapshots_running_episodes_are_restarted(caplog) -> None:
     spec = replace(SPEC, can_snapshot=False)
     actor = RowwiseFakeActor(spec)
 
@@ -193,7 +194,7 @@ def test_without_snapshots_running_episodes_start_anew(caplog) -> None:
 
 
 @pytest.mark.parametrize("parts", [1, 2, 4])
-def test_fresh_rollouts_hold_whole_episodes_and_park_what_has_ended(parts: int) -> None:
+def test_fresh_rollouts_hold_whole_episodes_and_park_ended_environments(parts: int) -> None:
     collector, actor = make(inline(parts), decisions=3, fresh=True, group_size=2, actor=half_skilled())
     results = []
     for count in range(3):
@@ -215,8 +216,8 @@ def test_fresh_rollouts_hold_whole_episodes_and_park_what_has_ended(parts: int) 
         assert_equal(copied(resumed.collect(actor)), expected)
 
 
-def test_a_collection_says_how_much_memory_its_processes_hold(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own as the system counts it, and what each handle says of its own process."""
+def test_the_memory_of_processes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of this process, and of the process of each handle."""
     handles = inline(2)
     for number, handle in enumerate(handles):
         monkeypatch.setattr(handle, "memory", lambda number=number: 100 + number)
@@ -229,18 +230,18 @@ def test_a_collection_says_how_much_memory_its_processes_hold(monkeypatch: pytes
 
 
 def test_sizes_that_do_not_fit_are_refused() -> None:
-    with pytest.raises(ValueError, match="8 environments cannot be shared equally by 3 simulators"):
+    with refuses("envs-not-divisible", 8, 3):
         make([InlineHandle(lambda: FakeSimulator(2))] * 3, slices=1)
-    with pytest.raises(ValueError, match="slices of 2 of 8 environments are not made of whole simulators of 4"):
+    with refuses("envs-not-divisible", "plan.slices", 2, 8, 4):
         make(inline(2), slices=4)
-    with pytest.raises(ValueError, match="8 environments cannot be split into groups of 3"):
+    with refuses("envs-not-divisible", 8, 3):
         make(inline(2), group_size=3)
-    with pytest.raises(ValueError, match=r"2 decisions of 4 steps do not hold an episode of 10; .* ≥ 3"):
+    with refuses("rollout-too-short", 10, "≥ 3"):
         make(inline(2), decisions=2, fresh=True)
 
 
 class WatchedHandle(InlineHandle):
-    """Knows whether a chunk is being executed: submitted and not collected yet."""
+    """Records whether a chunk is being executed: submitted and not collected yet."""
 
     busy = False
 
@@ -284,7 +285,7 @@ def test_while_one_slice_is_inferred_all_others_simulate(slices: int) -> None:
 
 
 class WatchedProcess(ProcessHandle):
-    """Keeps the call of the chunk that was submitted last, and knows whether somebody waits for it."""
+    """Keeps the call of the last submitted chunk, and whether it is being waited for."""
 
     chunk: RemoteCall | None = None
     awaited = False
@@ -305,7 +306,7 @@ class WatchedProcess(ProcessHandle):
 
 @pytest.mark.process
 def test_a_slice_simulates_to_its_end_while_another_is_inferred(closing: Callable) -> None:
-    """In processes of their own: nobody has to wait for the simulator for it to go on. How fast is a benchmark's."""
+    """In separate processes: a simulator continues without being waited for."""
     kwargs = {"num_envs": N // 2, "config": replace(CONFIG, seconds=0.005)}
     handles = closing([WatchedProcess(FAKE, kwargs, name=f"simulator {part}") for part in range(2)])
     overlapped = []

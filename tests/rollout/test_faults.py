@@ -24,6 +24,7 @@ from tests.support.collecting import (
     reference,
     workers,
 )
+from tests.support.refusals import refuses
 
 
 @pytest.mark.process
@@ -44,9 +45,9 @@ def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None
         assert torch.equal(rollout.valid[:, env], rollout.episode[:, env] != lost)
         assert rollout.episode[5, env] == lost + N
     assert (collector.restarts, collector.lost_episodes) == (1, N // 2)
-    (note,) = collector.take_notes()
+    (note,) = collector.pop_warnings()
     assert "was killed by SIGKILL" in note and "a new worker takes over" in note
-    assert collector.take_notes() == (), "each is told once"
+    assert collector.pop_warnings() == (), "each is told once"
     lost = set(rollout.episode[4, N // 2 :].tolist())
     assert not lost & {record.index for record in rollout.finished}
     second = copied(collector.collect(actor))
@@ -158,16 +159,16 @@ def test_nothing_after_an_episodes_end_reaches_the_rollout() -> None:
         assert_equal(copied(collector.collect(actor)), expected)
 
 
-class Forgetful(FakeSimulator):
-    """Does not say which episodes ended."""
+class NoEndsReported(FakeSimulator):
+    """Does not report which episodes ended."""
 
     def step(self, actions, next_episodes):
         return replace(super().step(actions, next_episodes), ended=np.zeros(0, np.int64))
 
 
 def test_a_simulator_that_contradicts_itself_is_refused() -> None:
-    collector, actor = make(inline(1, kind=Forgetful))
-    with pytest.raises(ValueError, match="check_simulator"):
+    collector, actor = make(inline(1, kind=NoEndsReported))
+    with refuses("simulator-wrong-ends", "check_simulator"):
         collector.collect(actor)
 
 

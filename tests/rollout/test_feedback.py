@@ -56,7 +56,7 @@ class Watched(FakeSimulator):
 
 
 class Run:
-    """A collector of two slices, told of what ended after each rollout."""
+    """A collector of two slices with a curriculum that is updated after each rollout."""
 
     def __init__(self, fresh: bool, group_size: int) -> None:
         self.simulators, self.actor = [Watched(N // 2) for _ in range(2)], half_skilled()

@@ -1,4 +1,4 @@
-"""Ready order: whoever is done is served, nobody starves, and a row-wise actor decides as it does in exact order."""
+"""Ready order: ready simulators are inferred, none starves, and a row-wise actor decides as in exact order."""
 
 import os
 import random
@@ -12,8 +12,7 @@ import torch
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.rollout.handle_parts import HandlePart
-from embodied_rl.rollout.order import take_ready_first
+from embodied_rl.rollout.handle_parts import HandlePart, take_ready_first
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import RowwiseFakeActor
@@ -23,7 +22,7 @@ PARTS = 4
 
 
 class Delayed:
-    """An answer that is there already, but says so only after having been asked some times."""
+    """A result that is ready only after a number of calls of `done`."""
 
     def __init__(self, future: Any, asked: int):
         self._future, self._asked = future, asked
@@ -90,7 +89,7 @@ def test_at_most_a_slice_is_decided_together_and_a_slow_one_alone() -> None:
     assert all(N - 1 not in batch for batch in before_it_is_back)
 
 
-def test_nobody_starves() -> None:
+def test_no_simulator_starves() -> None:
     """Three that are always ready, two at a time: they take turns."""
     parts = [HandlePart(handle=None, columns=None) for _ in range(3)]  # type: ignore[arg-type]
     counts = []
@@ -103,7 +102,7 @@ def test_nobody_starves() -> None:
     assert counts[-1] == [6, 6, 6]
 
 
-def test_where_nobody_is_ready_all_chunks_under_way_are_waited_for() -> None:
+def test_without_a_ready_simulator_all_running_chunks_are_waited_for() -> None:
     """And none of a part that has made its decisions. The one whose chunk is done then is served, and it alone."""
     parts = [HandlePart(handle=None, columns=None) for _ in range(4)]  # type: ignore[arg-type]
     futures = [Delayed(SimpleNamespace(began=0.0, seconds=0.0), 100) for _ in parts]
@@ -121,7 +120,7 @@ def test_where_nobody_is_ready_all_chunks_under_way_are_waited_for() -> None:
 
 
 @pytest.mark.process
-def test_workers_in_ready_order_give_what_they_give_in_exact_order(closing: Callable) -> None:
+def test_ready_order_gives_the_decisions_of_exact_order(closing: Callable) -> None:
     collector, actor = make(closing(workers(PARTS)), slices=2, order="ready")
     first, second = reference()
     assert_equal(copied(collector.collect(actor)), first)
@@ -175,7 +174,7 @@ class MortalHandle(SlowHandle):
 
 
 @pytest.mark.parametrize("order", ["ready", "exact"])
-def test_a_worker_that_is_replaced_holds_up_nobody_in_ready_order(order: Any) -> None:
+def test_a_worker_that_is_replaced_delays_no_other_in_ready_order(order: Any) -> None:
     handles = [*slow(lambda: 0)[:3], MortalHandle(slow(lambda: 0)[3], lambda: 0)]
     actor = NotingActor()
     collector, _ = make(handles, slices=2, order=order, actor=actor)

@@ -1,4 +1,4 @@
-"""A policy worker in a process of its own infers what the shared module would, whatever happens to it."""
+"""A policy worker in a separate process infers as the shared module does, also after restarts."""
 
 import os
 import signal
@@ -101,7 +101,7 @@ def test_another_process_infers_the_same_bits_with_the_newest_weights(remote: Re
 
 
 class DyingHandle:
-    """A policy worker in this process that dies at given calls; each new one begins with weights of its own."""
+    """A policy worker in this process that dies at given calls; each new one starts with other weights."""
 
     def __init__(self, *deaths: int) -> None:
         self.deaths, self.calls, self.begun = deaths, 0, 0
@@ -122,7 +122,7 @@ class DyingHandle:
 
 
 @pytest.mark.parametrize("deaths", [(), (1,), (3,), (4, 5), (2, 3, 9, 14, 15)])
-def test_a_worker_that_dies_is_given_all_weights_anew(deaths: tuple[int, ...]) -> None:
+def test_a_replaced_worker_gets_all_weights(deaths: tuple[int, ...]) -> None:
     """While it loads, acts or values, and right after: the rollouts are those of the shared module."""
     actor = learner()
     shared = two_rollouts(actor, actor, lambda: None)
@@ -163,7 +163,7 @@ def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> 
             remote.refresh()
 
 
-def test_what_is_frozen_is_sent_once_and_what_is_learned_each_time() -> None:
+def test_frozen_weights_are_sent_once_and_trainable_ones_each_time() -> None:
     actor, other = learner(), learner(1)
     everything, learned = publish_weights(actor, 3, everything=True), publish_weights(actor, 3)
     frozen = {name for name, parameter in actor.named_parameters() if not parameter.requires_grad}
@@ -233,7 +233,7 @@ def test_a_thread_answers_in_order_while_others_go_on() -> None:
     assert not handle.alive
 
 
-def test_an_exception_in_a_thread_reaches_who_waits() -> None:
+def test_an_exception_in_a_thread_reaches_the_caller() -> None:
     handle = ThreadHandle(Scorer, "scorer")
     with pytest.raises(WorkerError, match="scorer: 'fail' raised") as caught:
         handle.submit("fail").result()

@@ -1,4 +1,4 @@
-"""Whatever slices, order, delays, deaths and lengths of episodes: no decision is lost, doubled or in a wrong row."""
+"""For all slices, orders, delays, deaths and lengths of episodes: no decision is lost, doubled or in a wrong row."""
 
 import os
 import random
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.order import Order
+from embodied_rl.rollout.handle_parts import Order
 from embodied_rl.runtime.processes.local import ProcessHandle
 from tests.support.echo_simulator import SPEC, EchoConfig
 from tests.support.echoing import DECISIONS, Books, EchoActor, FlakyHandle

@@ -1,4 +1,4 @@
-"""Given episodes are run once each, and observers are told all of it."""
+"""Given episodes are run once each, with all events passed to observers."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ def episodes(count: int) -> list[Episode]:
 
 
 class Diary(Observer):
-    """What was told of each episode: states before each step, executed actions, and how often it began and ended."""
+    """The events of each episode: states before each step, executed actions, and numbers of starts and ends."""
 
     def __init__(self) -> None:
         self.states: dict[int, list[Array]] = {}
@@ -63,7 +63,7 @@ def actions(diary: Diary) -> dict[int, Array]:
 
 
 @pytest.mark.parametrize("stepwise", [False, True])
-def test_observers_are_told_of_each_episode_once(stepwise: bool) -> None:
+def test_observers_get_each_episode_once(stepwise: bool) -> None:
     diary = run(episodes(8), [handle(), handle()], stepwise=stepwise)
     assert sorted(diary.begun) == sorted(diary.ended) == list(range(10, 18))
     assert len({len(taken) for taken in diary.actions.values()}) > 1, "episodes of one length would prove little"

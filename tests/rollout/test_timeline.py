@@ -1,11 +1,10 @@
-"""Time as spans: figures against timelines whose answers are known."""
+"""Timelines: metrics against known results."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout import timeline
 from embodied_rl.rollout.timeline import (
     INFER,
@@ -16,11 +15,13 @@ from embodied_rl.rollout.timeline import (
     WAIT,
     Span,
     Timeline,
+    keep_timelines,
+    read_timelines,
     summarise_utilisation,
 )
-from embodied_rl.rollout.timeline_file import keep_timelines, read_timelines
 from embodied_rl.runs.atomic_write import StorageError
 from tests.support.collecting import T, make, workers
+from tests.support.refusals import refuses
 
 
 def lockstep(rounds: int = 4, simulate: float = 3.0, workers: int = 2) -> Timeline:
@@ -86,7 +87,7 @@ def test_a_rank_that_simulates_itself_has_no_bubble() -> None:
 
 
 @pytest.mark.process
-def test_a_collection_tells_where_its_time_went(closing: Callable) -> None:
+def test_a_collection_records_its_timeline(closing: Callable) -> None:
     """Every decision and every chunk has its span; those of a worker lie within the rollout, on the same clock."""
     collector, actor = make(closing(workers(2)), slices=1)
     for _ in range(2):
@@ -117,16 +118,16 @@ def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
     assert max(shares) > 0.3
 
 
-def test_a_folder_of_timelines_that_cannot_be_made_is_named(tmp_path) -> None:
+def test_a_folder_of_timelines_that_cannot_be_made_is_reported(tmp_path) -> None:
     (tmp_path / "timelines").write_text("no folder")
     with pytest.raises(StorageError, match=r"Cannot write .*timelines.*run\.root"):
         keep_timelines(tmp_path, 3, [Timeline()])
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"", b"[{}]", b"3"])
-def test_a_damaged_timeline_is_refused_by_name(tmp_path, content: bytes) -> None:
+def test_a_damaged_timeline_is_refused(tmp_path, content: bytes) -> None:
     keep_timelines(tmp_path, 3, [Timeline()])
     file = tmp_path / "timelines" / "00000003.json"
     file.write_bytes(content)
-    with pytest.raises(UserError, match=rf"{file} is damaged"):
+    with refuses("timeline-damaged", file):
         read_timelines(tmp_path, None)

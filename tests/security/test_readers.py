@@ -29,7 +29,7 @@ from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.score_log import read_scores
 from embodied_rl.rollout.replay.storage import ReplayStorage
-from embodied_rl.rollout.timeline_file import read_timelines
+from embodied_rl.rollout.timeline import read_timelines
 from embodied_rl.runs.lock import hold_run
 from embodied_rl.runs.metrics_file import MetricsWriter, read_metrics
 from embodied_rl.runs.untrusted_files import check_inside, check_name, parse_json, shorten

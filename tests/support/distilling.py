@@ -38,7 +38,7 @@ def make_distiller(num_envs: int = 1, ranks: Ranks | None = None, gamma: float =
 
 def make_rollout(decisions: int, num_envs: int = 1) -> Rollout:
     """An empty rollout of valid decisions within episodes."""
-    rollout = Rollout.allocate(RowwiseFakeActor(SPEC), decisions, num_envs, noted=list_columns(INPUTS))
+    rollout = Rollout.allocate(RowwiseFakeActor(SPEC), decisions, num_envs, extras=list_columns(INPUTS))
     rollout.valid.fill_(value=True)
     rollout.steps.fill_(1)
     rollout.decision.copy_(torch.arange(decisions)[:, None].expand(-1, num_envs))
@@ -48,12 +48,12 @@ def make_rollout(decisions: int, num_envs: int = 1) -> Rollout:
 def show(rollout: Rollout, name: str, brightness: Any) -> None:
     """Note grey pictures as the observations "seen", "final" or "last"."""
     grey = np.asarray(brightness, np.float64)
-    rollout.noted[name].copy_(torch.from_numpy(pack(grey.ravel()).reshape(*grey.shape, INPUTS.size)))
+    rollout.extras[name].copy_(torch.from_numpy(pack(grey.ravel()).reshape(*grey.shape, INPUTS.size)))
 
 
 def hand_over(rollout: Rollout, labels: Labels) -> None:
     """Put labels into the places for them."""
-    where = np.unravel_index(np.arange(len(labels)), tuple(rollout.noted["labelled"].shape))
+    where = np.unravel_index(np.arange(len(labels)), tuple(rollout.extras["labelled"].shape))
     for name, array in (
         ("label", labels.inputs),
         ("label_value", labels.value),
@@ -61,4 +61,4 @@ def hand_over(rollout: Rollout, labels: Labels) -> None:
         ("label_decision", labels.decision),
         ("labelled", np.ones(len(labels), bool)),
     ):
-        rollout.noted[name][where] = torch.from_numpy(array)
+        rollout.extras[name][where] = torch.from_numpy(array)

@@ -20,7 +20,7 @@ class NotingWriter(Writer):
     def __init__(self, folder: str, number: int) -> None:
         self._file = Path(folder, f"{number}.jsonl")
 
-    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+    def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         self._note(sizes=[num_envs, executed], process=os.getpid())
 
     def write_decision(

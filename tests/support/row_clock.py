@@ -164,7 +164,7 @@ def open_writer(
     )
     writer = ScoringWriter(scheme, 0)
     try:
-        writer.check_sizes(SPEC, envs, 1)
+        writer.prepare(SPEC, envs, 1)
         yield writer
     finally:
         writer.close()

@@ -58,7 +58,7 @@ def collect(collector: Collector, actor: Any, rounds: int = 3) -> list[dict[str,
         "shaping",
         "reward",
         "bonus",
-        "set_aside",
+        "ignore_env_reward",
     )
     found = []
     for _ in range(rounds):

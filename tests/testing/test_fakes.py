@@ -43,7 +43,7 @@ def test_the_actor_samples_from_the_gaussian_it_scores() -> None:
         entropy = actor.evaluate(decision.trace).entropy
     count = decision.log_prob.numel()
     assert abs(float((decision.log_prob + entropy).mean())) < 5 * (0.5 / count) ** 0.5
-    assert abs(float(decision.trace["action"].std(0).mean()) - 0.5) < 0.03
+    assert abs(float(decision.trace["actions"].std(0).mean()) - 0.5) < 0.03
 
 
 def test_a_row_of_the_actor_does_not_know_where_it_lies() -> None:

@@ -29,7 +29,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def split_reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run whose simulators were processes of their own."""
+    """A finished run with simulators in separate processes."""
     return complete(tmp_path_factory.mktemp("split"), "train", *SMALL, *TABLETOP, "plan=split")
 
 
@@ -68,7 +68,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def typed(
     plugin: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Callable[..., Result]:
-    """Types a command line in a folder of its own; returns exit code, output and error output."""
+    """Run a command line in a new folder; return exit code, output and error output."""
     monkeypatch.chdir(tmp_path)
     torch.set_num_threads(1)
 

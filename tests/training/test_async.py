@@ -35,7 +35,7 @@ AHEAD = ("mode=async", "staleness=1", "plan.ranks=1", "plan.rollout_workers=2")
         pytest.param(("mode=async", "staleness=0"), id="staleness 0", marks=pytest.mark.slow),
     ],
 )
-def test_it_changes_no_bit_who_collects(mode: tuple[str, ...], reference: Path, tmp_path: Path) -> None:
+def test_rollout_workers_collect_the_bits_of_ranks(mode: tuple[str, ...], reference: Path, tmp_path: Path) -> None:
     assert_learned_alike(complete(tmp_path, "train", *SMALL, *TABLETOP, *WORKERS, *mode), reference)
 
 
@@ -129,7 +129,7 @@ def test_any_number_of_ranks_learns_from_any_number_of_workers(
     assert [row["total/decisions"] for row in figures(run)] == [18, 36, 54]
 
 
-def test_nobody_collects_ahead_of_itself(typed: Callable[..., Any]) -> None:
+def test_collectors_respect_the_staleness(typed: Callable[..., Any]) -> None:
     code, _, err = typed("train", *SMALL, *REACHING, "mode=async", "plan=colocated", "plan.rollout_workers=0")
     assert code == 2 and "plan.rollout_workers must be at least 1" in err
     code, _, err = typed("train", *SMALL, *REACHING, *WORKERS, "plan=split", "plan.policy=process")

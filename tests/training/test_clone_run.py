@@ -58,7 +58,7 @@ def test_a_clone_is_reported_filmed_and_continued(
     assert code == 0, err
 
 
-def test_sft_clones_what_is_left_and_says_so(typed: Callable[..., Any], tmp_path: Path) -> None:
+def test_sft_clones_the_filtered_demonstrations(typed: Callable[..., Any], tmp_path: Path) -> None:
     words = (
         "sft", "sim=tabletop", "policy=pocket", "sim.num_envs=4", "algo.frames=2", "algo.localise_steps=1",
         "algo.demonstrations=6", "algo.operator=faulty", "algo.steps=1", "eval_episodes=4", "run.root=runs",
@@ -74,7 +74,7 @@ def test_sft_clones_what_is_left_and_says_so(typed: Callable[..., Any], tmp_path
     assert code == 2 and "filter.end needs somebody who judges" in err
 
 
-def test_what_an_operator_refuses_leaves_no_folder(
+def test_an_operator_that_refuses_leaves_no_folder(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:

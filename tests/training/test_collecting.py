@@ -13,7 +13,7 @@ from embodied_rl.config.schema import TrainConfig
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.parts import assemble_parts
+from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL, TABLETOP
 
@@ -39,7 +39,7 @@ def notes(folder: Path) -> list[dict]:
         (("plan.rollout_workers=2",), 2, True),
     ],
 )
-def test_every_collector_tells_its_writer(
+def test_every_collector_calls_its_writer(
     tmp_path: Path, plan: tuple[str, ...], collectors: int, elsewhere: bool
 ) -> None:
     torch.set_num_threads(1)

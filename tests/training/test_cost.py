@@ -28,7 +28,7 @@ def judged(typed: Callable[..., Any], tmp_path: Path) -> Callable[..., tuple[int
 
 
 @pytest.mark.parametrize("mode", ["late", "distill"])
-def test_a_run_tells_what_its_judge_has_cost(mode: str, judged: Callable[..., Any]) -> None:
+def test_a_run_reports_the_cost_of_its_scorer(mode: str, judged: Callable[..., Any]) -> None:
     """The same picture under the same words is asked about once."""
     code, said, run = judged(None, *PRICED, f"reward.mode={mode}")
     assert code == 0, said
@@ -66,13 +66,15 @@ def test_a_budget_of_money_ends_the_asking(judged: Callable[..., Any]) -> None:
         (None, ("reward.price_per_1k_tokens=-1",), "reward.price_per_1k_tokens"),
     ],
 )
-def test_what_cannot_be_counted_is_refused(count: Any, words: Any, says: str, judged: Callable[..., Any]) -> None:
+def test_a_cost_that_cannot_be_counted_is_refused(
+    count: Any, words: Any, says: str, judged: Callable[..., Any]
+) -> None:
     code, said, run = judged(count, *words)
     assert code != 0 and re.search(says, said.replace("\n", " ")), said
     assert run is None and "Traceback" not in said
 
 
-def test_who_is_paid_by_no_tokens_has_no_price(typed: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_scorer_without_tokens_has_no_price(typed: Callable[..., Any], tmp_path: Path) -> None:
     code, out, err = typed("train", *SMALL, *TABLETOP, "reward=oracle", "sim.progress=true", PRICED[0], "plan.ranks=1")
     assert code != 0 and "reward.price_per_1k_tokens: reward=scripted is paid by no tokens" in out + err
     assert not (tmp_path / "runs").exists()

@@ -34,8 +34,8 @@ def test_another_packages_curriculum_is_one_file(example: None, typed: Callable[
 
 
 @pytest.mark.process
-def test_ranks_agree_on_what_is_drawn(plugin_path: str, tmp_path: Path) -> None:
-    """Each has seen half of the episodes, and is told of all."""
+def test_ranks_draw_the_same_episodes(plugin_path: str, tmp_path: Path) -> None:
+    """Each rank collects half of the episodes, and its curriculum gets all."""
     run = complete(tmp_path, "train", *SMALL, *REACHING, "curriculum=success_rate", PYTHONPATH=plugin_path)
     success = [saved(run)[f"rank/{rank}/collector/episodes/curriculum/success"] for rank in range(2)]
     assert np.array_equal(*success) and (success[0] != 0.5).all()

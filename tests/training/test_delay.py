@@ -14,8 +14,8 @@ from embodied_rl.assembly.build import choose_backbone_maker
 from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
 from embodied_rl.cli.main import main
 from embodied_rl.reports.report import Report
+from embodied_rl.rollout.action_queue import find_scored
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.plans import find_scored
 from embodied_rl.training.algorithms.ppo import PPO
 from embodied_rl.training.trainer import Trainer
 from embodied_rl_policies.pocket import Pocket
@@ -108,7 +108,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("words", "said"), REFUSED)
-def test_what_cannot_be_trained_is_refused_before_anything_starts(
+def test_impossible_delays_are_refused_before_a_run_starts(
     words: tuple[str, ...], said: str, late: tuple[str, ...], typed: Callable[..., Any], tmp_path: Path
 ) -> None:
     keys = {word.partition("=")[0] for word in words}

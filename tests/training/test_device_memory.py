@@ -83,7 +83,7 @@ def read_memory(text: str) -> tuple[int, int, float, float]:
     return int(found[1]), int(found[2]), float(found[3]), float(found[4])
 
 
-def test_auto_is_the_cpu_where_there_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auto_is_the_cpu_without_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     node = placement.resolve_placement(PolicyNode("pocket"))
     assert (node.device, node.autocast) == ("cpu", False)
@@ -161,7 +161,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("gigabytes", "words", "named"), REFUSED)
-def test_what_does_not_fit_is_refused_with_what_does(
+def test_a_run_that_does_not_fit_is_refused_with_settings_that_do(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], named: str
 ) -> None:
     pytest.importorskip("transformers")

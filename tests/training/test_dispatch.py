@@ -1,4 +1,4 @@
-"""Rollout workers are kept at work, no further ahead than they may be; who dies costs nothing but time."""
+"""Dispatcher: rollout workers collect up to the staleness bound, and dead workers are replaced."""
 
 import threading
 from collections.abc import Iterator
@@ -20,15 +20,15 @@ WEIGHTS = Weights(0, {}, "")
 
 
 class Counting:
-    """A rollout worker whose state is the sum of the numbers of the rollouts it has made a part of.
+    """A rollout worker with the sum of the numbers of its rollouts as its state.
 
     Args:
         worker: its number.
-        seen: every order it was given, in this life and others.
+        seen: every order that it received, also before a restart.
         gate: what it waits for before it answers.
         deaths: numbers of rollouts in which it dies, once each.
         failures: numbers of rollouts in which it raises.
-        words: how often each worker says that it goes on, before it is done.
+        words: number of reports of each worker before it is done.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Counting:
             self.words[self.worker] -= 1
             return None
         order = self.order
-        assert self.total is not None, "it was never told where to begin"
+        assert self.total is not None, "the worker has no initial state"
         assert self.gate.wait(200.0)
         if order.number in self.deaths:
             self.deaths.discard(order.number)
@@ -70,7 +70,7 @@ class Counting:
 
 
 class Mortal(ThreadHandle):
-    """Hands on the role's own death, as a process would."""
+    """Raises `WorkerDied` of the role, as a process would."""
 
     def submit(self, method: str, *args: Any) -> Any:
         call = super().submit(method, *args)
@@ -113,7 +113,7 @@ class Crew:
         return [order.number for order in self.seen[worker]]
 
     def settle(self, worker: int, count: int) -> None:
-        """Until a worker has been given so many orders, and then a little longer."""
+        """Wait until a worker has received `count` orders, and a little longer."""
         for _ in range(1000):
             if len(self.seen[worker]) >= count:
                 break
@@ -159,7 +159,7 @@ def test_a_version_collects_all_of_its_segments_and_no_more(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("crew", [(0, 3)], indirect=True)
-def test_going_on_from_a_checkpoint_with_segments(crew: Crew) -> None:
+def test_resume_from_a_checkpoint_with_segments(crew: Crew) -> None:
     crew.dispatcher.load(5, [{"total": np.array(100)}, {"total": np.array(200)}])
     crew.offer(5)
     assert [int(part.state["total"]) for part in crew.dispatcher.take(15)] == [115, 215]
@@ -167,7 +167,7 @@ def test_going_on_from_a_checkpoint_with_segments(crew: Crew) -> None:
     assert crew.numbers(0) == [15, 16, 17]
 
 
-def test_a_slow_worker_is_waited_for_and_its_share_taken_by_nobody(crew: Crew) -> None:
+def test_a_rollout_waits_for_the_part_of_a_slow_worker(crew: Crew) -> None:
     crew.gates[1].clear()
     crew.offer(0)
     crew.settle(0, 2)
@@ -183,12 +183,12 @@ def test_a_slow_worker_is_waited_for_and_its_share_taken_by_nobody(crew: Crew) -
 
 
 @pytest.mark.parametrize("crew", [0], indirect=True)
-def test_who_dies_is_replaced_and_goes_on_where_it_stood(crew: Crew) -> None:
+def test_a_dead_worker_is_replaced_and_continues_from_its_last_state(crew: Crew) -> None:
     crew.deaths[1].add(1)
     ended = EpisodeRecord(7, 0, 7, "train", True, True, 5, 1.0)
     crew.offer(0)
     crew.dispatcher.take(0)
-    crew.dispatcher.tell([ended])
+    crew.dispatcher.update_curriculum([ended])
     crew.offer(1)
     first, second = crew.dispatcher.take(1)
     assert int(first.state["total"]) == int(second.state["total"]) == 1
@@ -201,12 +201,12 @@ def test_who_dies_is_replaced_and_goes_on_where_it_stood(crew: Crew) -> None:
     crew.dispatcher.take(2)
     told = [record for order in crew.seen[0] for record in order.finished]
     assert told == [ended], "once"
-    assert [order.finished for order in again] == [(ended,), (ended,)], "who takes over has not heard of it"
+    assert [order.finished for order in again] == [(ended,), (ended,)], "the replacement has not received it"
 
 
 @pytest.mark.parametrize("crew", [0], indirect=True)
-def test_who_says_that_it_goes_on_is_not_late(crew: Crew) -> None:
-    """However often: a deadline holds for each word, not for a whole part."""
+def test_a_worker_that_reports_does_not_time_out(crew: Crew) -> None:
+    """The timeout applies to each report, not to a whole part."""
     crew.words[1] = 3
     crew.offer(0)
     parts = crew.dispatcher.take(0)
@@ -215,7 +215,7 @@ def test_who_says_that_it_goes_on_is_not_late(crew: Crew) -> None:
 
 
 @pytest.mark.parametrize("crew", [0], indirect=True)
-def test_who_falls_silent_in_mid_part_is_replaced_and_makes_the_part_again(crew: Crew) -> None:
+def test_a_worker_that_dies_within_a_part_is_replaced_and_collects_it_again(crew: Crew) -> None:
     crew.words[1] = 2
     crew.deaths[1].add(0)
     crew.offer(0)
@@ -237,7 +237,7 @@ def test_a_wait_ends_with_its_time_with_the_rollout_or_with_a_failure(crew: Crew
         crew.dispatcher.wait(1, 200.0)
 
 
-def test_a_death_in_the_first_part_starts_anew(crew: Crew) -> None:
+def test_a_worker_that_dies_in_its_first_part_starts_from_the_initial_state(crew: Crew) -> None:
     crew.deaths[0].add(0)
     crew.offer(0)
     first, _ = crew.dispatcher.take(0)
@@ -245,7 +245,7 @@ def test_a_death_in_the_first_part_starts_anew(crew: Crew) -> None:
     assert [order.beginning is not None for order in crew.seen[0]][:2] == [True, True]
 
 
-def test_going_on_from_a_checkpoint(crew: Crew) -> None:
+def test_resume_from_a_checkpoint(crew: Crew) -> None:
     crew.dispatcher.load(5, [{"total": np.array(100)}, {"total": np.array(200)}])
     crew.offer(5)
     parts = crew.dispatcher.take(5)
@@ -265,14 +265,14 @@ def test_a_worker_that_cannot_be_replaced_ends_the_run(crew: Crew, monkeypatch: 
         crew.dispatcher.take(0)
 
 
-def test_what_a_worker_raises_is_raised_here(crew: Crew) -> None:
+def test_an_exception_of_a_worker_is_raised_by_take(crew: Crew) -> None:
     crew.dispatcher.load(3, [{"nothing": np.array(1)}] * 2)
     crew.offer(3)
     with pytest.raises(WorkerError, match="rollout worker"):
         crew.dispatcher.take(3)
 
 
-def test_what_a_worker_raised_ahead_of_the_learner_is_raised_with_the_next_rollout(crew: Crew) -> None:
+def test_an_exception_ahead_of_the_learner_is_raised_with_the_next_rollout(crew: Crew) -> None:
     crew.failures[1].add(1)
     crew.gates[1].clear()
     crew.offer(0)

@@ -120,7 +120,7 @@ def test_what_does_not_fit_is_refused_before_anything_runs(
     assert not list((tmp_path / "runs").rglob("config.yaml")) if (tmp_path / "runs").exists() else True
 
 
-def test_a_bonus_says_that_it_changes_what_is_optimal(typed: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_bonus_is_marked_as_changing_the_optimum(typed: Callable[..., Any], tmp_path: Path) -> None:
     words = ("train.iterations=2", "plan.ranks=1", "reward.distill.bonus=true")
     code, out, err = typed("train", *SMALL, *TABLETOP, *DISTILL, *words)
     assert code == 0, out + err

@@ -36,7 +36,7 @@ KINDS = {
 
 
 @pytest.mark.process
-def test_a_policy_in_a_process_of_its_own_changes_no_bit(split_reference: Path, tmp_path: Path) -> None:
+def test_a_policy_in_a_separate_process_changes_no_bit(split_reference: Path, tmp_path: Path) -> None:
     settings = ("plan=split", "plan.policy=process")
     assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP, *settings), split_reference)
 

@@ -37,7 +37,7 @@ def test_it_equals_a_run_of_that_length(plugin_path: str, tmp_path: Path) -> Non
     ]
 
 
-def test_where_a_schedule_depends_on_the_length_it_says_so(
+def test_a_schedule_that_depends_on_the_length_is_reported(
     typed: Callable[..., Any], reference: Path, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"

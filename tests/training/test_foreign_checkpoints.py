@@ -89,7 +89,7 @@ def succeeded(result: tuple[int, str, str]) -> str:
     return " ".join(out.split())
 
 
-def test_what_a_format_cannot_say_is_printed(typed: Typed, tmp_path: Path) -> None:
+def test_entries_that_a_format_lacks_are_printed(typed: Typed, tmp_path: Path) -> None:
     """openpi's folder knows nothing of relative actions, and neither knows conventions of grippers."""
     source = lerobot(tmp_path / "source", "pi0", relative=True, action_names=building.sizes.ACTION_NAMES)
     network, robot = attach(source, "pi0", gripper="zero_one")
@@ -101,7 +101,7 @@ def test_what_a_format_cannot_say_is_printed(typed: Typed, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("form", ["lerobot", "openpi"])
-def test_inspect_says_what_is_there_and_what_is_missing(typed: Typed, tmp_path: Path, folder: Path, form: str) -> None:
+def test_inspect_lists_present_and_missing_entries(typed: Typed, tmp_path: Path, folder: Path, form: str) -> None:
     found = folder if form == "lerobot" else openpi(tmp_path / "openpi", "pi05")
     code, out, err = typed("inspect", str(found))
     text = " ".join(out.split())
@@ -142,7 +142,7 @@ def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) ->
 
 @pytest.mark.process
 @pytest.mark.parametrize("form", ["lerobot", "openpi"])
-def test_what_is_imported_can_be_evaluated_and_exported_again(
+def test_an_imported_policy_can_be_evaluated_and_exported_again(
     typed: Typed, tmp_path: Path, folder: Path, form: str
 ) -> None:
     """Without a step of training, nothing is another than in the folder."""

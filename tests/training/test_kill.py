@@ -143,7 +143,7 @@ def test_a_truncated_checkpoint_and_a_full_disk(reference: Path, tmp_path: Path)
     assert_same(run, reference)
 
 
-def test_a_run_goes_on_when_what_it_began_from_is_gone(reference: Path, tmp_path: Path) -> None:
+def test_a_run_resumes_without_its_initial_policy_file(reference: Path, tmp_path: Path) -> None:
     run = unfinished(reference, tmp_path)
     config = run / "config.yaml"
     told = config.read_text()

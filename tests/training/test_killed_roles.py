@@ -44,7 +44,7 @@ def references(plugin_path: str, tmp_path_factory: pytest.TempPathFactory) -> It
 
 @dataclass
 class References:
-    """Finished runs that nobody disturbed, made when they are needed."""
+    """Undisturbed finished runs, made on demand."""
 
     plugin_path: str
     folder: Path

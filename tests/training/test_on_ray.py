@@ -1,4 +1,4 @@
-"""A run on a Ray cluster is the run of one machine: to the bit, whoever collects, and whoever is killed."""
+"""A run on a Ray cluster equals that of one machine to the bit, also after processes were killed."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a run says of its own speed at the end."""
+"""The speed that a run prints at its end."""
 
 from embodied_rl.training.final_report import summarise_pace
 
@@ -11,7 +11,7 @@ def test_the_prediction_stands_beside_the_median() -> None:
     assert "took 2.50 s (2.00 s predicted, +25%); busy: simulators 40%, policy 25%, learner 30%" in line
 
 
-def test_without_a_prediction_only_what_was_measured() -> None:
+def test_without_a_prediction_only_measurements_are_printed() -> None:
     (line,) = summarise_pace([{"time/iteration": 1.0, **BUSY}])
     assert "took 1.00 s; busy" in line
 

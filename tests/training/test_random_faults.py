@@ -43,7 +43,7 @@ def references(tmp_path_factory: pytest.TempPathFactory, plugin_path: str) -> Re
     return References(tmp_path_factory.mktemp("undisturbed"), plugin_path)
 
 
-def test_no_fault_costs_a_bit_or_one_message_says_what_to_do(
+def test_a_fault_changes_no_bit_or_ends_with_one_message(
     seed: int, references: References, plugin_path: str, tmp_path: Path
 ) -> None:
     drawn = draw_run(seed // SHARED)

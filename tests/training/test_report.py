@@ -24,7 +24,7 @@ def test_without_films_the_page_stands_all_the_same(split_reference: Path) -> No
     assert "exact McNemar test on 4 equal episodes" in page and "<video" not in page
 
 
-def test_reports_before_and_after_say_what_was_trained_and_why_episodes_failed(reference: Path) -> None:
+def test_reports_hold_the_training_and_the_reasons_of_failures(reference: Path) -> None:
     for name in ("before", "after"):
         report = json.loads((reference / "eval" / name / "report.json").read_text())
         said, provenance = report["metadata"], json.loads((reference / "provenance.json").read_text())

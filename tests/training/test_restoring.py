@@ -1,4 +1,4 @@
-"""A checkpoint whose files are whole, and which is still none of the run that continues, is refused by name."""
+"""An undamaged checkpoint that does not belong to the run is refused."""
 
 import json
 import shutil
@@ -15,7 +15,8 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError, save_checkpo
 from embodied_rl.cli.main import main
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.training.metrics import RunTotals
-from embodied_rl.training.restoring import explain_other_state, read_progress
+from embodied_rl.training.restoring import explain_state_mismatch, read_progress
+from tests.support.refusals import refuses
 from tests.support.running import POLICY, TABLETOP
 
 TINY = (
@@ -24,11 +25,11 @@ TINY = (
     "train.eval_episodes=2", "train.final_episodes=2", "train.film=false", "checkpoint.every=1",
     "logger=json",
 )  # fmt: skip
-SAID: dict[str, Any] = {"version": 3, "ranks": 1, "totals": {"seconds": 2, "best": 0.5, "best_iteration": 2}}
+METADATA: dict[str, Any] = {"version": 3, "ranks": 1, "totals": {"seconds": 2, "best": 0.5, "best_iteration": 2}}
 
 
-def test_what_a_checkpoint_says(tmp_path: Path) -> None:
-    progress = read_progress(tmp_path, 4, SAID)
+def test_progress_is_read_from_metadata(tmp_path: Path) -> None:
+    progress = read_progress(tmp_path, 4, METADATA)
     assert (progress.version, progress.ranks) == (3, 1)
     assert progress.totals == RunTotals(seconds=2.0, best=0.5, best_iteration=2)
 
@@ -44,13 +45,13 @@ def test_what_a_checkpoint_says(tmp_path: Path) -> None:
     ],
     ids=str,
 )  # fmt: skip
-def test_what_a_checkpoint_cannot_say(tmp_path: Path, changes: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match=r"state\.json is damaged"):
-        read_progress(tmp_path, 4, SAID | changes)
+def test_impossible_metadata_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    with refuses("checkpoint-damaged", tmp_path / "state.json", kind=CheckpointError):
+        read_progress(tmp_path, 4, METADATA | changes)
 
 
-def test_a_lost_process_is_no_damage(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="gone"), explain_other_state(tmp_path):
+def test_a_lost_process_is_not_reported_as_damage(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="gone"), explain_state_mismatch(tmp_path):
         raise RunFailed("gone")
 
 
@@ -81,16 +82,16 @@ CHANGES: dict[str, tuple[str, Change]] = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_state_of_another_run(tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
-    """Its checksums are right: whoever sends a checkpoint can make them."""
+    """Its checksums match, as the sender of a checkpoint can compute them."""
     run = shutil.copytree(tiny, tmp_path / "demo" / tiny.name)
     folder = run / "checkpoints" / "00000001"
-    said, tensors = json.loads((folder / "state.json").read_text()), load_file(folder / "tensors.safetensors")
+    state, tensors = json.loads((folder / "state.json").read_text()), load_file(folder / "tensors.safetensors")
     place, change = CHANGES[name]
     change(tensors, place)
     policy = shutil.copyfile(folder / "policy.safetensors", tmp_path / "policy.safetensors")
     files = {"policy.safetensors": lambda path: shutil.copyfile(policy, path)}
-    save_checkpoint(run / "checkpoints", 1, tensors, said["metadata"], files=files)
+    save_checkpoint(run / "checkpoints", 1, tensors, state["metadata"], files=files)
     capfd.readouterr()
     assert main(["train", f"resume={run}", "train.iterations=2"]) == 2
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("embodied-rl: ")]
-    assert len(lines) == 1 and f"{folder} holds no state of this run: " in lines[0]
+    assert len(lines) == 1 and str(folder) in lines[0] and "[checkpoint-state-mismatch]" in lines[0]

@@ -1,4 +1,4 @@
-"""Networks and rollouts of a dry run are those of the run, counted from shapes; what cannot be held is refused."""
+"""Sizes of networks and rollouts, counted from shapes, equal those of the run; runs that do not fit are refused."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +20,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training import cloning_checks, run_checks
 from embodied_rl.training.run_size import count_decision_bytes
+from tests.support.refusals import refuses
 from tests.support.running import REACHING, SMALL
 
 POCKET = PolicyNode("pocket", options={"width": 16, "layers": 1, "heads": 2, "stem_channels": 8, "keypoints": 4})
@@ -65,7 +66,7 @@ def test_the_outline_is_of_the_actor_that_is_built(node: PolicyNode) -> None:
     assert each * 6 == sum(tensor.nbytes for tensor in rollout.values())
 
 
-def test_what_is_noted_for_a_head_counts() -> None:
+def test_columns_of_a_head_are_counted() -> None:
     spec = SimulatorKind.find(SimNode("tabletop")).spec
     config = TrainConfig(SimNode("tabletop"), POCKET, AlgoNode("ppo"))
     columns = list_columns(HeadInputs(spec, 16))
@@ -90,35 +91,39 @@ def test_a_policy_file_of_other_sizes_is_found_without_reading_weights(tmp_path:
 
 
 SIZES = [
-    (["sim.num_envs=100000000"], "sim.num_envs=100000000 × train.decisions=3 make a rollout of", "at most."),
-    (["train.decisions=1000000000", "sim.num_envs=2"], "train.decisions=1000000000", "Give train.decisions="),
-    (["algo.minibatch=1000"], "algo.minibatch=1000 is more than a rollout has: 24 decisions", "algo.minibatch=24"),
-    (["algo.micro_batch=17"], "algo.micro_batch=17 is more than algo.minibatch=16", "algo.micro_batch=null"),
-    (["plan=colocated", "plan.ranks=100000", "sim.num_envs=100000"], "plan.ranks=100000", "for each core"),
-    (["plan=split", "plan.ranks=1", "plan.workers=20000", "sim.num_envs=20000"], "plan.workers=20000", "each core"),
+    (["sim.num_envs=100000000"], "sim.num_envs=100000000", "[memory-rollout]"),
+    (["train.decisions=1000000000", "sim.num_envs=2"], "Give train.decisions=", "[memory-rollout]"),
+    (["algo.minibatch=1000"], "algo.minibatch=24", "[minibatch-too-large]"),
+    (["algo.micro_batch=17"], "algo.micro_batch=null", "[micro-batch-out-of-range]"),
+    (["plan=colocated", "plan.ranks=100000", "sim.num_envs=100000"], "plan.ranks=100000", "[memory-processes]"),
+    (
+        ["plan=split", "plan.ranks=1", "plan.workers=20000", "sim.num_envs=20000"],
+        "plan.workers=20000",
+        "[memory-processes]",
+    ),
     (["plan=colocated", "plan.slices=16"], "sim.num_envs=8 cannot be divided", "Try sim.num_envs=32"),
-    (["policy.width=100000000"], "parameters", "embodied-rl list policies pocket"),
+    (["policy.width=100000000"], "embodied-rl list policies pocket", "[memory-networks]"),
     (["policy.layers=100000"], "policy.layers=100000 must be at most 1000", ""),
-    (["policy.horizon=1000000000"], "parameters", "sizes to lower"),
+    (["policy.horizon=1000000000"], "parameters", "[memory-networks]"),
     (["algo.sampler.denoise_steps=100000"], "algo.sampler.denoise_steps must be at most 1000", ""),
     (["train.eval_episodes=1000000000"], "train.eval_episodes must be at most 1000000", ""),
     (["train.final_episodes=1000000000"], "train.final_episodes must be at most 1000000", ""),
     (["segments=2"], "segments=2 has an effect only with mode=stream", ""),
     (["staleness=2"], "staleness=2 has an effect only with mode=async", ""),
     (["policy.lora.rank=2"], "policy.lora.rank=2 has an effect only with policy.train=lora", ""),
-    (["mode=stream", "segments=1000", "plan=colocated"], "train.decisions=3 cannot be divided into segments=1000", ""),
+    (["mode=stream", "segments=1000", "plan=colocated"], "train.decisions=3", "[decisions-not-divisible]"),
 ]
 
 
 @pytest.mark.parametrize(("words", "problem", "remedy"), SIZES, ids=[" ".join(words) for words, *_ in SIZES])
-def test_odd_sizes_are_refused_by_key(typed: Callable[..., Any], words: list[str], problem: str, remedy: str) -> None:
+def test_impossible_sizes_are_refused(typed: Callable[..., Any], words: list[str], problem: str, remedy: str) -> None:
     given = {word.partition("=")[0] for word in words}
     kept = [word for word in (*SMALL, *REACHING) if word.partition("=")[0] not in given]
     code, _, err = typed("train", *kept, *words, "--dry-run")
     assert code == 2 and problem in err and remedy in err, err
 
 
-def test_groups_of_one_teach_nothing(typed: Callable[..., Any]) -> None:
+def test_groups_of_one_are_refused(typed: Callable[..., Any]) -> None:
     kept = [word for word in SMALL if "critic" not in word]
     for size in ("0", "1"):
         code, _, err = typed("train", *kept, *REACHING, "algo=grpo", f"algo.group_size={size}", "--dry-run")
@@ -134,14 +139,14 @@ def test_a_default_minibatch_above_the_rollout_means_all_of_it(typed: Callable[.
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["algo.steps=0"], "nothing would learn"),
-        (["algo.demonstrations=0"], "algo.demonstrations=0: there is nothing to clone"),
+        (["algo.steps=0"], "[cloning-nothing-to-learn]"),
+        (["algo.demonstrations=0"], "[cloning-no-demonstrations]"),
         (["algo.batch=0"], "algo.batch must be at least 1"),
-        (["algo.demonstrations=1000000000"], "algo.demonstrations=1000000000 episodes of up to 30 steps take"),
-        (["algo.frames=1000000000"], "algo.frames=1000000000"),
-        (["sim.num_envs=1000000000"], "sim.num_envs=1000000000 environments show"),
-        (["algo.frames=2", "algo.auxiliary_names=[nowhere]"], "privileged state has no nowhere"),
-        (["algo.frames=2", "algo.auxiliary_names=[]"], "algo.frames=2 teaches perception to predict"),
+        (["algo.demonstrations=1000000000"], "[memory-demonstrations]"),
+        (["algo.frames=1000000000"], "[memory-demonstrations]"),
+        (["sim.num_envs=1000000000"], "[memory-observations]"),
+        (["algo.frames=2", "algo.auxiliary_names=[nowhere]"], "[perception-unknown-names]"),
+        (["algo.frames=2", "algo.auxiliary_names=[]"], "[perception-other-names]"),
         (["eval_episodes=1000000000"], "eval_episodes must be at most"),
     ],
 )
@@ -161,16 +166,16 @@ def test_cloning_is_checked_before_anything_is_recorded(
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_policy_without_a_perception_apart_is_named_with_the_key_that_was_typed() -> None:
+def test_a_policy_without_a_separate_perception_is_refused() -> None:
     spec, network = SimulatorKind.find(SimNode("tabletop")).spec, torch.nn.Linear(1, 1)
     network.perception_parameters = list  # type: ignore[assignment]
     method = build.find_method(AlgoNode("sft", options={"frames": 0, "steps": 300}))
     config: Any = type("Config", (), {"policy": PolicyNode("plain")})
-    with pytest.raises(UserError, match=r"algo\.steps=300 needs a policy .*plain has none apart.*finetune_steps=300"):
+    with refuses("perception-missing", "algo.steps=300", "plain", "finetune_steps=300"):
         cloning_checks.check_perception(config, method.options, network, spec)  # type: ignore[arg-type]
 
 
-def test_what_a_machine_has(tmp_path: Path) -> None:
+def test_machine_memory_is_read_from_the_cgroup(tmp_path: Path) -> None:
     limit = tmp_path / "memory.max"
     limit.write_text("1000\n")
     assert find_machine_bytes(limit) == 1000
@@ -182,7 +187,7 @@ def test_what_a_machine_has(tmp_path: Path) -> None:
     ("size", "text"),
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (12_517_709_124, "12.5 GB"), (999_600, "1 MB"), (2e18, "2,000 PB")],
 )
-def test_sizes_are_read_at_a_glance(size: float, text: str) -> None:
+def test_sizes_are_formatted_with_units(size: float, text: str) -> None:
     assert format_bytes(size) == text
 
 
@@ -190,4 +195,4 @@ def test_networks_that_do_not_fit_are_refused(typed: Callable[..., Any], monkeyp
     monkeypatch.setattr(run_checks, "find_machine_bytes", lambda: 200_000_000)
     kept = [word for word in SMALL if "width" not in word]
     code, _, err = typed("train", *kept, *REACHING, "policy.width=2048", "plan.ranks=2", "--dry-run")
-    assert code == 2 and "on each of 2 ranks" in err and "plan.ranks=1 holds one network" in err, err
+    assert code == 2 and "on each of 2 ranks" in err and "plan.ranks=1" in err and "[memory-networks]" in err, err

@@ -146,7 +146,7 @@ def train(root: Path, *words: str) -> Path:
 
 @pytest.mark.process
 @pytest.mark.parametrize("words, other", [(ORACLE, "reward.mode=sync"), ((*TERMINAL, NOISY), "reward.in_flight=1")])
-def test_the_same_rewards_whoever_collects(
+def test_ranks_and_workers_collect_the_same_rewards(
     words: tuple[str, ...], other: str, typed: Callable[..., Any], tmp_path: Path
 ) -> None:
     """In a rank or in a rollout worker, waited for otherwise, or repeated from the log: the same bits."""
@@ -165,7 +165,7 @@ def test_the_same_rewards_whoever_collects(
         assert any(row["reward/said_done"] for row in rows), "the test needs tasks that are said to be done"
 
 
-def test_shaping_changes_what_is_learned_and_not_what_is_counted(typed: Callable[..., Any], tmp_path: Path) -> None:
+def test_shaping_changes_learning_but_not_metrics(typed: Callable[..., Any], tmp_path: Path) -> None:
     sparse, shaped = train(tmp_path / "sparse"), train(tmp_path / "shaped", *ORACLE)
     before, after = (read_metrics(run / "metrics.jsonl") for run in (sparse, shaped))
     assert before[0]["total/control_steps"] == after[0]["total/control_steps"]
@@ -182,7 +182,7 @@ def test_a_stopped_run_continues_with_the_potentials_it_had(
     assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
 
 
-def test_who_judges_alone_says_so_at_the_start_and_its_run_is_marked(typed: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_run_with_only_a_scorer_is_marked(typed: Callable[..., Any], tmp_path: Path) -> None:
     """With a budget that is spent in the first iterations."""
     code, out, err = typed(
         "train", *SMALL, *TABLETOP, *TERMINAL, "train.iterations=3", "plan.ranks=1", "reward.budget=40"

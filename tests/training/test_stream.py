@@ -1,4 +1,4 @@
-"""Learning from a rollout while the rest of it is collected: the same whoever waits, and always on-policy."""
+"""Learning from a rollout while the rest of it is collected: deterministic and on-policy."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ STREAM = ("mode=stream", "segments=3", "algo.epochs=2")
 
 
 @pytest.mark.process
-def test_it_changes_no_bit_who_waits_for_whom_and_it_stays_on_policy(plugin_path: str, tmp_path: Path) -> None:
+def test_streams_are_deterministic_and_on_policy(plugin_path: str, tmp_path: Path) -> None:
     """Two workers whose segments lie ready, or are waited for."""
     settings = ("train", *SMALL, *REACHING, *STREAM, "plan=colocated", "plan.ranks=1", "plan.rollout_workers=2")
     runs = [
@@ -65,6 +65,6 @@ def test_group_relative_methods_learn_from_whole_episodes(plugin_path: str, tmp_
         (("segments=3", "plan.rollout_workers=0"), "mode=stream needs processes besides the ranks"),
     ],
 )
-def test_what_cannot_be_streamed(words: tuple[str, ...], said: str, typed: Callable[..., Any]) -> None:
+def test_impossible_streams_are_refused(words: tuple[str, ...], said: str, typed: Callable[..., Any]) -> None:
     code, _, err = typed("train", *SMALL, *REACHING, "mode=stream", "plan=colocated", *words)
     assert code == 2 and said in err

@@ -45,7 +45,7 @@ def test_they_are_listed(example: None, typed: Callable[..., Any], group: str) -
     assert code == 0 and CHOSEN[group] in out
 
 
-def test_a_simulator_says_what_can_be_set(example: None, typed: Callable[..., Any]) -> None:
+def test_settings_of_a_simulator_are_listed(example: None, typed: Callable[..., Any]) -> None:
     code, out, _ = typed("list", "sims", "reacher")
     assert code == 0 and "height and width of the picture in pixels." in out
 
@@ -67,7 +67,7 @@ def test_their_experiments_are_listed(example: None, typed: Callable[..., Any]) 
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.01])
-def test_weights_move_as_the_algorithm_says(
+def test_weights_move_as_in_the_algorithm(
     example: None, typed: Callable[..., Any], tmp_path: Path, rate: float
 ) -> None:
     """Not by anything of ours. Environments are so many that some reach the goal by chance, or nothing is learned."""

@@ -1,4 +1,4 @@
-"""A rollout worker takes over newer weights between two decisions, and begins with what it was promised."""
+"""A rollout worker loads newer weights between two decisions, and starts with the promised ones."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.training import rollout_worker
 from embodied_rl.training.rollout_worker import (
     CollectOrder,
-    FollowingPolicy,
+    LatestWeightsPolicy,
     PublishedWeights,
     RolloutWorker,
     WorkerStart,
@@ -27,13 +27,13 @@ SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 
 
 class Learner:
-    """An actor that learns, and a policy elsewhere that follows it."""
+    """An actor that learns, and a remote policy that loads its weights."""
 
     def __init__(self) -> None:
         self.actor, self.board = RowwiseFakeActor(SPEC, seed=0), SharedBoard()
         infers = RowwiseFakeActor(SPEC, seed=1)
         infers.version = -1
-        self.policy = FollowingPolicy(PolicyWorker(infers), self.board.reader())
+        self.policy = LatestWeightsPolicy(PolicyWorker(infers), self.board.reader())
         simulator = FakeSimulator(2, FakeSimulator.Config())
         episode: Any = None
         self.seen = simulator.reset([episode, episode])
@@ -66,8 +66,8 @@ def test_values_belong_to_the_weights_that_decided_last() -> None:
     assert torch.equal(learner.policy.value(learner.seen, learner.keys), before)
 
 
-def test_promised_weights_that_do_not_come_are_missed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rollout_worker, "PATIENCE", 0.1)
+def test_waiting_for_promised_weights_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollout_worker, "WEIGHTS_TIMEOUT", 0.1)
     learner = Learner()
     learner.learn(2)
     learner.policy.wait_for(1)
@@ -76,8 +76,8 @@ def test_promised_weights_that_do_not_come_are_missed(monkeypatch: pytest.Monkey
         learner.policy.wait_for(3)
 
 
-class Told:
-    """The board of a run whose weights never change."""
+class NoNewWeights:
+    """A board without new weights."""
 
     def newest(self, above: int = -1) -> None:
         return None
@@ -89,13 +89,13 @@ class Told:
 def one_worker() -> tuple[RolloutWorker, CollectOrder]:
     """A rollout worker with the simulators and the actor of `tests.support.collecting`, and its first order."""
     collector, actor = make(inline(2))
-    worker = RolloutWorker(PolicyWorker(actor), Told(), collector, EpisodeSampler(SPEC, 0), [])
+    worker = RolloutWorker(PolicyWorker(actor), NoNewWeights(), collector, EpisodeSampler(SPEC, 0), [])
     everything = PublishedWeights(publish_weights(actor, 0, everything=True), {})
     beginning = WorkerStart(everything.weights, PublishedWeights(publish_weights(actor, 0), {}))
     return worker, CollectOrder(0, 0, beginning=beginning)
 
 
-def test_a_worker_that_tells_of_itself_after_every_turn_collects_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_reports_after_every_turn_collects_the_same_rollout(monkeypatch: pytest.MonkeyPatch) -> None:
     worker, order = one_worker()
     monkeypatch.setattr(rollout_worker, "REPORT", 1e9)
     whole = worker.collect(order)
@@ -109,4 +109,4 @@ def test_a_worker_that_tells_of_itself_after_every_turn_collects_the_same(monkey
     assert whole is not None and parted is not None and whole.arrays.keys() == parted.arrays.keys()
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(array, parted.arrays[name])
-    assert whole.share.finished == parted.share.finished and torch.is_grad_enabled()
+    assert whole.report.finished == parted.report.finished and torch.is_grad_enabled()

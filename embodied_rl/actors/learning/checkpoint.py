@@ -1,12 +1,12 @@
 """Checkpoints in safetensors and JSON, never pickle, that are either complete or absent.
 
     <folder>/00000120/tensors.safetensors    every tensor of the run
-    <folder>/00000120/policy.safetensors     the policy alone, as it is deployed, where the writer adds it
+    <folder>/00000120/policy.safetensors     the policy alone, for deployment, if the writer adds it
     <folder>/00000120/state.json             metadata, the checksums of the other files, and its own
     <folder>/last, <folder>/best             one line each: the name of such a folder
 
 A checkpoint is written under a temporary name, flushed to the disk, and then renamed, so that a kill at any moment
-leaves the earlier ones as they were. A damaged one is refused by name, and the one before it is used.
+leaves the earlier ones unchanged. A damaged one is refused, and the one before it is used.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _PICKLE_STARTS = (b"PK\x03\x04", b"\x80")
 
 
 class CheckpointError(UserError):
-    """An error for a checkpoint that cannot be used; the message names the file and the reason."""
+    """A checkpoint cannot be used; the message names the file and the reason."""
 
 
 Loaded = tuple[int, dict[str, Tensor], dict[str, Any]]
@@ -58,11 +58,11 @@ def save_checkpoint(
     Later checkpoints, which a resumed run had to refuse, are deleted too: the run will write them again.
 
     Args:
-        folder: the run's `checkpoints/`; made where absent, in a run folder that exists.
+        folder: the run's `checkpoints/`; created if missing, in a run folder that exists.
         step: iterations done.
-        tensors: name → tensor or array of any shape and dtype that safetensors knows.
+        tensors: name → tensor or array of any shape and dtype that safetensors supports.
         metadata: anything JSON can hold.
-        keep: how many to keep; all of them by default.
+        keep: number of checkpoints to keep; all of them by default.
         files: name → a function that writes this further file; it becomes part of the checkpoint.
 
     Returns:
@@ -74,8 +74,8 @@ def save_checkpoint(
     final = folder / f"{step:08d}"
     temporary = folder / f".tmp-{final.name}"
     with explain_errors(final):
-        folder.mkdir(exist_ok=True)  # a run folder that was removed meanwhile is not made anew
-        _sweep(folder)
+        folder.mkdir(exist_ok=True)  # fails if the run folder was removed
+        _remove_temporary(folder)
         try:
             _write(temporary, step, tensors, metadata, files or {})
             if final.exists():
@@ -83,9 +83,9 @@ def save_checkpoint(
             temporary.rename(final)
             sync_folder(folder)
         finally:
-            _sweep(folder)
+            _remove_temporary(folder)
     write_text(folder / "last", final.name + "\n")
-    _forget_after(folder, step)
+    _delete_newer_than(folder, step)
     if keep is not None:
         prune_checkpoints(folder, keep)
     return final
@@ -111,14 +111,16 @@ def load_checkpoint(path: Path) -> Loaded:
             _verify(folder / name, expected)
         return state["step"], read_tensors(folder / TENSORS), state["metadata"]
     except OSError as error:
-        raise CheckpointError(f"{error.filename or folder} cannot be read: {error.strerror or error}.") from error
+        raise CheckpointError(
+            f"{error.filename or folder} cannot be read: {error.strerror or error}.", code="checkpoint-unreadable"
+        ) from error
 
 
 def load_latest_checkpoint(folder: Path) -> Loaded:
     """Read the newest complete checkpoint; warn of each newer, damaged one.
 
     Raises:
-        CheckpointError: there is no checkpoint, or none is complete.
+        CheckpointError: no checkpoint is complete.
     """
     refused: list[str] = []
     for step in reversed(list_steps(folder)):
@@ -131,8 +133,8 @@ def load_latest_checkpoint(folder: Path) -> Loaded:
             warnings.warn(f"Checkpoint refused: {reason} Using step {step} instead.", RuntimeWarning, stacklevel=2)
         return loaded
     reasons = "".join(f"\n  {reason}" for reason in refused)
-    remedy = "" if not refused else f"\nRestore one of them from a copy; or remove {folder}, and resume begins anew."
-    raise CheckpointError(f"No usable checkpoint in {folder}.{reasons}{remedy}")
+    remedy = "" if not refused else f"\nRestore one of them from a copy; or remove {folder}, and resume starts again."
+    raise CheckpointError(f"No usable checkpoint in {folder}.{reasons}{remedy}", code="checkpoint-none-usable")
 
 
 def list_steps(folder: Path) -> list[int]:
@@ -146,14 +148,14 @@ def mark_best(folder: Path, step: int) -> None:
     """Point `best` at an existing checkpoint."""
     assert step in list_steps(folder), f"there is no checkpoint {step} in {folder}"
     write_text(folder / "best", f"{step:08d}\n")
-    _sweep(folder)
+    _remove_temporary(folder)
 
 
 def repair_last(folder: Path, step: int) -> None:
-    """Point `last` at the checkpoint that a run continues from, wherever it pointed; warn where it was damaged."""
+    """Point `last` at the checkpoint that a run continues from, and warn if the pointer was damaged."""
     pointer = folder / "last"
     try:
-        named = _pointed(pointer) if pointer.is_file() else None
+        named = _read_pointer(pointer) if pointer.is_file() else None
     except CheckpointError as error:
         warnings.warn(f"{error} It names step {step} again.", RuntimeWarning, stacklevel=2)
         named = None
@@ -168,19 +170,19 @@ def prune_checkpoints(folder: Path, keep: int) -> None:
         UserError: `keep` is below 1.
     """
     if keep < 1:
-        raise UserError(f"checkpoint.keep must be at least 1, not {keep}.")
+        raise UserError(f"checkpoint.keep must be at least 1, not {keep}.", code="checkpoint-keep-out-of-range")
     best = folder / "best"
-    kept = {f"{step:08d}" for step in list_steps(folder)[-keep:]} | ({_pointed(best)} if best.is_file() else set())
+    kept = {f"{step:08d}" for step in list_steps(folder)[-keep:]} | ({_read_pointer(best)} if best.is_file() else set())
     for step in list_steps(folder):
         if (name := f"{step:08d}") not in kept:
             (folder / name).rename(folder / f".old-{name}")
-    _sweep(folder)
+    _remove_temporary(folder)
 
 
 def resolve_checkpoint(path: Path) -> Path:
     """Return the checkpoint folder of a checkpoint folder, a pointer, a `checkpoints/` folder or a run folder.
 
-    The last two resolve to `best`, or else `last`; a run folder with a policy file but no checkpoint to itself.
+    The last two resolve to `best`, or else `last`; a run folder with a policy file but no checkpoint itself.
 
     Raises:
         CheckpointError: there is no checkpoint at the path.
@@ -196,30 +198,35 @@ def resolve_checkpoint(path: Path) -> Path:
                 return _follow(pointer)
     if (path / POLICY).is_file():
         return _check_files(path, path)
-    raise CheckpointError(f"No checkpoint at {path}. Give a run folder, a folder in its checkpoints/, last or best.")
+    raise CheckpointError(
+        f"No checkpoint at {path}. Give a run folder, a folder in its checkpoints/, last or best.",
+        code="checkpoint-missing",
+    )
 
 
 def read_state(folder: Path) -> dict[str, Any]:
     """Read `state.json` of a checkpoint folder: step, sha256 by file, metadata.
 
     Raises:
-        CheckpointError: the file is missing, cut short, altered or incomplete, or is of another checkpoint.
+        CheckpointError: the file is missing, cut short, altered or incomplete, or belongs to another checkpoint.
     """
     file = folder / STATE
     if not file.is_file():
-        raise CheckpointError(f"{file} is missing.")
+        raise CheckpointError(f"{file} is missing.", code="checkpoint-file-missing")
     state = read_json(file, CheckpointError)
     if (problem := _find_problem(state)) is not None:
-        raise CheckpointError(f"{file} is damaged: {problem}.")
+        raise CheckpointError(f"{file} is damaged: {problem}.", code="checkpoint-damaged")
     if _STEP.match(folder.name) and state["step"] != int(folder.name):
-        raise CheckpointError(f"{file} is of another checkpoint: it says step {state['step']}.")
+        raise CheckpointError(
+            f"{file} belongs to another checkpoint: its step is {state['step']}.", code="checkpoint-damaged"
+        )
     for name in state["sha256"]:
         check_name(name, file, CheckpointError)
     return state
 
 
 def verify_file(file: Path) -> bool:
-    """Compare a file with its SHA-256 in the `state.json` beside it; return whether there is one.
+    """Compare a file with its SHA-256 in the `state.json` of its folder; return whether there is one.
 
     Raises:
         CheckpointError: they differ, or `state.json` is damaged; the message names the file.
@@ -236,10 +243,10 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
     """Read the tensors of a safetensors file onto the CPU.
 
     Raises:
-        CheckpointError: the file is missing, pickled, or no safetensors; a pickle is never loaded: it can run any code.
+        CheckpointError: the file is missing, not safetensors, or a pickle, which is never loaded: it can run any code.
     """
     if not file.is_file():
-        raise CheckpointError(f"There is no file {file}.")
+        raise CheckpointError(f"There is no file {file}.", code="checkpoint-file-missing")
     try:
         return load_file(file)
     except SafetensorError as error:
@@ -247,13 +254,15 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
             pickled = opened.read(4).startswith(_PICKLE_STARTS)
         if pickled:
             message = f"{file} is a pickle, which can run any code when it is opened. Convert it to safetensors first."
-            raise CheckpointError(message) from None
-        raise CheckpointError(f"{file} is damaged, or no safetensors file: {error}.") from error
+            raise CheckpointError(message, code="checkpoint-pickle") from None
+        raise CheckpointError(
+            f"{file} is damaged, or not a safetensors file: {error}.", code="checkpoint-damaged"
+        ) from error
 
 
 @contextmanager
 def explain_failed_writes(file: Path) -> Iterator[None]:
-    """Turn a failed write of safetensors in the `with` block, an error of text alone, into the original OSError.
+    """Convert a failed write of safetensors in the `with` block, which has only a message, to the original OSError.
 
     Raises:
         OSError: the write failed, for example on a full disk.
@@ -313,37 +322,40 @@ def _sha256(file: Path) -> str:
 
 def _verify(part: Path, expected: str) -> None:
     if not part.is_file():
-        raise CheckpointError(f"{part} is missing.")
+        raise CheckpointError(f"{part} is missing.", code="checkpoint-file-missing")
     if (found := _sha256(part)) != expected:
-        raise CheckpointError(f"{part} is damaged: its SHA-256 is {found[:12]}…, but {STATE} says {expected[:12]}….")
+        raise CheckpointError(
+            f"{part} is damaged: its SHA-256 is {found[:12]}…, but {STATE} has {expected[:12]}….",
+            code="checkpoint-damaged",
+        )
 
 
 def _digest(state: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a state as JSON gives it back, whatever the order and the spaces of its text."""
+    """Return the SHA-256 of a state after a round trip through JSON, with sorted keys."""
     plain = json.loads(json.dumps(state))
     return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
 
 
 def _find_problem(state: Any) -> str | None:
-    """Return what is wrong with the content of a `state.json`, or None."""
+    """Return the problem of the content of a `state.json`, or None."""
     if not isinstance(state, dict) or not state.keys() >= _KEYS:
         return "it lacks step, sha256 or metadata"
     if unknown := sorted(state.keys() - _KEYS - {_DIGEST}):
-        return f"nothing is known of {', '.join(unknown)}"
+        return f"it has the unknown entries {', '.join(unknown)}"
     if _DIGEST in state and state[_DIGEST] != _digest({key: state[key] for key in _KEYS}):
         return f"it was changed, for its content has another {_DIGEST}"
     if type(state["step"]) is not int or not isinstance(state["metadata"], dict):
-        return "its step is no whole number, or its metadata no object"
+        return "its step is not a whole number, or its metadata not an object"
     sums = state["sha256"]
     if not isinstance(sums, dict) or TENSORS not in sums or not all(isinstance(each, str) for each in sums.values()):
-        return f"it holds no SHA-256 of {TENSORS}"
+        return f"it lacks a SHA-256 of {TENSORS}"
     return None
 
 
 def _follow(pointer: Path) -> Path:
     """Return the checkpoint folder that a pointer names."""
     check_inside(run := _find_run(pointer.parent), pointer)
-    return _check_files(pointer.parent / _pointed(pointer), run)
+    return _check_files(pointer.parent / _read_pointer(pointer), run)
 
 
 def _check_files(folder: Path, run: Path) -> Path:
@@ -359,23 +371,26 @@ def _find_run(path: Path) -> Path:
     return next((place.parent for place in places if place.name == "checkpoints"), path)
 
 
-def _pointed(pointer: Path) -> str:
+def _read_pointer(pointer: Path) -> str:
     name = pointer.read_text(encoding="utf-8", errors="replace").strip()
     if not _STEP.match(name):
-        raise CheckpointError(f"{pointer} is damaged: it should hold the name of a checkpoint folder, not {name!r}.")
+        raise CheckpointError(
+            f"{pointer} is damaged: it should hold the name of a checkpoint folder, not {name!r}.",
+            code="checkpoint-pointer-damaged",
+        )
     return name
 
 
-def _forget_after(folder: Path, step: int) -> None:
+def _delete_newer_than(folder: Path, step: int) -> None:
     best = folder / "best"
     for refused in (later for later in list_steps(folder) if later > step):
-        if best.is_file() and _pointed(best) == f"{refused:08d}":
+        if best.is_file() and _read_pointer(best) == f"{refused:08d}":
             best.unlink()
         (folder / f"{refused:08d}").rename(folder / f".old-{refused:08d}")
-    _sweep(folder)
+    _remove_temporary(folder)
 
 
-def _sweep(folder: Path) -> None:
+def _remove_temporary(folder: Path) -> None:
     """Remove the leftovers of an interrupted save or deletion."""
     for leftover in (*folder.glob(".tmp-*"), *folder.glob(".old-*")):
         shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink(missing_ok=True)

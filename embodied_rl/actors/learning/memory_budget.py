@@ -36,16 +36,12 @@ class LiveBytes(TorchDispatchMode):
         for tensor in _tensors((args, kwargs)):
             self._known.setdefault(tensor.untyped_storage(), None)  # existed before, or is already counted
         result = func(*args, **kwargs or {})
-        for tensor in _tensors(result):
-            self._count(tensor.untyped_storage())
+        for storage in (tensor.untyped_storage() for tensor in _tensors(result)):
+            if storage not in self._known:
+                self._known[storage] = _Counted(self, storage.nbytes())
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
         return result
-
-    def _count(self, storage: torch.UntypedStorage) -> None:
-        if storage in self._known:
-            return
-        self._known[storage] = _Counted(self, storage.nbytes())
-        self.now += storage.nbytes()
-        self.peak = max(self.peak, self.now)
 
 
 class _Counted:
@@ -66,7 +62,7 @@ def measure_peak(work: Callable[[], object]) -> int:
 
 
 def find_affordable_rows(work: Callable[[int], object], most: int, budget: float) -> int:
-    """Return how many rows, 1 to `most`, may be processed at once so that `work(rows)` stays within `budget` bytes.
+    """Return the number of rows, 1 to `most`, for which `work(rows)` stays within `budget` bytes.
 
     It measures one row and a few rows; the difference gives the bytes of each further row.
     """
@@ -90,7 +86,7 @@ def find_free_bytes(device: torch.device, sharing: int = 1) -> float:
 
 
 def find_machine_bytes(limit: Path = CGROUP_LIMIT) -> int:
-    """Return the memory of this machine in bytes, or less where its control group has a limit (cgroup v2)."""
+    """Return the memory of this machine in bytes, or the limit of its control group (cgroup v2) if lower."""
     total = psutil.virtual_memory().total
     text = limit.read_text(encoding="ascii").strip() if limit.is_file() else "max"
     return total if text == "max" else min(total, int(text))

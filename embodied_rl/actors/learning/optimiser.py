@@ -1,6 +1,6 @@
 """Adam over named groups of parameters, with gradients averaged over ranks and state as plain tensors.
 
-Where a network is sharded over ranks, one Adam updates its shards and another one the whole parameters; both share the
+If a network is sharded over ranks, one Adam updates its shards and another the whole parameters; both share the
 learning rates and the gradient's norm.
 """
 
@@ -20,8 +20,8 @@ from embodied_rl.runtime.ranks.collective import Ranks
 class LightAdam(torch.optim.Adam):
     """PyTorch's Adam, without `torch._dynamo`: importing that costs each process more than a second, and 100 MB.
 
-    PyTorch keeps an optimiser's methods from being compiled, by wrappers that import the compiler when they are first
-    called. Here nothing compiles an optimiser, so there is nothing to keep from it. The arithmetic is PyTorch's own.
+    PyTorch excludes an optimiser's methods from compilation by wrappers that import the compiler at the first call.
+    Nothing compiles an optimiser here, so the wrappers are removed. The arithmetic is PyTorch's.
     """
 
     _step = staticmethod(inspect.unwrap(torch.optim.Adam.step))
@@ -80,7 +80,7 @@ class Optimiser:
 
     def zero_grad(self) -> None:
         if self._sharding is not None:
-            self._sharding.forget()
+            self._sharding.drop_gradients()
         for adam in self._adams:
             adam.zero_grad()
 
@@ -95,8 +95,14 @@ class Optimiser:
         Raises:
             FloatingPointError: the gradient is NaN or infinite.
         """
-        self._average(ranks, weight)
-        norm = self._norm()
+        if self._sharding is not None:
+            self._sharding.reduce(weight)
+        for parameter in self._whole:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        if self._whole or self._sharding is None:
+            ranks.average_gradients(self._whole, weight)
+        norm = self._gradient_norm()
         if not torch.isfinite(norm):
             raise FloatingPointError("The gradient is not a number: lower algo.lr, or look at the metrics before.")
         nn.utils.clip_grads_with_norm_(self._whole, self._grad_clip, norm)
@@ -109,16 +115,7 @@ class Optimiser:
             self._sharding.gather()
         return float(norm)
 
-    def _average(self, ranks: Ranks, weight: float) -> None:
-        if self._sharding is not None:
-            self._sharding.reduce(weight)
-        for parameter in self._whole:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
-        if self._whole or self._sharding is None:
-            ranks.average_gradients(self._whole, weight)
-
-    def _norm(self) -> Tensor:
+    def _gradient_norm(self) -> Tensor:
         norm = nn.utils.get_total_norm([p.grad for p in self._whole if p.grad is not None])
         if self._sharding is None:
             return norm
@@ -144,7 +141,7 @@ class Optimiser:
         return {name: value for name, value in self._state().items() if name in names}
 
     def make_moments(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Create zero moments under these names where missing, and return them; names without a parameter are skipped.
+        """Create missing zero moments under these names, and return them; names without a parameter are skipped.
 
         Adam assumes that a parameter with any state has been trained: create only moments that will be filled, together
         with the step.
@@ -165,17 +162,13 @@ class Optimiser:
         for key, value in state.items():
             index, name = key.split("/")
             parameter = self.parameters[int(index)]
-            self._state_of(parameter)[name] = self._placed(name, value, parameter)
-        if self._sharding is None:  # shards are read, and checked, on their own
+            placed = value.clone() if name == "step" else value.to(parameter.device, copy=True)
+            if name != "step" and self._sharding is not None and self._is_shard(parameter):
+                placed = self._sharding.part(value, parameter.detach())
+            self._state_of(parameter)[name] = placed
+        if self._sharding is None:  # shards are read and checked separately
             for parameter in self.parameters:
                 _check_moments(parameter, self._state_of(parameter))
-
-    def _placed(self, name: str, value: Tensor, parameter: nn.Parameter) -> Tensor:
-        if name == "step":
-            return value.clone()
-        if self._sharding is not None and self._is_shard(parameter):
-            return self._sharding.part(value, parameter.detach())
-        return value.to(parameter.device, copy=True)
 
     def _is_shard(self, parameter: nn.Parameter) -> bool:
         return any(parameter is shard for shard in self._shards)
@@ -197,7 +190,7 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def _check_moments(parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None:
     """Check that a parameter has no state yet, or a step and both moments of its shape; else raise `UserError`.
 
-    Both moments may be missing: shards bring them afterwards.
+    Both moments may be missing, as shards add them afterwards.
     """
     if not state:
         return
@@ -208,5 +201,6 @@ def _check_moments(parameter: nn.Parameter, state: Mapping[str, Tensor]) -> None
         sound = sound and moment.shape == parameter.shape and moment.is_floating_point()
         sound = sound and bool(moment.isfinite().all())
     if not sound:
-        said = "is not of its shape, not whole, or not finite"
-        raise UserError(f"the optimiser's state of a parameter {tuple(parameter.shape)} {said}")
+        problem = "is not of its shape, not whole, or not finite"
+        message = f"the optimiser's state of a parameter {tuple(parameter.shape)} {problem}"
+        raise UserError(message, code="checkpoint-state-mismatch")

@@ -1,11 +1,11 @@
-"""A learner whose weights, gradients and moments are sharded over ranks with PyTorch's FSDP2 (`fully_shard`).
+"""Sharding of weights, gradients and moments of a learner over ranks with PyTorch's FSDP2 (`fully_shard`).
 
 FSDP2 gathers weights in the forward pass of a module; here `gather` does so once for all following passes. The number
 of policy calls and of micro-batches differs between ranks, so that a collective operation inside of them would wait for
 ever. Policies also call parts of their blocks, which FSDP2's hooks do not see. `reduce` then gives every rank the mean
-gradient of its shard, an optimiser steps on the shards, and weights are gathered anew. A rank always holds its shard of
-the weights and of Adam's moments; it holds whole weights while the policy acts or learns, and whole gradients while it
-learns.
+gradient of its shard, an optimiser steps on the shards, and weights are gathered again. A rank always holds its shard
+of the weights and of Adam's moments; it holds whole weights while the policy acts or learns, and whole gradients while
+it learns.
 
 The blocks of a network are gathered and reduced one by one, so that buffers are those of one block.
 Parameters outside of the network (a critic's, a noise head's) stay whole, and their gradients are averaged as usual.
@@ -40,7 +40,7 @@ def list_blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def shard_network(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding | None":
-    """Shard a network where `plan.learner` asks for it and there are several ranks; else return None.
+    """Shard a network if `plan.learner` is sharded and there are several ranks; else return None.
 
     Raises:
         UserError: ranks share a GPU, which PyTorch's communication between GPUs does not support.
@@ -48,10 +48,15 @@ def shard_network(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding |
     if not isinstance(ranks, GlooRanks):
         return None
     device = next(network.parameters()).device
-    alone = device.type == "cpu" or _has_its_own(device, ranks)
+    alone = device.type == "cpu"
+    if not alone:  # whether every rank computes on its own accelerator
+        index = torch.cuda.current_device() if device.index is None else device.index
+        taken = ranks.gather((platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), index))
+        alone = len(set(taken)) == len(taken)
     if learner == "sharded" and not alone:
         raise UserError(
-            "plan.learner=sharded needs a GPU for each rank: start them with torchrun --nproc-per-node <number of GPUs>"
+            "plan.learner=sharded needs a GPU for each rank: start them with torchrun --nproc-per-node <GPUs>",
+            code="sharded-needs-gpus",
         )
     if alone and (learner == "sharded" or device.type != "cpu"):
         connect_group(ranks, device)
@@ -59,7 +64,7 @@ def shard_network(network: nn.Module, learner: str, ranks: Ranks) -> "Sharding |
 
 
 def find_sharding(module: nn.Module) -> "Sharding | None":
-    """Return the sharding of a module or of a part of it; None where it is whole."""
+    """Return the sharding of a module or of a part of it; None if it is whole."""
     found = (getattr(part, "sharding", None) for part in module.modules())
     return next((sharding for sharding in found if isinstance(sharding, Sharding)), None)
 
@@ -85,15 +90,15 @@ class Sharding:
 
     Attributes:
         network: the sharded network.
-        optimisers: optimisers of its shards; they add themselves.
+        optimisers: optimisers of its shards; each adds itself.
     """
 
     def __init__(self, network: nn.Module, ranks: GlooRanks) -> None:
         self.network, self.optimisers, self._ranks = network, list[Moments](), ranks
         self._root, self._units = _shard(network, ranks)
-        with torch.no_grad(), self._lost():
-            self._root.settle()  # tells FSDP which module is the outermost
-        self._automatic(False)
+        with torch.no_grad(), self._detect_lost_peer():
+            self._root.settle()  # FSDP finds the outermost module by this call
+        self._set_automatic(False)
         self.release()
         shards = list(network.parameters())
         self.gather()
@@ -103,7 +108,7 @@ class Sharding:
 
     def gather(self) -> None:
         """Gather the whole weights on every rank."""
-        with self._lost():
+        with self._detect_lost_peer():
             for unit in self._units:
                 unit.unshard()
 
@@ -113,7 +118,7 @@ class Sharding:
             unit.reshard()
 
     def shard(self, parameter: nn.Parameter) -> nn.Parameter:
-        """Return the shard that an optimiser holds for a whole parameter; parameters of other modules as they are."""
+        """Return the shard that an optimiser holds for a whole parameter; other parameters unchanged."""
         return self._shards.get(id(parameter), parameter)
 
     def part(self, whole: Tensor, shard: Tensor) -> Tensor:
@@ -126,20 +131,21 @@ class Sharding:
 
     def first_row(self, count: int) -> int:
         """Return the first row that this rank holds of a tensor with `count` rows."""
-        return sum(self._rows(count)[: self._ranks.rank])
+        each = -(-count // self._ranks.size)  # rows of a rank, divided as by `torch.chunk`
+        return min(count, each * self._ranks.rank)
 
     @torch.no_grad()
-    def adopt(self) -> None:
+    def load_full_weights(self) -> None:
         """Copy the whole weights into the shards, after they were written to."""
         for whole, shard in self._pairs:
             shard.copy_(self.part(whole, shard))
 
-    def forget(self) -> None:
+    def drop_gradients(self) -> None:
         """Drop the gradients that this rank has accumulated."""
         for whole, _ in self._pairs:
             whole.grad = None
 
-    def fade(self, share: float) -> None:
+    def scale_gradients(self, share: float) -> None:
         """Multiply the gradients that this rank has accumulated by `share`."""
         for whole, _ in self._pairs:
             if whole.grad is not None:
@@ -148,35 +154,32 @@ class Sharding:
     def reduce(self, weight: float) -> None:
         """Reduce the accumulated gradients to their mean over ranks, weighted by `weight`, as gradients of the shards.
 
-        Where `weight` is the number of rows that a rank's mean loss was taken over, this is the gradient of the mean
+        If `weight` is the number of rows of a rank's mean loss, this is the gradient of the mean
         over the rows of all ranks. Weights are released; a parameter without a gradient on any rank gets zeros.
         """
         total = torch.tensor(float(weight), dtype=torch.float64)
         self._ranks.sum_([total])
-        self.fade(weight * self._ranks.size / max(float(total), 1e-12))  # FSDP takes the plain mean over ranks
-        with self._lost():
-            self._automatic(True)
+        self.scale_gradients(
+            weight * self._ranks.size / max(float(total), 1e-12)
+        )  # FSDP takes the plain mean over ranks
+        with self._detect_lost_peer():
+            self._set_automatic(True)
             self._root.settle().backward()
-            self._automatic(False)
+            self._set_automatic(False)
         self.release()
 
     def norm(self, gradients: Sequence[Tensor]) -> Tensor:
         """Compute the norm of gradients over all shards of all ranks."""
-        with self._lost():
+        with self._detect_lost_peer():
             return nn.utils.get_total_norm(gradients).full_tensor()  # type: ignore[attr-defined]
 
-    def _automatic(self, wanted: bool) -> None:
+    def _set_automatic(self, wanted: bool) -> None:
         """Let a backward pass reduce gradients and release weights, or disable both."""
         self._root.set_requires_gradient_sync(wanted)
         self._root.set_reshard_after_backward(wanted)
 
-    def _rows(self, count: int) -> list[int]:
-        """Return the number of rows on each rank, for `count` rows divided as by `torch.chunk`."""
-        each = -(-count // self._ranks.size)
-        return [max(0, min(each, count - rank * each)) for rank in range(self._ranks.size)]
-
     @contextmanager
-    def _lost(self) -> Iterator[None]:
+    def _detect_lost_peer(self) -> Iterator[None]:
         try:
             yield
         except torch.OutOfMemoryError:
@@ -201,7 +204,7 @@ def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
 
 
 def _settle(network: nn.Module) -> Tensor:
-    """Return a zero that depends on every trainable parameter: its gradient touches all of them on every rank alike."""
+    """Return a zero that depends on every trainable parameter: its gradient reaches all of them on every rank."""
     learned = [parameter for parameter in network.parameters() if parameter.requires_grad]
     return torch.stack([parameter.flatten()[:1].sum() * 0 for parameter in learned]).sum()
 
@@ -210,13 +213,6 @@ def leave_group() -> None:
     """End the process group, if there is one."""
     if distributed.is_initialized():
         distributed.destroy_process_group()
-
-
-def _has_its_own(device: torch.device, ranks: Ranks) -> bool:
-    """Return whether every rank computes on an accelerator of its own."""
-    index = torch.cuda.current_device() if device.index is None else device.index
-    taken = ranks.gather((platform.node(), os.environ.get("CUDA_VISIBLE_DEVICES"), index))
-    return len(set(taken)) == len(taken)
 
 
 def connect_group(ranks: GlooRanks, device: torch.device) -> None:

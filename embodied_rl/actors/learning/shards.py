@@ -3,12 +3,12 @@
 Every rank writes one file of `shards/` at the same time as the others; the first rank moves them into the checkpoint,
 where they get their checksums (`embodied_rl.actors.learning.checkpoint`) and are complete or absent like the rest. Any
 number of ranks can read them, also a single process. The format is that of PyTorch's distributed checkpoints
-(`HuggingFaceStorageWriter`), whose own writer is not used because it unpickles data from other ranks.
+(`HuggingFaceStorageWriter`); PyTorch's writer is not used because it unpickles data from other ranks.
 """
 
 import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -47,25 +47,32 @@ def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[
         return {}
     written = folder / f".{FOLDER}"
     if ranks.rank == 0:
-        _cleared(written)
+        with explain_errors(written):
+            shutil.rmtree(written, ignore_errors=True)
+            written.mkdir(parents=True)
     ranks.barrier()
     file = written / f"shard-{ranks.rank + 1:05d}-model-00001-of-00001.safetensors"
     with explain_errors(folder), explain_failed_writes(file):
-        _write(file, _moments(sharding.optimisers), sharding)
+        moments = _moments(sharding.optimisers)
+        places = {
+            name: {"saved_offsets": [sharding.first_row(len(m)), *[0] * (m.dim() - 1)]} for name, m in moments.items()
+        }
+        header = {"format": "pt", "DCP_VERSION": "1.0", _PLACES: json.dumps(places)}
+        save_file({name: _local(moment).contiguous().cpu() for name, moment in moments.items()}, file, header)
     ranks.barrier()
     return {f"{FOLDER}/{file.name}": partial(_move, file) for file in sorted(written.iterdir())}
 
 
 def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
-    """Read the moments of a network from a checkpoint's shards, whatever the number of ranks that wrote them.
+    """Read the moments of a network from a checkpoint's shards, written by any number of ranks.
 
     All ranks that share a network call this together. A checkpoint without shards changes nothing: its other tensors
     hold the moments.
 
     Args:
         checkpoint: folder of one checkpoint.
-        sharding: of the network, or None where it is whole.
-        optimisers: those of a whole network, in the order of their creation; a sharding knows its own.
+        sharding: of the network, or None if it is whole.
+        optimisers: those of a whole network, in the order of their creation; not used with a sharding.
 
     Raises:
         CheckpointError: the shards belong to another network.
@@ -75,36 +82,32 @@ def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequenc
         return
     with ExitStack() as stack:
         files = [_open(file, stack) for file in sorted((checkpoint / FOLDER).iterdir())]
-        stored = {name for file in files for name in file.keys()}  # noqa: SIM118  it is no mapping
+        stored = {name for file in files for name in file.keys()}  # noqa: SIM118  not a mapping
         for number, optimiser in enumerate(optimisers):
             own = sorted(name.partition("/")[2] for name in stored if name.startswith(f"{number}/"))
             made = optimiser.make_moments(own)  # in one order on all ranks
             if unknown := [name for name in own if name not in made]:
-                raise CheckpointError(f"{checkpoint / FOLDER} is of another network: it has {unknown}.")
+                raise CheckpointError(
+                    f"{checkpoint / FOLDER} is of another network: it has {unknown}.", code="checkpoint-other-network"
+                )
         for name, value in _moments(optimisers, everything=True).items():
             if name in stored:
                 _fill(value, name, files, sharding, checkpoint / FOLDER)
 
 
 def _open(file: Path, stack: ExitStack) -> Any:
-    """Open a shard until the stack ends; raise `CheckpointError` if it is none."""
+    """Open a shard until the stack ends; raise `CheckpointError` if it is not a shard."""
     try:
         opened = stack.enter_context(safe_open(file, "pt"))
         places = json.loads((opened.metadata() or {})[_PLACES])
         if not all(type(places[name]["saved_offsets"][0]) is int for name in opened.keys()):  # noqa: SIM118
-            raise TypeError("a first row is no whole number")
+            raise TypeError("a first row is not a whole number")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-        said = f"{type(error).__name__}: {shorten(error)}"
-        raise CheckpointError(f"{file} is damaged, or no shard of a checkpoint: {said}.") from error
+        reason = f"{type(error).__name__}: {shorten(error)}"
+        raise CheckpointError(
+            f"{file} is damaged, or not a shard of a checkpoint: {reason}.", code="checkpoint-damaged"
+        ) from error
     return opened
-
-
-def _write(file: Path, moments: Mapping[str, Tensor], sharding: Sharding) -> None:
-    places = {
-        name: {"saved_offsets": [sharding.first_row(len(m)), *[0] * (m.dim() - 1)]} for name, m in moments.items()
-    }
-    header = {"format": "pt", "DCP_VERSION": "1.0", _PLACES: json.dumps(places)}
-    save_file({name: _local(moment).contiguous().cpu() for name, moment in moments.items()}, file, header)
 
 
 @torch.no_grad()
@@ -119,12 +122,17 @@ def _fill(value: Tensor, name: str, files: Sequence[Any], sharding: Sharding | N
         shape, at = stored.get_shape(), json.loads(file.metadata()[_PLACES])[name]["saved_offsets"][0]
         begin, end = max(at, first), min(at + shape[0], first + len(local))
         if tuple(shape[1:]) != tuple(value.shape[1:]):
-            raise CheckpointError(f"{folder} is of another network: {name} has rows of {shape[1:]}.")
+            raise CheckpointError(
+                f"{folder} is of another network: {name} has rows of {shape[1:]}.", code="checkpoint-other-network"
+            )
         if begin < end:
             local[begin - first : end - first].copy_(stored[begin - at : end - at])
             filled += end - begin
     if filled != len(local):
-        raise CheckpointError(f"{folder} is of another network: {name} has {filled} of {len(local)} rows.")
+        raise CheckpointError(
+            f"{folder} is of another network: {name} has {filled} of {len(local)} rows.",
+            code="checkpoint-other-network",
+        )
 
 
 def _local(value: Tensor) -> Tensor:
@@ -138,12 +146,6 @@ def _moments(optimisers: Sequence[Moments], everything: bool = False) -> dict[st
         for number, optimiser in enumerate(optimisers)
         for name, value in optimiser.shards(everything).items()
     }
-
-
-def _cleared(folder: Path) -> None:
-    with explain_errors(folder):
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
 
 
 def _move(file: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""The choice of trainable parameters: all, the action expert's, or low-rank adapters (LoRA, arXiv:2106.09685)."""
+"""Choice of trainable parameters: all, the action expert's, or low-rank adapters (LoRA, arXiv:2106.09685)."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +14,7 @@ ADAPTER = "default"
 
 
 def choose_trainable(network: FlowBackbone, train: str, lora: LoraNode) -> None:
-    """Freeze the parameters that `train` excludes; add adapters first where it asks for them.
+    """Freeze the parameters that `train` excludes; add adapters first for "lora".
 
     Args:
         network: changed in place; existing adapters stay.
@@ -22,21 +22,34 @@ def choose_trainable(network: FlowBackbone, train: str, lora: LoraNode) -> None:
         lora: of the adapters.
 
     Raises:
-        UserError: the network has no part that can be frozen apart, does not support adapters, or has other adapters.
+        UserError: the network has no separate prefix, does not support adapters, or has other adapters.
     """
     if train == "expert":
-        _freeze_prefix(network)
+        prefix = network.prefix_parameters()
+        if not prefix:
+            message = "policy.train=expert: this policy has no prefix that can be frozen apart; use train=full."
+            raise UserError(message, code="train-expert-unsupported")
+        for parameter in prefix:
+            parameter.requires_grad_(False)
     if train == "lora":
         if not any(list_adapters(network)):
             add_adapters(network, lora)
-        _check_settings(network, lora)
-        wanted = {id(parameter) for parameter in (*list_adapter_parameters(network), *network.head_parameters())}
+        existing, wanted = read_adapter_settings(network), LoraNode(lora.rank, _alpha(lora))
+        assert existing is not None
+        if existing != wanted:
+            raise UserError(
+                f"policy.lora.rank={wanted.rank} with alpha {wanted.alpha:g}, but the checkpoint's adapters have rank "
+                f"{existing.rank} and alpha {existing.alpha:g}: set policy.lora.rank={existing.rank} "
+                f"policy.lora.alpha={existing.alpha:g}.",
+                code="lora-settings-mismatch",
+            )
+        learned = {id(parameter) for parameter in (*list_adapter_parameters(network), *network.head_parameters())}
         for parameter in network.parameters():
-            parameter.requires_grad_(id(parameter) in wanted)
+            parameter.requires_grad_(id(parameter) in learned)
 
 
 def add_adapters(network: FlowBackbone, lora: LoraNode) -> None:
-    """Add an adapter that changes nothing yet to each of `network.adapted_modules()`.
+    """Add an adapter with zero effect to each of `network.adapted_modules()`.
 
     Raises:
         UserError: the network names no modules, or peft is not installed.
@@ -44,12 +57,18 @@ def add_adapters(network: FlowBackbone, lora: LoraNode) -> None:
     """
     names = network.adapted_modules()
     if not names:
-        raise UserError("policy.train=lora: this policy is not made for adapters; use policy.train=full.")
-    peft = _peft()
+        raise UserError(
+            "policy.train=lora: this policy is not made for adapters; use policy.train=full.", code="lora-unsupported"
+        )
+    try:
+        import peft
+    except ModuleNotFoundError as error:
+        message = "policy.train=lora needs peft: pip install 'embodied-rl[lora]'."
+        raise UserError(message, code="package-missing") from error
     settings = peft.LoraConfig(r=lora.rank, lora_alpha=_alpha(lora), lora_dropout=0.0, target_modules=names)
     peft.inject_adapter_in_model(settings, network)
     adapted = [name for name, _ in list_adapters(network)]
-    assert sorted(adapted) == sorted(names), f"adapted {set(adapted) ^ set(names)} otherwise than asked for"
+    assert sorted(adapted) == sorted(names), f"adapted {set(adapted) ^ set(names)} instead of the requested modules"
 
 
 def list_adapters(network: nn.Module) -> Iterator[tuple[str, Any]]:
@@ -77,32 +96,5 @@ def merge_adapters(network: nn.Module) -> None:
         setattr(network.get_submodule(parent), last, module.get_base_layer())
 
 
-def _check_settings(network: FlowBackbone, lora: LoraNode) -> None:
-    there = read_adapter_settings(network)
-    assert there is not None
-    if there != LoraNode(lora.rank, _alpha(lora)):
-        told = f"policy.lora.rank={there.rank} policy.lora.alpha={there.alpha:g}"
-        raise UserError(
-            f"policy.lora.rank={lora.rank} with alpha {_alpha(lora):g}, but the checkpoint's adapters have rank "
-            f"{there.rank} and alpha {there.alpha:g}: set {told}."
-        )
-
-
 def _alpha(lora: LoraNode) -> float:
     return lora.rank if lora.alpha is None else lora.alpha
-
-
-def _freeze_prefix(network: FlowBackbone) -> None:
-    prefix = network.prefix_parameters()
-    if not prefix:
-        raise UserError("policy.train=expert: this policy has no prefix that can be frozen apart; use train=full.")
-    for parameter in prefix:
-        parameter.requires_grad_(False)
-
-
-def _peft() -> Any:
-    try:
-        import peft
-    except ModuleNotFoundError as error:
-        raise UserError("policy.train=lora needs peft: pip install 'embodied-rl[lora]'.") from error
-    return peft

@@ -1,4 +1,4 @@
-"""Count the bytes of an update from shapes: networks are laid out without weights, and nothing is computed.
+"""Memory of an update, counted from shapes: networks have no weights, and nothing is computed.
 
 All sizes are in bytes; a row is one decision of a micro-batch.
 """
@@ -19,12 +19,12 @@ FLOAT32 = torch.float32.itemsize
 ROWS = (1, 64, 2048)
 """Micro-batches that are counted. A peak is the largest of several lines, so it lies below the chords between these."""
 MOST = 10**6
-"""Rows that nobody asks for."""
+"""Upper bound of the rows of a micro-batch."""
 
 
 @dataclass(frozen=True)
 class HeldMemory:
-    """The memory that a policy which learns always takes on its device.
+    """The permanent memory of a learning policy on its device.
 
     Attributes:
         weights: of the whole network. gradients: of the trainable part. moments: Adam's two moments of it, float32.
@@ -84,7 +84,7 @@ def count_update(actor: Actor, autocast: bool = False) -> UpdateMemory:
     """Count the memory of an update of an actor on the meta device; the actor is not usable afterwards.
 
     Args:
-        actor: actor whose recorded data (`keep`) is the starting point of the update.
+        actor: its `keep` decides which recorded data the update starts from.
         autocast: multiply in bfloat16, by `torch.autocast`.
     """
     with without_memory():
@@ -115,7 +115,7 @@ def count_acting(actor: Actor, rows: int) -> int:
 
 
 def count_held(module: nn.Module) -> HeldMemory:
-    """Count what a module always takes while its trainable parameters learn by Adam; on the meta device, too."""
+    """Count the permanent memory of a module with Adam on its trainable parameters; also on the meta device."""
     learning = [parameter for parameter in module.parameters() if parameter.requires_grad]
     count = sum(parameter.numel() for parameter in learning)
     return HeldMemory(

@@ -1,4 +1,4 @@
-"""The transfer of weights from the learner to a policy worker: versioned, with a checksum, only tensors that change."""
+"""Transfer of weights from the learner to a policy worker: versioned, with a checksum, only tensors that change."""
 
 import hashlib
 from dataclasses import dataclass
@@ -26,8 +26,8 @@ class Weights:
     checksum: str
 
 
-class WeightsDamaged(UserError):  # noqa: N818  it says what happened
-    """An error for weights that were damaged on their way, or that belong to another network."""
+class WeightsDamaged(UserError):  # noqa: N818
+    """Weights were damaged in transfer, or belong to another network."""
 
 
 def publish_weights(network: nn.Module, version: int, everything: bool = False) -> Weights:
@@ -46,20 +46,25 @@ def load_weights(network: nn.Module, weights: Weights) -> None:
         WeightsDamaged: the checksum is wrong, or the network has no tensor of that name or size.
     """
     if _checksum(weights.tensors) != weights.checksum:
-        raise WeightsDamaged(f"weights of version {weights.version} were damaged on their way: the checksum is wrong.")
+        raise WeightsDamaged(
+            f"weights of version {weights.version} were damaged in transfer: the checksum is wrong.",
+            code="weights-damaged",
+        )
     state = gather_whole(network)
     for name, data in weights.tensors.items():
         if name not in state or state[name].nbytes != data.nbytes:
-            raise WeightsDamaged(f"weights of version {weights.version} are of another network: '{name}'.")
+            raise WeightsDamaged(
+                f"weights of version {weights.version} are of another network: '{name}'.", code="weights-other-network"
+            )
         tensor = torch.from_numpy(data).view(state[name].dtype) if data.nbytes else torch.empty(0)
         state[name].copy_(tensor.reshape(state[name].shape))
-    adopt_whole(network)
+    load_full_weights(network)
 
 
 def gather_whole(network: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the network's own tensors by their names in its state, also where it is sharded and gathered.
+    """Return the network's tensors, not copies, by their names in its state, also if it is sharded and gathered.
 
-    No rank waits for another one. A caller that writes into the tensors calls `adopt_whole` afterwards.
+    No rank waits for another one. A caller that writes into the tensors calls `load_full_weights` afterwards.
     """
     if sharded.find_sharding(network) is None:
         return network.state_dict()
@@ -70,16 +75,16 @@ def gather_whole(network: nn.Module) -> dict[str, torch.Tensor]:
     return {name: tensor.detach() for name, tensor in tensors.items() if name not in passing}
 
 
-def adopt_whole(network: nn.Module) -> None:
+def load_full_weights(network: nn.Module) -> None:
     """Copy the whole tensors into every rank's shards, after they were written to."""
     if (sharding := sharded.find_sharding(network)) is not None:
-        sharding.adopt()
+        sharding.load_full_weights()
 
 
 def _copy_bytes(tensor: torch.Tensor) -> np.ndarray:
     """Return a copy of the bytes, uint8 [bytes], of a tensor of any dtype, bfloat16 included.
 
-    NumPy never sees the tensor's own memory: torch would not let it be freed any more, as a sharded learner does.
+    NumPy gets a copy because torch could not free memory that NumPy shares, as a sharded learner does.
     """
     copy = torch.empty(tensor.nbytes, dtype=torch.uint8)
     return copy.copy_(tensor.detach().contiguous().flatten().view(torch.uint8)).numpy()

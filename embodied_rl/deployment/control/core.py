@@ -307,7 +307,7 @@ class DeploymentCore:
         if parts.probe.refused:
             self._leaving = True
             self._change_mode(lambda: self._modes.fall(parts.probe.refused))
-            return Want(None, why=parts.probe.refused)
+            return None
         why = "comparing commanded and measured motion"
         return Want(wanted, Source.HOLD if wanted is None else Source.REPLAY, why) if moves else None
 
@@ -324,7 +324,7 @@ class DeploymentCore:
         self._phase = (self._phase + 1) % parts.settings.ticks
         if self._phase == 0:
             ended = account.end(now, self.mode)
-            if made is not None and parts.intentions.executor is not None:
+            if parts.intentions.executor is not None:
                 parts.intentions.executor.correct(ended.executed)
         command, wanted = filtered.command, want.wanted
         ids = (made.step, made.sequence, made.policy_version) if want.source == Source.POLICY and made else (-1, -1, -1)

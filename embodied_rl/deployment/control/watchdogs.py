@@ -142,8 +142,7 @@ class TrackingWatch:
         self.drift = np.zeros(len(self._names))
         self._means = np.zeros((2, len(self._names)))  # commanded and measured distance of a tick, smoothed
         self._unseen = np.zeros(len(self._names))  # commanded distance since the measured value last changed
-        self._last_s, self._before = math.nan, None
-        self._changed_s = np.full(len(self._names), math.nan)
+        self._before: Vector | None = None
 
     def update(self, now: float, command: Vector, measured: Vector) -> str:
         """Take the command of the tick before and what is measured now, [A]; return the reason to hold."""

@@ -18,6 +18,9 @@ UNITS = ("m", "rad", "s", "kg", "N", "Nm", "m/s", "rad/s", "m/s²", "rad/s²", "
 IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 INFO = "sensor_msgs/msg/CameraInfo"
 TELEOP_TYPES = ("sensor_msgs/msg/Joy", "geometry_msgs/msg/Twist")
+FARTHEST = {"rad": (20 * math.pi, "degrees"), "m": (100.0, "millimetres")}
+"""The farthest limit of a position or displacement, ten turns or 100 m, by unit; what is farther is likely given in
+another unit, in which the probe's small motions are large (`MotionProbe`)."""
 LEAST_HZ, LARGEST_HZ = 1e-3, 1e5
 """Of everything that is repeated."""
 LARGEST_PICTURE = 8192
@@ -132,6 +135,10 @@ def _check_actions(robot: RobotDescription) -> None:
             raise UserError(f"{where}.low={entry.action_low:g} must be below {where}.high={entry.action_high:g}.")
         if entry.measured:
             check_known(entry.measured, names, f"{where}.measured", "an entry of state")
+            if (other := robot.state[names.index(entry.measured)].unit) != entry.unit:
+                raise UserError(
+                    f"{where}.unit={entry.unit} is compared with state.{entry.measured}.unit={other}: make them equal."
+                )
     _check_boxes(robot)
     for entry, error in zip(robot.actions, robot.tracking_error, strict=True):
         if math.isfinite(error) and not entry.measured:
@@ -148,6 +155,13 @@ def _check_boxes(robot: RobotDescription) -> None:
         bounded = math.isfinite(limits.low) or math.isfinite(limits.high)
         if entry.kind == "position" and not (math.isfinite(limits.low) and math.isfinite(limits.high)):
             raise UserError(f"{where}.limits: a position needs both low and high, as numbers.")
+        farthest = max(filter(math.isfinite, (abs(limits.low), abs(limits.high))), default=0.0)
+        if entry.kind != "velocity" and entry.unit in FARTHEST and farthest > FARTHEST[entry.unit][0]:
+            most, other = FARTHEST[entry.unit]
+            raise UserError(
+                f"{where}.limits: {farthest:g} {entry.unit} is beyond {most:.3g} {entry.unit}. Are these {other}? Give "
+                "all numbers of the action in its unit."
+            )
         if entry.kind != "position" and bounded and not entry.measured:
             raise UserError(
                 f"{where}.limits: low and high cannot be held, because nothing measures the quantity: name the entry "

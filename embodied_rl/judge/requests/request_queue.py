@@ -58,7 +58,7 @@ class RequestQueue:
         apart: whether a call of the scorer has requests of one submission only.
     """
 
-    def __init__(self, traits: ScorerTraits, most: int, apart: bool = False) -> None:
+    def __init__(self, traits: ScorerTraits, most: int, apart: bool) -> None:
         self._traits, self._most, self._apart = traits, most, apart
         self._waiting: dict[Hashable, Ticket] = {}
         self._order: list[tuple[int, int, Hashable]] = []

@@ -80,7 +80,7 @@ class Distiller:
     def settle(self, rollout: Rollout) -> None:
         """Write the rewards of a rollout by the present head, then let the head learn from the labels that came."""
         counts = self._judge(rollout)
-        labels = read_labels(rollout.noted)
+        labels = read_labels(rollout.extras)
         everybody = self._ranks.gather((vars(labels), counts))
         for _, others in everybody:
             self._counts = {name: self._counts.get(name, 0.0) + value for name, value in others.items()}
@@ -105,7 +105,7 @@ class Distiller:
 
     def _predict(self, rollout: Rollout) -> RolloutScores:
         def predict(name: str) -> Scores:
-            seen = rollout.noted[name].cpu().numpy()
+            seen = rollout.extras[name].cpu().numpy()
             value = self._head.predict(seen.reshape(-1, seen.shape[-1])).reshape(seen.shape[:-1])
             return Scores.of(value)
 

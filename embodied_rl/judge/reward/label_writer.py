@@ -36,9 +36,9 @@ class LabelWriter(ScoringWriter):
         self._ready: list[Ticket] = []
         self._counts: dict[str, float] = {}
 
-    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+    def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for N environments; see `ScoringWriter`."""
-        super().check_sizes(spec, num_envs, executed)
+        super().prepare(spec, num_envs, executed)
         size = (self._options.decisions, num_envs, self._inputs.size)
         self._seen, self._final = np.zeros(size, np.uint8), np.zeros(size, np.uint8)
         self._last = np.zeros(size[1:], np.uint8)
@@ -84,13 +84,13 @@ class LabelWriter(ScoringWriter):
 
     def _settle(self, rollout: Rollout) -> Mapping[str, float]:
         """Write the columns; return how many questions were asked, came to their end, and are open, and the labels."""
-        places = rollout.noted["labelled"].numel()
+        places = rollout.extras["labelled"].numel()
         now, self._ready = self._ready[:places], self._ready[places:]
         labels = make_labels(self._inputs, [(each.request, each.score) for each in now])
-        where = np.unravel_index(np.arange(len(labels)), tuple(rollout.noted["labelled"].shape))
+        where = np.unravel_index(np.arange(len(labels)), tuple(rollout.extras["labelled"].shape))
         columns = {"label": labels.inputs, "label_episode": labels.episode, "label_decision": labels.decision}
         for name, array in (columns | {"label_value": labels.value, "labelled": np.ones(len(labels), bool)}).items():
-            rollout.noted[name][where] = torch.from_numpy(array).to(rollout.noted[name])
+            rollout.extras[name][where] = torch.from_numpy(array).to(rollout.extras[name])
         for name, array in {"seen": self._seen, "final": self._final, "last": self._last}.items():
-            rollout.noted[name].copy_(torch.from_numpy(array))
+            rollout.extras[name].copy_(torch.from_numpy(array))
         return self._counts | {"labels": len(labels)}

@@ -223,7 +223,7 @@ def make_writer(options: ScoringOptions, number: int) -> ScoringWriter:
     return (LabelWriter if options.reward.mode == "distill" else ScoringWriter)(options, number)
 
 
-def list_noted_columns(reward: RewardNode, spec: SimulatorSpec) -> Columns:
+def list_extra_columns(reward: RewardNode, spec: SimulatorSpec) -> Columns:
     """Return what collectors note in their rollouts for a head; nothing where there is none."""
     if reward.name is None or reward.mode != "distill":
         return {}

@@ -87,7 +87,7 @@ class ScoringWriter(Writer):
         self._useless = ""
         self._told_cost = CostMeter().state()
 
-    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+    def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for a collector of N environments, and start the service."""
         options, reward = self._options, self._reward
         mode = ModeOptions(reward, num_envs, options.discount, options.limit_ends)

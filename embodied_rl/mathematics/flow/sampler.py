@@ -86,7 +86,7 @@ class Sampler(nn.Module, ABC):
     Attributes:
         denoise_steps: K.
         step_weights: float64 [K], weights by which each row draws its one stochastic step; None: all K are stochastic.
-        noise_level: scale of the noise; may be set between rollouts, because a trace keeps the level it was drawn with.
+        noise_level: scale of the noise; may be set between rollouts, as a trace keeps its level.
     """
 
     def __init__(self, denoise_steps: int, noise_level: float) -> None:
@@ -156,7 +156,7 @@ class Sampler(nn.Module, ABC):
             velocity: velocity field of the policy, with the context of the n rows.
             keys: keys that determine the noise.
             shape: (H, D).
-            explore: False gives `ode_sample` from the same x₁, bit for bit, whatever the noise.
+            explore: False gives `ode_sample` from the same x₁, bit for bit, independent of the noise.
             device: device of the velocity field.
             committed: actions that are given to the policy, at a flow time of 0.
         """

@@ -1,4 +1,4 @@
-"""A curriculum that prefers tasks whose success is neither certain nor hopeless.
+"""A curriculum that prefers tasks with an uncertain outcome.
 
 With success probability p, p (1 − p) is the variance of the outcome, which an update can learn from. It is the score of
 ProCuRL (Tzannetos et al. 2023, arXiv:2304.12877; there p (p* − p), with p* the best reachable probability, here 1) and
@@ -34,7 +34,7 @@ class SuccessRateConfig:
 
 
 class SuccessRate(Curriculum):
-    """More of the tasks whose success is neither certain nor hopeless: by floor + p (1 − p).
+    """Draw tasks with an uncertain outcome more often: by floor + p (1 − p).
 
     Raises:
         UserError: floor or rate is out of bounds.
@@ -44,9 +44,11 @@ class SuccessRate(Curriculum):
 
     def __init__(self, config: SuccessRateConfig, spec: SimulatorSpec) -> None:
         if not 0 < config.floor < float("inf"):
-            raise UserError(f"curriculum.floor must be above 0, not {config.floor}: a task may come back.")
+            message = f"curriculum.floor must be above 0, not {config.floor}: a task may come back."
+            raise UserError(message, code="curriculum-setting-invalid")
         if not 0 < config.rate <= 1:
-            raise UserError(f"curriculum.rate must be above 0 and at most 1, not {config.rate}.")
+            message = f"curriculum.rate must be above 0 and at most 1, not {config.rate}."
+            raise UserError(message, code="curriculum-setting-invalid")
         self.config, self._uniform = config, make_uniform_weights(spec)
         self._success = np.full(len(spec.tasks), 0.5)
 

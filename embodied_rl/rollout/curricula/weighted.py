@@ -38,14 +38,17 @@ class Weighted(Curriculum):
         known = list(dict.fromkeys([*spec.families, *names]))
         for name, weight in given.items():
             if name not in known:
-                raise UserError(f"curriculum.weights: unknown family or task '{name}'.{suggest_name(name, known)}")
+                message = f"curriculum.weights: unknown family or task '{name}'.{suggest_name(name, known)}"
+                raise UserError(message, code="curriculum-setting-invalid")
             if not 0 <= weight < float("inf"):
-                raise UserError(f"curriculum.weights.{name} must be a number of at least 0, not {weight}.")
+                message = f"curriculum.weights.{name} must be a number of at least 0, not {weight}."
+                raise UserError(message, code="curriculum-setting-invalid")
         of_family = np.array([given.get(task.family, 1.0) for task in spec.tasks], np.float64)
         own = np.array([1.0 if name in spec.families else given.get(name, 1.0) for name in names], np.float64)
         self._weights = make_uniform_weights(spec) * of_family * own
         if not self._weights.any():
-            raise UserError("curriculum.weights leaves no task to draw: give one of them more than 0.")
+            message = "curriculum.weights leaves no task to draw: give one of them more than 0."
+            raise UserError(message, code="curriculum-setting-invalid")
 
     def weights(self) -> NDArray[np.float64]:
         """Return the weights, float64 [tasks]."""

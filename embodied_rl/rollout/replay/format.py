@@ -1,4 +1,4 @@
-"""The format of a replay storage: its fields and the meaning of their numbers; docs/replay.md describes it.
+"""Format of a replay storage: its fields and their meaning; see docs/replay.md.
 
 Shapes: Hx executed actions of a chunk, A action dimensions, S state dimensions, P privileged dimensions.
 """
@@ -7,7 +7,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from enum import IntEnum
-from typing import Any
 
 import numpy as np
 
@@ -18,11 +17,11 @@ from embodied_rl.runs.untrusted_files import parse_json
 
 NAME, VERSION = "embodied-rl replay", 1
 
-REMEDY = "Give another folder, or delete this one if nobody needs what it holds."
+REMEDY = "Give another folder, or delete this one if its content is not needed."
 
 
 class ReplayError(UserError):
-    """An error for a replay storage that cannot be used as asked; the message names it, the reason and a remedy."""
+    """A replay storage cannot be used; the message names it, the reason and a remedy."""
 
 
 class FieldKind(IntEnum):
@@ -56,10 +55,10 @@ class ReplayFormat:
     """The format of a replay storage. Make one with `of_simulator`.
 
     Attributes:
-        tracks: environments, each with a ring of rows of its own.
+        tracks: environments, each with its ring of rows.
         capacity: newest rows of a track that are read.
-        spare: older rows kept beside them, so that `ReplayStorage.load` can go back by as many rows and find the
-            earlier content of the ring.
+        spare: older rows that are kept, so that `ReplayStorage.load` can go back by as many rows and find the earlier
+            content of the ring.
         executed: Hx; 1 for data in control steps.
         cameras: of the images, in the simulator's order.
         state_names, privileged_names, action_names, action_low, action_high, control_hz: as in `SimulatorSpec`.
@@ -99,7 +98,7 @@ class ReplayFormat:
             tracks: environments.
             capacity: rows of a track that are read: its newest decisions and final observations.
             executed: Hx, actions of a chunk; 1 for data in control steps.
-            cameras: whose images are kept; by default those that a policy sees.
+            cameras: names of the cameras to record; by default those of the policy.
             extra: further entries of a decision to keep: "log_prob", or "trace/<name>" for an entry of its trace.
             spare: see the attributes; at least the rows a track gets between two checkpoints, for exact resume.
 
@@ -109,12 +108,17 @@ class ReplayFormat:
         chosen = tuple(c.name for c in spec.cameras if (c.role == "policy" if cameras is None else c.name in cameras))
         if unknown := set(cameras or ()) - set(chosen):
             known = ", ".join(camera.name for camera in spec.cameras)
-            raise ReplayError(f"replay: unknown camera '{min(unknown)}'; the simulator has {known}")
+            message = f"replay: unknown camera '{min(unknown)}'; the simulator has {known}"
+            raise ReplayError(message, code="camera-unknown")
         if min(tracks, executed) < 1 or capacity < 2 or spare < 0:
             raise ReplayError(
                 f"replay: tracks and executed must be at least 1, capacity at least 2 and spare at least 0, "
-                f"got {tracks}, {executed}, {capacity} and {spare}"
+                f"got {tracks}, {executed}, {capacity} and {spare}",
+                code="replay-size-out-of-range",
             )
+        if invalid := [name for name in extra or {} if not _is_extra(name)]:
+            message = f"replay: unknown extra '{invalid[0]}'; there are 'log_prob' and 'trace/<name>'"
+            raise ReplayError(message, code="replay-extra-unknown")
         return ReplayFormat(
             tracks=tracks,
             capacity=capacity,
@@ -132,7 +136,7 @@ class ReplayFormat:
                 **_bookkeeping(),
                 **_observed(spec, chosen),
                 **_played(executed, spec.action_dim),
-                **_checked(extra or {}),
+                **{name: replace(each, dtype=np.dtype(each.dtype).str) for name, each in (extra or {}).items()},
             },
         )
 
@@ -169,7 +173,8 @@ class ReplayFormat:
         for name in asked | found:
             have, want = found.get(name, "absent"), asked.get(name, "absent")
             if have != want:
-                raise ReplayError(f"{where}: {name} is {have} there, and {want} here. {REMEDY}")
+                message = f"{where}: {name} is {have} there, and {want} here. {REMEDY}"
+                raise ReplayError(message, code="replay-format-mismatch")
 
     def _listed(self) -> dict[str, object]:
         attributes = asdict(self)
@@ -182,21 +187,27 @@ class ReplayFormat:
 
     @staticmethod
     def from_json(text: str, where: str) -> "ReplayFormat":
-        """Read a result of `to_json`; raise `ReplayError` where it is something else, or of another version."""
+        """Read a result of `to_json`; raise `ReplayError` for other content or another version."""
         found = parse_json(text, where, ReplayError)
         try:
             name, version = found.pop("format"), found.pop("version")
         except (KeyError, AttributeError, TypeError) as error:
-            raise ReplayError(f"{where} does not describe a replay storage ({error!r}). {REMEDY}") from error
+            message = f"{where} does not describe a replay storage ({error!r}). {REMEDY}"
+            raise ReplayError(message, code="replay-damaged") from error
         if (name, version) != (NAME, VERSION):
             raise ReplayError(
                 f"{where} is version {version} of the format '{name}', and this program reads version {VERSION} of "
-                f"'{NAME}'. Use the version of embodied-rl that wrote it, or give another folder."
+                f"'{NAME}'. Use the version of embodied-rl that wrote it, or give another folder.",
+                code="replay-version-mismatch",
             )
         try:
-            return _restored(found)
+            layout = freeze_config(ReplayFormat, found)
+            required = _bookkeeping().keys() | _played(1, 1).keys() | {"state", "instruction"}
+            if absent := sorted(required - layout.fields.keys()):
+                raise KeyError(f"fields.{absent[0]}")
         except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ReplayError(f"{where} is damaged ({error!r}). {REMEDY}") from error
+            raise ReplayError(f"{where} is damaged ({error!r}). {REMEDY}", code="replay-damaged") from error
+        return layout
 
 
 def _bookkeeping() -> dict[str, ReplayField]:
@@ -230,21 +241,6 @@ def _played(executed: int, action_dim: int) -> dict[str, ReplayField]:
 
 def _is_extra(name: str) -> bool:
     return name == "log_prob" or name.startswith("trace/")
-
-
-def _checked(extra: Mapping[str, ReplayField]) -> dict[str, ReplayField]:
-    if unknown := [name for name in extra if not _is_extra(name)]:
-        raise ReplayError(f"replay: unknown extra '{unknown[0]}'; there are 'log_prob' and 'trace/<name>'")
-    return {name: replace(field, dtype=np.dtype(field.dtype).str) for name, field in extra.items()}
-
-
-def _restored(found: dict[str, Any]) -> ReplayFormat:
-    layout = freeze_config(ReplayFormat, found)
-    if absent := sorted(
-        (_bookkeeping().keys() | _played(1, 1).keys() | {"state", "instruction"}) - layout.fields.keys()
-    ):
-        raise KeyError(f"fields.{absent[0]}")
-    return layout
 
 
 def allocate_arrays(layout: ReplayFormat) -> dict[str, Array]:

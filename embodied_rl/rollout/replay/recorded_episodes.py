@@ -1,4 +1,4 @@
-"""Fills a replay storage from a recording of a robot: what was proposed, what was executed, and who decided it."""
+"""Conversion of a robot's recording to a replay storage: proposed and executed actions, and their source."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,11 +16,11 @@ from embodied_rl.rollout.replay.storage import ReplayStorage
 def write_replay(conversion: Conversion, out: Path) -> Iterator[dict[str, Any]]:
     """Write a recording into a replay storage in control steps; yield the line of the index of each part of an episode.
 
-    `action` is what was proposed, or executed where nothing was; where an episode was cut, its last step before the gap
-    is no transition.
+    `action` is the proposed action, or the executed one without a proposal. The last step before a gap of an episode
+    cannot be sampled.
 
     Raises:
-        ReplayError: the folder holds something else. StorageError: there is no room.
+        ReplayError: the folder is not a replay storage of this format. StorageError: there is no room.
     """
     spec = conversion.make_spec()
     layout = ReplayFormat.of_simulator(spec, tracks=1, capacity=conversion.steps + 2, executed=1)

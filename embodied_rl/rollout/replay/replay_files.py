@@ -1,4 +1,4 @@
-"""The folder of a replay storage: one .npy file per field, mapped into memory, and the texts that rows refer to.
+"""Folder of a replay storage: one .npy file per field, mapped into memory, and the texts that rows refer to.
 
     <folder>/format.json            `ReplayFormat`
     <folder>/texts.jsonl            one text a line, as JSON; only ever appended to
@@ -29,7 +29,7 @@ class Texts:
     """A numbered list of texts, in the order in which they were added.
 
     Args:
-        path: of the file that stores them; None for memory alone.
+        path: of the file that stores them; None keeps them in memory.
         write: whether texts may be added, by this process alone.
 
     Raises:
@@ -76,7 +76,8 @@ class Texts:
             texts = [json.loads(line) for line in whole[0].splitlines()]
         except (OSError, ValueError, RecursionError) as error:
             self.close()
-            raise ReplayError(f"{path} is missing or damaged ({error}). {REMEDY}") from error
+            message = f"{path} is missing or damaged ({error}). {REMEDY}"
+            raise ReplayError(message, code="replay-damaged") from error
         if self._file is not None:
             self._file.truncate(len(whole[0]) + len(whole[1]))
         return texts
@@ -91,19 +92,20 @@ def _locked(path: Path) -> IO[bytes]:
     except BlockingIOError:
         file.close()
         raise ReplayError(
-            f"{path.parent}: another process writes to this replay storage. Give each process a folder of its own, or "
-            f"read it with ReplayStorage.open."
+            f"{path.parent}: another process writes to this replay storage. Give each process its own folder, or "
+            f"read it with ReplayStorage.open.",
+            code="replay-locked",
         ) from None
     return file
 
 
 def read_format(folder: Path) -> ReplayFormat:
-    """Read the format of a folder; raise `ReplayError` where it holds no replay storage that this version can read."""
+    """Read the format of a folder; raise `ReplayError` if this version cannot read it as a replay storage."""
     check_ends(folder / FORMAT, ReplayError)
     try:
         text = (folder / FORMAT).read_text("utf-8")
     except (OSError, ValueError) as error:
-        raise ReplayError(f"{folder} holds no replay storage ({error}). {REMEDY}") from error
+        raise ReplayError(f"{folder} holds no replay storage ({error}). {REMEDY}", code="replay-missing") from error
     return ReplayFormat.from_json(text, str(folder / FORMAT))
 
 
@@ -113,7 +115,7 @@ def make_file_name(field: str) -> str:
 
 
 def make_folder(folder: Path, layout: ReplayFormat) -> None:
-    """Create an empty replay storage unless the folder is one; raise `ReplayError` where that has another format.
+    """Create an empty replay storage unless the folder is one; raise `ReplayError` if that has another format.
 
     Raises:
         StorageError: the disk is full, or the folder cannot be written.
@@ -125,25 +127,21 @@ def make_folder(folder: Path, layout: ReplayFormat) -> None:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
         try:
-            _fill(temporary, layout)
+            for name, field in layout.fields.items():
+                path = temporary / make_file_name(name)
+                np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(field.dtype), shape=layout.shape(name))
+                with path.open("r+b") as file:
+                    os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
+            (temporary / TEXTS).touch()
+            write_text(temporary / FORMAT, layout.to_json())
             temporary.rename(folder)
             sync_folder(folder.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _fill(folder: Path, layout: ReplayFormat) -> None:
-    for name, field in layout.fields.items():
-        path = folder / make_file_name(name)
-        np.lib.format.open_memmap(path, mode="w+", dtype=np.dtype(field.dtype), shape=layout.shape(name))
-        with path.open("r+b") as file:
-            os.posix_fallocate(file.fileno(), 0, path.stat().st_size)
-    (folder / TEXTS).touch()
-    write_text(folder / FORMAT, layout.to_json())
-
-
 def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Array]:
-    """Map the arrays into memory, by field; raise `ReplayError` where one is missing or has another shape."""
+    """Map the arrays into memory, by field; raise `ReplayError` if one is missing or has another shape."""
     return {name: _open(folder / make_file_name(name), layout, name, write) for name in layout.fields}
 
 
@@ -151,10 +149,12 @@ def _open(path: Path, layout: ReplayFormat, name: str, write: bool) -> Array:
     try:
         array = np.load(path, mmap_mode="r")  # mapping for writing would lengthen a truncated file
     except DAMAGED_ARRAY as error:
-        raise ReplayError(f"{path} is missing or damaged ({shorten(error)}). {REMEDY}") from error
+        message = f"{path} is missing or damaged ({shorten(error)}). {REMEDY}"
+        raise ReplayError(message, code="replay-damaged") from error
     if (array.shape, array.dtype.str) != (layout.shape(name), layout.fields[name].dtype):
         raise ReplayError(
-            f"{path} holds {array.dtype.str} {list(array.shape)}, and {FORMAT} speaks of "
-            f"{layout.fields[name].dtype} {list(layout.shape(name))}. {REMEDY}"
+            f"{path} holds {array.dtype.str} {list(array.shape)}, and {FORMAT} describes "
+            f"{layout.fields[name].dtype} {list(layout.shape(name))}. {REMEDY}",
+            code="replay-damaged",
         )
     return np.load(path, mmap_mode="r+") if write else array

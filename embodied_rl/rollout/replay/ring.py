@@ -1,4 +1,4 @@
-"""The rings of a replay storage: the slot of each row, the rows that can be sampled, and the successor of each row.
+"""Rings of a replay storage: the slot of each row, the rows that can be sampled, and the successor of each row.
 
 A row has a number in its track, 0 for the first one ever; it lies in slot number mod slots. The field `row` holds
 number + 1, and 0 while the slot holds no complete row. It is cleared before a slot is changed and set after everything
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 Values = dict[str, Array | int]
 
 _SAME = {"episode": 0, "seed": 0, "decision": 1}
-"""What a row has in common with the one that follows it, and how much larger it is there."""
+"""Fields of a row → by how much larger they are in the row that follows it."""
 
 
 class Ring:
@@ -40,7 +40,8 @@ class Ring:
         self.format, self.arrays = layout, arrays
         rows = np.asarray(arrays["row"])
         if ((rows - 1 - np.arange(layout.slots)) % layout.slots)[rows != 0].any() or rows.min() < 0:
-            raise ReplayError("replay: rows are not where they belong; the storage is damaged and cannot be used")
+            message = "replay: rows are not where they belong; the storage is damaged and cannot be used"
+            raise ReplayError(message, code="replay-damaged")
         self.count = rows.max(axis=1).astype(np.int64)
         self.ready = np.zeros(rows.shape, bool)
         self._usable: Array | None = None

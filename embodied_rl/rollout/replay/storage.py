@@ -31,7 +31,7 @@ class ReplayStorage(Writer):
 
     Args:
         layout: format of the storage; see `ReplayFormat.of_simulator`.
-        folder: folder on disk, created where missing; None keeps the storage in memory.
+        folder: folder on disk, created if missing; None keeps the storage in memory.
 
     Attributes:
         format: the `layout`.
@@ -79,7 +79,7 @@ class ReplayStorage(Writer):
         """Return the bytes of all arrays, on disk or in memory."""
         return self.format.nbytes
 
-    def check_sizes(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
+    def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Check that the format fits the environments and chunks; see `Writer`; raises `ReplayError`."""
         self.format.check_simulator(spec, num_envs, executed)
 
@@ -95,7 +95,9 @@ class ReplayStorage(Writer):
         """Begin a row in each of the tracks `columns`; see `Writer`. `row` is ignored."""
         self._check_write()
         chosen = {"action": decision.actions, "version": _array(decision.version), "decision": keys.decision}
-        values = self._observed(observation) | self._numbered(episodes) | chosen | self._extra(decision)
+        have = {"log_prob": decision.log_prob} | {f"trace/{name}": value for name, value in decision.trace.items()}
+        extra = {name: _array(have[name]) for name in self.format.extra}
+        values = self._observed(observation) | self._numbered(episodes) | chosen | extra
         tracks = columns.numpy()
         self._ring.append(tracks, self._ring.count[tracks], FieldKind.DECIDED, values)
 
@@ -143,7 +145,8 @@ class ReplayStorage(Writer):
         self._check_write()
         length = len(actions)
         if length + 1 > self.format.capacity:
-            raise ReplayError(f"replay: an episode of {length} decisions needs a capacity of {length + 1} at least")
+            message = f"replay: an episode of {length} decisions needs a capacity of {length + 1} at least"
+            raise ReplayError(message, code="replay-too-small")
         tracks, numbers = np.full(length, track), self._ring.count[track] + np.arange(length)
         chosen: Values = {"action": actions, "version": -1, "decision": first_decision + np.arange(length)}
         values = self._observed(observation) | self._numbered([episode] * length) | chosen
@@ -160,7 +163,8 @@ class ReplayStorage(Writer):
         """
         usable = self._ring.usable()
         if not len(usable):
-            raise ReplayError("replay: nothing to sample from; a decision counts once its successor is known")
+            message = "replay: nothing to sample from; a decision counts once its successor is known"
+            raise ReplayError(message, code="replay-empty")
         return self._read(*np.divmod(usable[rng.integers(len(usable), size=count)], self.format.slots))
 
     def episodes(self) -> Iterator[Transitions]:
@@ -188,8 +192,9 @@ class ReplayStorage(Writer):
         count, have = state["replay/rows"], self._ring.count
         if count.shape != have.shape or (count > have).any():
             raise ReplayError(
-                f"replay: the checkpoint speaks of tracks of {count.tolist()} rows, the storage has {have.tolist()}. "
-                f"Continue with the replay folder that belongs to the checkpoint."
+                f"replay: the checkpoint has tracks of {count.tolist()} rows, the storage has {have.tolist()}. "
+                f"Continue with the replay folder that belongs to the checkpoint.",
+                code="replay-checkpoint-mismatch",
             )
         self._ring.rewind(count)
 
@@ -207,7 +212,8 @@ class ReplayStorage(Writer):
 
     def _check_write(self) -> None:
         if not self._write:
-            raise ReplayError("replay: this storage was opened for reading alone, or closed; ReplayStorage(…) writes")
+            message = "replay: this storage was opened for reading only, or closed; ReplayStorage(…) writes"
+            raise ReplayError(message, code="replay-read-only")
 
     def _append_final(self, tracks: Array, observation: Observation) -> None:
         last = self._ring.last(tracks)
@@ -234,10 +240,6 @@ class ReplayStorage(Writer):
 
     def _numbers_of(self, texts: list[str] | tuple[str, ...]) -> Array:
         return np.array([self._texts.number(text) for text in texts], np.int64)
-
-    def _extra(self, decision: Decision) -> Values:
-        have = {"log_prob": decision.log_prob} | {f"trace/{name}": value for name, value in decision.trace.items()}
-        return {name: _array(have[name]) for name in self.format.extra}
 
     def _played(self, result: StepResult, rows: Array) -> Values:
         values = select_outcome(result, rows)

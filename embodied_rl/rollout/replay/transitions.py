@@ -1,4 +1,4 @@
-"""Transitions, as they are read from a replay storage.
+"""Transitions that are read from a replay storage.
 
 Shapes: B decisions, Hx executed actions of a chunk, A action dimensions.
 """
@@ -25,9 +25,8 @@ class Transitions:
         steps: int64 [B], control steps executed.
         terminated: bool [B].
         truncated: bool [B]; never true where `terminated` is.
-        next_observation: B rows; the episode's final one where truncated. Where terminated it means nothing (it is
-            `observation` once more).
-        version: int64 [B], version of the weights that chose the action, -1 where no policy did.
+        next_observation: B rows; the episode's final one if truncated; unused if terminated (a copy of `observation`).
+        version: int64 [B], version of the weights that chose the action, -1 without a policy.
         episode, seed, group, task: int64 [B], as in `Episode`.
         decision: int64 [B], decisions since the episode began.
         extra: the extra fields of the format, [B, ...] each.

@@ -1,4 +1,4 @@
-"""Batches: rollouts as rows to learn from.
+"""Batches of rows that an algorithm learns from.
 
 Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, D' scored entries of an action.
 """
@@ -11,15 +11,15 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Trace
+from embodied_rl.rollout.action_queue import find_scored
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.rollout.plans import find_scored
 
 _OPTIONAL = ("value", "returns", "version", "weight")
 
 
 @dataclass
 class Batch:
-    """The rows of a rollout, to learn from.
+    """Rows of a rollout.
 
     Attributes:
         trace: [B, ...], what the actor recorded.
@@ -59,7 +59,7 @@ class Batch:
 
 
 def concatenate_batches(parts: Sequence[Batch]) -> Batch:
-    """Concatenate the rows of batches that have the same tensors, in order; return a single batch as it is.
+    """Concatenate the rows of batches that have the same tensors, in order; return a single batch unchanged.
 
     Traces that follow each other in memory, as those of a rollout's segments do, are not copied.
     """
@@ -70,14 +70,14 @@ def concatenate_batches(parts: Sequence[Batch]) -> Batch:
     columns = {name: [getattr(part, name) for part in parts] for name in names}
     return replace(
         parts[0],
-        trace={name: _adjoined([part.trace[name] for part in parts]) for name in parts[0].trace},
+        trace={name: _concat_views([part.trace[name] for part in parts]) for name in parts[0].trace},
         rows=torch.cat([part.rows + offset for part, offset in zip(parts, offsets, strict=True)]),
         **{name: None if column[0] is None else torch.cat(column) for name, column in columns.items()},
     )
 
 
-def _adjoined(parts: Sequence[Tensor]) -> Tensor:
-    """Concatenate tensors [n, ...]; return a view where they are adjacent in memory."""
+def _concat_views(parts: Sequence[Tensor]) -> Tensor:
+    """Concatenate tensors [n, ...]; return a view if they are adjacent in memory."""
     first, storages = parts[0], {part.untyped_storage().data_ptr() for part in parts}
     apart = any(after.data_ptr() != before.data_ptr() + before.nbytes for before, after in pairwise(parts))
     if apart or len(storages) > 1 or not all(part.is_contiguous() for part in parts):

@@ -16,12 +16,18 @@ from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Evaluation
-from embodied_rl.mathematics.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
+from embodied_rl.mathematics.objectives.losses import approximate_kl, clip_fraction, clipped_policy_loss
 from embodied_rl.mathematics.objectives.reduce import Level, masked_mean, reduce_log_prob
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import Batch, concatenate_batches
-from embodied_rl.training.algorithms.means import Counts, EpochSums, PendingGradient, count_entries, sum_counts
-from embodied_rl.training.algorithms.proximal import decouple_stale, find_stale_rows, make_level_mask
+from embodied_rl.training.algorithms.decoupled import decouple_stale, find_stale_rows, make_level_mask
+from embodied_rl.training.algorithms.gradient_accumulation import (
+    Counts,
+    EpochSums,
+    PendingGradient,
+    count_entries,
+    sum_counts,
+)
 
 
 @dataclass(frozen=True)
@@ -31,7 +37,7 @@ class ClippedConfig:
     lr: float = at_least(0, 2e-4)
     """learning rate of the policy."""
     perception_lr: float = at_least(0, 1e-4)
-    """learning rate of what the policy sees with."""
+    """learning rate of the policy's perception."""
     lr_final: float = at_least(0, 0.3)
     """share of the learning rates that is left at the end; linear in between."""
     warmup_updates: int = at_least(0, 20)
@@ -79,15 +85,18 @@ class ClippedConfig:
         """
         for name, bound in {"clip_low": self.clip_low, "clip_high": self.clip_high}.items():
             if not bound > 0:
-                raise UserError(f"algo.{name}={bound} must be above 0: there is nothing to learn at a bound of 0.")
+                message = f"algo.{name}={bound} must be above 0: there is nothing to learn at a bound of 0."
+                raise UserError(message, code="clip-out-of-range")
         if self.dual_clip is not None and not self.dual_clip > 1:
-            raise UserError(f"algo.dual_clip={self.dual_clip} must be above 1, or null.")
+            raise UserError(f"algo.dual_clip={self.dual_clip} must be above 1, or null.", code="clip-out-of-range")
         if isinstance(self.micro_batch, int) and self.micro_batch < 1:
-            raise UserError(f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null.")
+            message = f"algo.micro_batch={self.micro_batch} must be at least 1, auto, or null."
+            raise UserError(message, code="micro-batch-out-of-range")
         if isinstance(self.micro_batch, int) and self.micro_batch > self.minibatch:
             raise UserError(
                 f"algo.micro_batch={self.micro_batch} is more than algo.minibatch={self.minibatch}; "
-                "algo.micro_batch=null computes all its rows at once."
+                "algo.micro_batch=null computes all its rows at once.",
+                code="micro-batch-out-of-range",
             )
 
 
@@ -123,9 +132,9 @@ class ClippedUpdate:
         self.optimiser = Optimiser(learned, rates, config.grad_clip, sharded.find_sharding(actor))
         self.updates = 0
         self.rate = 1.0
-        self._ratios = "chunks" if config.level == Level.CHUNK else "actions"  # what has one ratio, as counts go
+        self._ratios = "chunks" if config.level == Level.CHUNK else "actions"  # entries of `Counts` with one ratio
         self._pending: PendingGradient | None = None
-        self._at_once: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None
+        self._micro_batch: int | None = config.micro_batch if isinstance(config.micro_batch, int) else None
         self._noise_level = actor.exploration().get("noise_level")
 
     def anneal(self, iteration: int) -> None:
@@ -139,14 +148,14 @@ class ClippedUpdate:
     def proximal(self, batch: Batch) -> tuple[Batch, dict[str, float]]:
         """Correct a batch for stale rows; return the batch to learn from, and metrics; see `decouple_stale`.
 
-        A batch without a stale row on any rank is returned as it is.
+        A batch without a stale row on any rank is returned unchanged.
         """
         if not self.config.decoupled:
             return batch, {}
         stale = find_stale_rows(batch, self.actor.version)
         most = max(1, self.config.minibatch // self.ranks.size)
-        self._measure(batch.select(stale[:most]))
-        level, at_once = Level(self.config.level), min(most, self._at_once or most)
+        self._measure_micro_batch(batch.select(stale[:most]))
+        level, at_once = Level(self.config.level), min(most, self._micro_batch or most)
         cap, evaluate = self.config.importance_cap, self.actor.evaluate
         return decouple_stale(batch, stale, evaluate, self.ranks, level=level, cap=cap, at_once=at_once)
 
@@ -164,8 +173,8 @@ class ClippedUpdate:
             All rows, and means of the last epoch over all ranks.
         """
         seen: list[Batch] = []
-        totals = self._first(segments, seen, iteration, critic)
-        figures = self._means(totals, critic) | {"epochs": float(totals.steps > 0)}
+        totals = self._first_epoch(segments, seen, iteration, critic)
+        figures = self._epoch_means(totals, critic) | {"epochs": float(totals.steps > 0)}
         whole = concatenate_batches(seen)
         if not totals.steps:
             return whole, figures
@@ -175,26 +184,26 @@ class ClippedUpdate:
                 break
             totals = EpochSums()
             for rows in self.minibatches(whole.rows, parts, iteration, epoch):
-                self._descend(whole.select(rows), totals, critic)
+                self._accumulate(whole.select(rows), totals, critic)
                 self._step(totals, critic)
-            figures = self._means(totals, critic) | {"epochs": epoch + 1.0}
+            figures = self._epoch_means(totals, critic) | {"epochs": epoch + 1.0}
         return whole, figures
 
-    def _first(
+    def _first_epoch(
         self, segments: Iterable[Batch], seen: list[Batch], iteration: int, critic: Optimiser | None
     ) -> "EpochSums":
         """Run the first epoch and return its sums; append the segments to `seen` as they arrive."""
         totals, carried = EpochSums(), 0.0
         for segment in segments:
             seen.append(segment)
-            rows = self._total(segment.rows)
+            rows = self._count_rows(segment.rows)
             if not rows:
                 continue
             carried += rows
             enough = carried >= self.config.minibatch - rows / 2  # one more would overshoot by more than is missing
             steps = max(1, round(carried / self.config.minibatch)) if enough else 0
             for rows in self.minibatches(segment.rows, max(1, steps), iteration, 0):
-                self._descend(segment.select(rows), totals, critic, several=not steps)
+                self._accumulate(segment.select(rows), totals, critic, several=not steps)
                 if steps:
                     self._step(totals, critic)
             carried = 0.0 if steps else carried
@@ -202,7 +211,7 @@ class ClippedUpdate:
             self._step(totals, critic, min(1.0, carried / self.config.minibatch) if totals.steps else 1.0)
         return totals
 
-    def _means(self, totals: "EpochSums", critic: Optimiser | None) -> dict[str, float]:
+    def _epoch_means(self, totals: "EpochSums", critic: Optimiser | None) -> dict[str, float]:
         """Compute the means of an epoch over all ranks."""
         figures = totals.means(self.ranks, self._ratios)
         if critic is None:
@@ -211,9 +220,9 @@ class ClippedUpdate:
 
     def parts(self, rows: Tensor) -> int:
         """Return the number of minibatches that the rows of all ranks make."""
-        return max(1, round(self._total(rows) / self.config.minibatch))
+        return max(1, round(self._count_rows(rows) / self.config.minibatch))
 
-    def _total(self, rows: Tensor) -> float:
+    def _count_rows(self, rows: Tensor) -> float:
         """Return the number of rows on all ranks."""
         total = torch.tensor(float(len(rows)))
         self.ranks.sum_([total])
@@ -226,9 +235,9 @@ class ClippedUpdate:
         order = rows[torch.randperm(len(rows), generator=generator)]
         yield from order.tensor_split(parts)
 
-    def _descend(self, batch: Batch, totals: EpochSums, critic: Optimiser | None, several: bool = False) -> None:
+    def _accumulate(self, batch: Batch, totals: EpochSums, critic: Optimiser | None, several: bool = False) -> None:
         """Add a minibatch's gradient to that of the next step, before which `several` minibatches may follow."""
-        self._measure(batch)
+        self._measure_micro_batch(batch)
         counts = count_entries(batch)
         everywhere = sum_counts(counts, self.ranks)
         if self._pending is None:
@@ -253,7 +262,7 @@ class ClippedUpdate:
     def _gradients(self, batch: Batch, pending: PendingGradient) -> Tensor:
         """Add the gradient of a minibatch's loss, some rows at a time; return figures, summed over all entries."""
         everything, found = torch.arange(len(batch.advantage)), []
-        for rows in everything.split(self._at_once or max(len(everything), 1)):
+        for rows in everything.split(self._micro_batch or max(len(everything), 1)):
             part = batch if len(rows) == len(everything) else batch.select(rows)
             terms, figures = self._loss(part, self.actor.evaluate(part.trace), pending.unit)
             pending.add(terms)
@@ -261,13 +270,10 @@ class ClippedUpdate:
         worst = torch.stack(found)[:, -1:].amax(dim=0) * count_entries(batch)[self._ratios]
         return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), worst])
 
-    def _measure(self, batch: Batch) -> None:
-        """Measure how many rows to process at once, where `micro_batch` is "auto" and this is not known yet."""
-        if self.config.micro_batch == "auto" and self._at_once is None and len(batch.advantage):
-            self._at_once = self._affordable(batch)
-
-    def _affordable(self, batch: Batch) -> int:
-        """Return how many rows' gradients fit into memory together; drop the gradients of the measurement."""
+    def _measure_micro_batch(self, batch: Batch) -> None:
+        """Measure how many rows' gradients fit into memory, if `micro_batch` is "auto" and this is not known yet."""
+        if self.config.micro_batch != "auto" or self._micro_batch is not None or not len(batch.advantage):
+            return
 
         def work(rows: int) -> None:
             part = batch.select(torch.arange(rows))
@@ -275,14 +281,12 @@ class ClippedUpdate:
             PendingGradient(self.actor.parameters(), count_entries(part)).add(terms)
 
         device = next(iter(self.optimiser.parameters)).device
-        found = memory_budget.find_affordable_rows(
-            work, len(batch.advantage), memory_budget.find_free_bytes(device, self.ranks.size)
-        )
-        self.actor.zero_grad()
-        return found
+        free = memory_budget.find_free_bytes(device, self.ranks.size)
+        self._micro_batch = memory_budget.find_affordable_rows(work, len(batch.advantage), free)
+        self.actor.zero_grad()  # drops the gradients of the measurement
 
     def _loss(self, batch: Batch, now: Evaluation, unit: Counts) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Compute the terms of the loss, by what they are means over, as sums over `unit`; and sums of figures."""
+        """Compute the terms of the loss, named after their entries in `Counts`, as sums over `unit`; and figures."""
         config, counts = self.config, count_entries(batch)
         shares = {name: count / max(unit[name], 1e-12) for name, count in counts.items()}
         log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level(config.level))

@@ -1,7 +1,7 @@
 """Group relative policy optimisation (arXiv:2402.03300), for flow policies as in pi_RL (arXiv:2510.25889).
 
-Episodes of one group start alike; an episode's advantage is its return relative to its group, the same for all of its
-decisions. There is no critic. Groups that nearly always fail or succeed carry no signal and are left out.
+Episodes of one group start from the same state. An episode's advantage is its return relative to its group, the same
+for all of its decisions. It has no critic. Groups that nearly always fail or succeed carry no signal and are left out.
 
 Every iteration starts fresh episodes and lets each environment run one to its end, so that groups are complete.
 Ratios are weighted so that every episode of a rollout counts alike, however long (length normalisation, RLinf-VLA);
@@ -20,7 +20,7 @@ from torch import Tensor
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.mathematics.objectives.group import group_advantage
+from embodied_rl.mathematics.objectives.advantages import group_advantage
 from embodied_rl.mathematics.objectives.reduce import Level
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
@@ -63,25 +63,25 @@ class GRPO:
 
     def update(self, segments: Iterable[Rollout], iteration: int) -> dict[str, float]:
         """Learn from rollouts of whole episodes as they arrive, usually a single one; return figures for the log."""
-        notes: list[dict[str, float]] = []
-        _, figures = self.policy.run((self._batch(rollout, notes) for rollout in segments), iteration)
-        return {name: fmean(note[name] for note in notes) for name in notes[0]} | figures
+        figures: list[dict[str, float]] = []
+        _, means = self.policy.run((self._batch(rollout, figures) for rollout in segments), iteration)
+        return {name: fmean(each[name] for each in figures) for name in figures[0]} | means
 
-    def _batch(self, rollout: Rollout, notes: list[dict[str, float]]) -> Batch:
-        """Return the rows of a rollout to learn from; append their figures to `notes`."""
+    def _batch(self, rollout: Rollout, figures: list[dict[str, float]]) -> Batch:
+        """Return the rows of a rollout to learn from; append their metrics to `figures`."""
         rewards = compose_reward(rollout, self.needs(self.config).discount)
         returns = torch.where(rollout.valid, rewards, 0).sum(dim=0)  # [N], one episode each
         whole = (rollout.terminated | rollout.truncated).any(dim=0) & rollout.valid[0]
-        alone = rollout.group.max() + 1 + torch.arange(len(whole))  # a broken episode gets a group of its own
+        alone = rollout.group.max() + 1 + torch.arange(len(whole))  # a broken episode gets its own group
         group = torch.where(whole, rollout.group[0], alone)
         advantage, kept = group_advantage(returns, group, self.config.success_low, self.config.success_high)
         batch = as_batch(rollout, advantage.expand_as(rollout.valid), rollout.valid & kept & whole)
-        batch.advantage = batch.advantage * self._by_length(batch, len(whole))
+        batch.advantage = batch.advantage * self._length_weights(batch, len(whole))
         batch, importance = self.policy.proximal(batch)
-        notes.append({"kept_share": float(kept.float().mean()), **importance})
+        figures.append({"kept_share": float(kept.float().mean()), **importance})
         return batch
 
-    def _by_length(self, batch: Batch, episodes: int) -> Tensor:
+    def _length_weights(self, batch: Batch, episodes: int) -> Tensor:
         """Compute weights float32 [B] that give each episode the total weight of a mean episode, over all ranks."""
         ratios = batch.mask.any(dim=1) if self.config.level == Level.CHUNK else batch.mask.sum(dim=1)
         learned = torch.zeros_like(ratios)

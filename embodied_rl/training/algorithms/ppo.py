@@ -22,10 +22,10 @@ from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.mathematics.objectives.gae import compute_gae, make_discounts, select_next_values
+from embodied_rl.mathematics.objectives.advantages import compute_gae, make_discounts, select_next_values
+from embodied_rl.mathematics.objectives.losses import explained_variance
+from embodied_rl.mathematics.objectives.losses import value_loss as elementwise_value_loss
 from embodied_rl.mathematics.objectives.reduce import masked_mean
-from embodied_rl.mathematics.objectives.value import explained_variance
-from embodied_rl.mathematics.objectives.value import value_loss as elementwise_value_loss
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -63,7 +63,8 @@ class PPOConfig(ClippedConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if max(self.gamma, self.lam) > 1:
-            raise UserError(f"algo.gamma={self.gamma} and algo.lam={self.lam} may not exceed 1.")
+            message = f"algo.gamma={self.gamma} and algo.lam={self.lam} may not exceed 1."
+            raise UserError(message, code="discount-out-of-range")
 
 
 class PPO:
@@ -87,9 +88,9 @@ class PPO:
         self.config, self.actor, self.ranks, self.seed = config, actor, ranks, seed
         head = actor.parameter_groups()["critic"]
         assert head, "PPO needs a critic"
-        self._apart = actor.critic_reads
-        together = None if self._apart else self.value_loss
-        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations, together)
+        self._privileged = actor.critic_reads  # name of the critic's input in a trace; empty if it reads features
+        shared_loss = None if self._privileged else self.value_loss
+        self.policy = ClippedUpdate(config, actor, ranks, seed, iterations, shared_loss)
         self.critic = Optimiser({"critic": head}, {"critic": config.critic_lr}, config.grad_clip)
         self._replay: list[tuple[Tensor, ...]] = []
 
@@ -106,11 +107,11 @@ class PPO:
         learning = iteration >= self.config.critic_warmup
         batches = self._batches(segments, figures)
         if learning:
-            batch, means = self.policy.run(batches, iteration, None if self._apart else self.critic)
+            batch, means = self.policy.run(batches, iteration, None if self._privileged else self.critic)
             figures |= means
         else:
             batch = concatenate_batches([*batches])
-        if self._apart:
+        if self._privileged:
             figures["value_loss"] = self._fit_critic(batch, iteration, 1 if learning else 4)
         elif not learning:
             figures["value_loss"] = self._warm_up(batch, iteration)
@@ -120,7 +121,7 @@ class PPO:
         """Yield a batch to learn from for each rollout as it arrives; add its figures to `figures`."""
         explained = list[float]()
         for rollout in segments:
-            batch = self._advantages(rollout)
+            batch = self._with_advantages(rollout)
             assert batch.returns is not None and batch.value is not None
             explained.append(float(explained_variance(batch.value[batch.rows], batch.returns[batch.rows])))
             figures["explained_variance"] = fmean(explained)
@@ -128,7 +129,7 @@ class PPO:
             figures |= importance
             yield batch
 
-    def _advantages(self, rollout: Rollout) -> Batch:
+    def _with_advantages(self, rollout: Rollout) -> Batch:
         config = self.config
         discount = make_discounts(rollout.steps, config.gamma, config.discount)
         reward = compose_reward(rollout, self.needs(config).discount)
@@ -152,7 +153,7 @@ class PPO:
     def _fit_critic(self, batch: Batch, iteration: int, times: int) -> float:
         """Fit a critic on privileged state alone, on the last few rollouts, without vision; return its mean loss."""
         assert batch.returns is not None and batch.value is not None
-        recorded = batch.trace[str(self._apart)], batch.returns, batch.value
+        recorded = batch.trace[str(self._privileged)], batch.returns, batch.value
         self._replay.append(tuple(tensor[batch.rows].clone() for tensor in recorded))
         del self._replay[: -self.config.critic_replay]
         privileged, returns, old = (torch.cat(parts) for parts in zip(*self._replay, strict=True))
@@ -208,4 +209,4 @@ class PPO:
         self._replay = [tuple(replay[f"{index}/{name}"] for name in _REPLAYED) for index in range(count)]
         for kept in self._replay:
             if len({len(each) for each in kept}) > 1 or kept[1].ndim != 1 or kept[2].ndim != 1:
-                raise UserError("what the critic learns from again has rows of different numbers")
+                raise UserError("the tensors of the critic's replay differ in length", code="checkpoint-state-mismatch")

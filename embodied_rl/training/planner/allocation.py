@@ -11,8 +11,8 @@ Order = Literal["exact", "ready"]
 class Allocation:
     """The assignment of an iteration's work to processes or accelerators.
 
-    *Colocated*: every rank simulates, infers and learns in turn. *Split*: simulators run beside the ranks, and the
-    ranks infer and learn. *Hybrid*: as split, but the simulating accelerators learn, too.
+    *Colocated*: every rank simulates, infers and learns in turn. *Split*: simulators have their own processes or
+    accelerators, and the ranks infer and learn. *Hybrid*: as split, but the simulating accelerators learn, too.
 
     On cores, `ranks` are processes, and each has `workers` simulator processes for each of its slices. Hybrid does not
     exist on cores, because any process with work can use any core. On accelerators, `ranks` is the total number that
@@ -20,7 +20,7 @@ class Allocation:
 
     Attributes:
         mode, ranks, workers: see above; `workers` is 0 if colocated.
-        rollout_workers: processes or accelerators that collect beside the ranks; the ranks then only learn. Rollout
+        rollout_workers: processes or accelerators that collect; the ranks then only learn. Rollout
             workers infer, and have the simulators that ranks would have. 0 if ranks collect.
         slices: sets of environments of a rank; one is inferred while the others simulate.
         order: "exact" infers slices in turn; "ready" infers finished simulators, at most a slice's number at a time.
@@ -54,10 +54,10 @@ class Allocation:
         return (self.order == "ready", self.mode != "colocated", self.slices, self.processes)
 
     def __str__(self) -> str:
-        beside = f", {self.workers} simulating" if self.workers else ""
+        simulating = f", {self.workers} simulating" if self.workers else ""
         order = f", {self.order} order" if self.workers and self.slices > 1 else ""
         also = f", {_count(self.rollout_workers, 'rollout worker')}" if self.rollout_workers else ""
-        return f"{self.mode}, {_count(self.ranks, 'rank')}{also}{beside}, {_count(self.slices, 'slice')}{order}"
+        return f"{self.mode}, {_count(self.ranks, 'rank')}{also}{simulating}, {_count(self.slices, 'slice')}{order}"
 
 
 def _count(number: int, noun: str) -> str:

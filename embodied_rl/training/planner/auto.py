@@ -16,7 +16,7 @@ from embodied_rl.runs.progress import show_wait
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.training.planner import choice, profile
+from embodied_rl.training.planner import plan_selection, profile
 from embodied_rl.training.planner import resources as available
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import CostFile
@@ -35,21 +35,21 @@ def resolve_plan(config: TrainConfig) -> tuple[TrainConfig, str | None]:
     if config.plan.allocation != "auto" and config.runtime == "ray":
         return config, None  # the stored costs are those of this machine, not of the cluster
     if config.plan.allocation == "auto" and SimulatorKind.find(config.sim).limit_environments(2) == 1:
-        return replace(
-            config, plan=choice.to_plan(Allocation("colocated", 1), config.plan)
-        ), None  # nothing to share out
+        return replace(config, plan=plan_selection.to_plan(Allocation("colocated", 1), config.plan)), None
     resources = find_resources(config)
     if config.plan.allocation != "auto":
         return config, predict_configured_plan(config, resources)
     measured = read_known_costs(config) or measure_costs(config, resources.cores)
-    found = choice.decide_plan(config, measured, resources)
-    print(f"Plan: {found.best.allocation}; {_speed(found)} from costs measured {measured.about.get('measured')}.")
-    plan = choice.to_plan(found.best.allocation, config.plan)
+    found = plan_selection.decide_plan(config, measured, resources)
+    assert found.best.prediction is not None, "the chosen plan has a prediction"
+    speed = f"{found.best.prediction.decisions_per_second:,.0f} decisions/s predicted"
+    print(f"Plan: {found.best.allocation}; {speed} from costs measured {measured.about.get('measured')}.")
+    plan = plan_selection.to_plan(found.best.allocation, config.plan)
     return replace(config, plan=plan), _text(config, found, measured, resources)
 
 
 def find_resources(config: TrainConfig) -> Resources:
-    """Return the resources of a run: this machine, or its cluster, whose nodes are assumed to equal this machine.
+    """Return the resources of a run: this machine, or its cluster with nodes that are assumed to equal this machine.
 
     A cluster that would be started here for the run counts as this machine.
 
@@ -69,15 +69,15 @@ def predict_configured_plan(config: TrainConfig, resources: Resources) -> str | 
     measured = read_known_costs(config)
     if measured is None:
         return None
-    found = choice.choose_configured(config, measured, resources)
-    if warning := choice.describe_loss(found):
+    found = plan_selection.choose_configured(config, measured, resources)
+    if warning := plan_selection.describe_loss(found):
         print(warning)
     return _text(config, found, measured, resources)
 
 
 def read_known_costs(config: TrainConfig) -> CostFile | None:
     """Read the costs measured earlier for such a run on this machine; None if there are none or they are damaged."""
-    file = choice.find_cost_file(config)
+    file = plan_selection.find_cost_file(config)
     if not file.is_file():
         return None
     try:
@@ -97,8 +97,9 @@ def measure_costs(config: TrainConfig, cores: int) -> CostFile:
         with show_wait(f"Measuring the stages on {cores} cores, once for this machine and configuration …"):
             measured = profile.measure_stages_apart(config, cores)
     except WorkerDied as death:
-        raise UserError(f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split.") from None
-    keep_costs(measured, choice.find_cost_file(config))
+        message = f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split."
+        raise UserError(message, code="plan-costs-not-measured") from None
+    keep_costs(measured, plan_selection.find_cost_file(config))
     return measured
 
 
@@ -111,13 +112,6 @@ def keep_costs(measured: CostFile, file: Path) -> None:
         log.warning("the measured costs could not be kept: %s", error)
 
 
-def _speed(found: Choice) -> str:
-    prediction = found.best.prediction
-    assert prediction is not None, "what was chosen was predicted"
-    return f"{prediction.decisions_per_second:,.0f} decisions/s predicted"
-
-
 def _text(config: TrainConfig, found: Choice, measured: CostFile, resources: Resources) -> str:
-    return (
-        json.dumps(choice.summarise_choice(found, measured, resources, choice.make_workload(config)), indent=2) + "\n"
-    )
+    workload = plan_selection.make_workload(config)
+    return json.dumps(plan_selection.summarise_choice(found, measured, resources, workload), indent=2) + "\n"

@@ -35,7 +35,8 @@ class LinearCost:
             UserError: there are fewer than two different sizes, or a value is not positive.
         """
         if len(set(items)) < 2 or min(values) <= 0:
-            raise UserError(f"a line needs two sizes and positive values; got {list(items)} and {list(values)}")
+            message = f"a line needs two sizes and positive values; got {list(items)} and {list(values)}"
+            raise UserError(message, code="costs-invalid")
         design = np.stack([np.ones(len(items)), np.array(items, float)], axis=1) / np.array(values, float)[:, None]
         fixed, per_item = np.linalg.lstsq(design, np.ones(len(items)), rcond=None)[0]
         if fixed < 0:
@@ -103,7 +104,6 @@ class CostFile:
     """Stage costs with their origin, as stored on disk.
 
     Attributes:
-        costs: the lines.
         about: when, where and on which hardware they were measured, or how they were assumed; for readers.
         spread: relative spread of the measurements of each cost, by name.
     """
@@ -126,26 +126,27 @@ class CostFile:
         """
         if not path.exists():
             remedy = "`embodied-rl plan` measures costs and writes such a file"
-            raise UserError(f"costs={path}: there is no such file; {remedy}.")
+            raise UserError(f"costs={path}: there is no such file; {remedy}.", code="costs-missing")
         try:
             content = read_json(path)
         except UserError as error:
-            raise UserError(f"costs={path} is not a file of stage costs ({error})") from None
+            raise UserError(f"costs={path} is not a file of stage costs ({error})", code="costs-invalid") from None
         try:
             costs = _costs(content["costs"], path)
             about, spread = dict(content.get("about", {})), dict(content.get("spread", {}))
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             if isinstance(error, UserError):
                 raise
-            said = f"{type(error).__name__}: {shorten(error)}"
-            raise UserError(f"costs={path} is not a file of stage costs ({said})") from None
+            reason = f"{type(error).__name__}: {shorten(error)}"
+            raise UserError(f"costs={path} is not a file of stage costs ({reason})", code="costs-invalid") from None
         return CostFile(costs, about, spread)
 
 
 def _line(value: Mapping[str, Any], name: str, path: Path) -> LinearCost:
     for part, number in value.items():
         if not isinstance(number, int | float) or not 0 <= number < float("inf"):
-            raise UserError(f"costs={path}: {name}.{part} should be a finite number from 0, not {number!r:.80}.")
+            message = f"costs={path}: {name}.{part} should be a finite number from 0, not {number!r:.80}."
+            raise UserError(message, code="costs-invalid")
     return LinearCost(**value)
 
 
@@ -154,7 +155,8 @@ def _costs(content: Mapping[str, Any], path: Path) -> Costs:
     values: dict[str, Any] = {}
     for name, value in content.items():
         if name not in known:
-            raise UserError(f"costs={path}: unknown cost '{name}'.{suggest_name(name, list(known))}")
+            message = f"costs={path}: unknown cost '{name}'.{suggest_name(name, list(known))}"
+            raise UserError(message, code="costs-invalid")
         if isinstance(value, Mapping):
             values[name] = _line(value, name, path)
         elif name == "step_on" or (name == "inference_memory" and value is None):
@@ -162,12 +164,14 @@ def _costs(content: Mapping[str, Any], path: Path) -> Costs:
         elif name in ("switch", "synchronise", "jitter"):
             values[name] = _line({"fixed": value}, name, path).fixed
         else:
-            raise UserError(f'costs={path}: {name} must be given as {{"fixed": seconds, "per_item": seconds}}')
+            message = f'costs={path}: {name} must be given as {{"fixed": seconds, "per_item": seconds}}'
+            raise UserError(message, code="costs-invalid")
     if values.get("step_on", "core") not in ("core", "device"):
-        raise UserError(f"costs={path}: step_on should be core or device.")
+        raise UserError(f"costs={path}: step_on should be core or device.", code="costs-invalid")
     missing = [name for name in ("step", "inference", "update") if not isinstance(values.get(name), LinearCost)]
     if missing:
-        raise UserError(f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}')
+        message = f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}'
+        raise UserError(message, code="costs-invalid")
     return Costs(**values)
 
 

@@ -1,7 +1,7 @@
 """Predict the duration of an iteration from the stage costs, with a discrete-event model of an allocation.
 
-It follows `Collector.collect`: every rank infers one slice after the other (or, in ready order, the simulators that
-are done). A slice's simulators work while other slices are inferred. On cores, all running processes share the cores.
+It follows `Collector.collect`: every rank infers the slices in turn (or, in ready order, the simulators that are
+done). A slice's simulators work while other slices are inferred. On cores, all running processes share the cores.
 
 Symbols: N environments, T decisions of each.
 """
@@ -11,6 +11,7 @@ import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import Costs
@@ -21,7 +22,7 @@ SETTLED = 24
 """Rounds after which a rollout's rate has settled; longer ones are predicted from it."""
 
 DRAWS = 5
-"""Of the jitter."""
+"""Number of draws of the jitter."""
 
 _CORE, _RANK = "core", "rank"
 
@@ -102,8 +103,7 @@ def predict_iteration(costs: Costs, plan: Allocation, resources: Resources, work
     extra += costs.synchronise if plan.mode != "colocated" else 0.0
     if plan.rollout_workers:
         extra = costs.synchronise
-    beside = (resources.devices or resources.cores) > plan.ranks
-    ahead = plan.rollout_workers and workload.ahead and beside
+    ahead = plan.rollout_workers and workload.ahead and (resources.devices or resources.cores) > plan.ranks
     total = (_overlapping(seconds, update, workload) if ahead else seconds + update) + extra
     return Prediction(total, seconds, update, middle.busy, middle.bubble, workload.rows / total)
 
@@ -141,7 +141,7 @@ def predict_rollout(
 
 @dataclass(eq=False)
 class _Simulator:
-    """A simulator whose environments step together: `row` is the next decision, `execute` runs a chunk."""
+    """A simulator that steps all its environments at once: `row` is the next decision, `execute` runs a chunk."""
 
     envs: int
     execute: Callable[[Callable[[], None]], None]
@@ -194,11 +194,9 @@ class _Rank:
     def _decided(self, batch: list[_Simulator]) -> None:
         self.inferring = False
         for simulator in batch:
-            self.clock.after(self.send, lambda simulator=simulator: self._execute(simulator))
+            executed = partial(self.clock.after, self.send, partial(self._executed, simulator))
+            self.clock.after(self.send, partial(simulator.execute, executed))
         self._next()
-
-    def _execute(self, simulator: _Simulator) -> None:
-        simulator.execute(lambda: self.clock.after(self.send, lambda: self._executed(simulator)))
 
     def _executed(self, simulator: _Simulator) -> None:
         simulator.row += 1

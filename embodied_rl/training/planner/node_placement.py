@@ -31,16 +31,13 @@ def place_bundles(bundles: Sequence[int], nodes: Sequence[int]) -> list[int] | N
 def describe_placement(plan: Allocation, nodes: Sequence[int]) -> str:
     """Describe a placement for the user, with its name such as "colocated"; the plan must fit on the nodes."""
     placed = place_bundles(make_bundles(plan), nodes)
-    assert placed is not None, "what has no room was not planned"
+    assert placed is not None, "the plan does not fit on the nodes"
     names = [f"rank {number}" for number in range(plan.ranks)]
     names += [f"rollout worker {number}" for number in range(plan.rollout_workers)]
-    lying = [[name for name, at in zip(names, placed, strict=True) if at == node] for node in range(len(nodes))]
-    rows = [f"  node {node} ({cores} cores): {', '.join(lying[node]) or '–'}" for node, cores in enumerate(nodes)]
-    return "\n".join([f"Placement, one that fits, {_kind(plan, placed)}:", *rows])
-
-
-def _kind(plan: Allocation, placed: Sequence[int]) -> str:
+    on_nodes = [[name for name, at in zip(names, placed, strict=True) if at == node] for node in range(len(nodes))]
+    rows = [f"  node {node} ({cores} cores): {', '.join(on_nodes[node]) or '–'}" for node, cores in enumerate(nodes)]
     learning, collecting = set(placed[: plan.ranks]), set(placed[plan.ranks :])
+    kind = "hybrid" if collecting & learning else "disaggregated"
     if not plan.rollout_workers or collecting == learning:
-        return "colocated"
-    return "hybrid" if collecting & learning else "disaggregated"
+        kind = "colocated"
+    return "\n".join([f"Placement, one that fits, {kind}:", *rows])

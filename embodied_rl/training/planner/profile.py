@@ -29,20 +29,20 @@ from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import launch_ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.training.planner.choice import find_group_size
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
+from embodied_rl.training.planner.plan_selection import find_group_size
 
 DECISIONS = 6
-"""Of a probe's rollout; a rate settles at once."""
+"""Decisions of a probe's rollout."""
 
 REPEATS = 2
 """Measurements at each size."""
 
 DEADLINE = 900.0
-"""Seconds in which a probe must be done."""
+"""Timeout of a probe, in seconds."""
 
 _CHUNKS = 12
-"""Chunks that tell the jitter of a simulator process."""
+"""Chunks to measure the jitter of a simulator process."""
 
 
 @dataclass

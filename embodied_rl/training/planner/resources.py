@@ -46,7 +46,8 @@ def parse_resources(text: str) -> Resources:
     if None in parts or len(counts) < len(parts) or 0 in [count for count, _ in counts.values()]:
         raise UserError(
             f"resources={text}: write <count>x<gpu or core> and, if it counts, the memory of each gpu or of the host, "
-            "such as resources=8xgpu, resources=8xgpu:80GB+64xcore, or resources=2xcore:16GB"
+            "such as resources=8xgpu, resources=8xgpu:80GB+64xcore, or resources=2xcore:16GB",
+            code="resources-invalid",
         )
     devices, device_memory = counts.get("gpu", (0, None))
     cores, memory = counts.get("core", (max(1, devices), None))

@@ -58,7 +58,7 @@ def choose_allocation(
     found = [predict_candidate(costs, plan, resources, workload) for plan in plans]
     feasible = sorted((item for item in found if item.prediction), key=_seconds)
     if not feasible:
-        raise UserError(explain_no_plan(found, resources, workload))
+        raise UserError(explain_no_plan(found, resources, workload), code="plan-infeasible")
     good = [item for item in feasible if _seconds(item) <= _seconds(feasible[0]) * (1 + TIE)]
     best = min(good, key=lambda item: item.allocation.simplicity)
     others = [item for item in feasible if item is not best] + [item for item in found if not item.prediction]
@@ -69,10 +69,16 @@ def list_allocations(
     resources: Resources, workload: Workload, group_size: int = 1, orders: tuple[Order, ...] = ("exact",)
 ) -> Iterator[Allocation]:
     """Yield every allocation of the resources that divides the environments into equal parts of whole groups."""
-    for plan in _all(resources, workload.ahead):
+    if resources.devices:
+        plans = _ahead_on_devices(resources.devices) if workload.ahead else _on_devices(resources.devices)
+    else:
+        plans = _ahead_on_cores(resources.cores) if workload.ahead else _on_cores(resources.cores)
+    for plan in plans:
         if workload.envs % plan.ranks:
             continue
-        parts = _simulators(plan, bool(resources.devices))
+        parts = plan.collectors * plan.slices * max(1, plan.workers)
+        if resources.devices:
+            parts = plan.slices * (plan.workers or plan.collectors)
         if workload.envs % parts or workload.envs // parts % group_size:
             continue
         for order in orders if plan.workers and plan.slices > 1 else ("exact",):
@@ -113,7 +119,7 @@ def predict_memory(costs: Costs, plan: Allocation, resources: Resources, workloa
 
 
 def explain_no_plan(found: list[Candidate], resources: Resources, workload: Workload) -> str:
-    """Return an error message that says why no allocation is feasible."""
+    """Return an error message about why no allocation is feasible."""
     if workload.ahead and resources.devices == 1:
         return "plan: to collect while learning takes two accelerators at least; resources has one. Try mode=sync."
     if not found:
@@ -122,13 +128,6 @@ def explain_no_plan(found: list[Candidate], resources: Resources, workload: Work
     if "node" in least.why_not:
         return f"plan: nothing fits; {least.allocation} {least.why_not}. Start nodes with more cores."
     return f"plan: nothing fits in memory; {least.allocation} {least.why_not}. Use fewer environments (sim.num_envs)."
-
-
-def _all(resources: Resources, ahead: bool) -> Iterator[Allocation]:
-    """Return all allocations; if collectors run `ahead` of learners, those with rollout workers."""
-    if resources.devices:
-        return _ahead_on_devices(resources.devices) if ahead else _on_devices(resources.devices)
-    return _ahead_on_cores(resources.cores) if ahead else _on_cores(resources.cores)
 
 
 def _on_cores(cores: int) -> Iterator[Allocation]:
@@ -169,13 +168,6 @@ def _counts(most: int) -> list[int]:
     """Return the counts to try: all up to `FEW`, and above it, up to `most`, its divisors and powers of two."""
     powers = {2**power for power in range(most.bit_length())}
     return [count for count in range(1, most + 1) if count <= FEW or most % count == 0 or count in powers]
-
-
-def _simulators(plan: Allocation, devices: bool) -> int:
-    """Return the number of parts into which the environments are divided."""
-    if devices:
-        return plan.slices * (plan.workers or plan.collectors)
-    return plan.collectors * plan.slices * max(1, plan.workers)
 
 
 def _seconds(item: Candidate) -> float:

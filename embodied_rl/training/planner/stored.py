@@ -12,8 +12,8 @@ from embodied_rl.runs.folder import PLAN
 from embodied_rl.runs.untrusted_files import read_json, shorten
 from embodied_rl.training.planner.allocation import Allocation
 
-_TELLING = ("cores", "cpu")
-"""What makes two machines different, as far as plans go."""
+_COMPARED = ("cores", "cpu")
+"""Hardware entries that must agree for a plan to be valid on another machine."""
 
 
 def expand_stored_plan(overrides: Sequence[str]) -> tuple[str, ...]:
@@ -31,24 +31,20 @@ def _expanded(override: str) -> list[str]:
         return [override]
     path = Path(value)
     if not path.is_file():
-        raise UserError(f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}.")
+        message = f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}."
+        raise UserError(message, code="plan-missing")
     try:
         content = read_json(path)
-    except UserError as error:
-        raise UserError(f"plan={path} is not a plan ({error})") from None
-    try:
-        words = format_overrides(_read_allocation(content["chosen"]["allocation"]))
-        check_machine(content, words, path)
-    except UserError as error:
-        raise error if str(path) in str(error) else UserError(f"plan={path} is not a plan ({error}).") from None
-    except (KeyError, TypeError, AttributeError) as error:
-        raise UserError(f"plan={path} is not a plan ({type(error).__name__}: {shorten(error)}).") from None
+        # an `Allocation` holds only known words and whole numbers, as it becomes a part of the command line
+        allocation = freeze_config(Allocation, content["chosen"]["allocation"], "chosen.allocation")
+        words = format_overrides(asdict(allocation))
+        devices, cores = content["resources"]["devices"], content["resources"]["cores"]
+        about = {**content["about"]}
+    except (UserError, KeyError, TypeError, AttributeError) as error:
+        reason = error if isinstance(error, UserError) else f"{type(error).__name__}: {shorten(error)}"
+        raise UserError(f"plan={path} is not a plan ({reason}).", code="plan-damaged") from None
+    check_machine(devices, about | {"cores": cores}, words, path)
     return words
-
-
-def _read_allocation(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an allocation of a file, of known words and whole numbers alone: it becomes a part of the command line."""
-    return asdict(freeze_config(Allocation, said, "chosen.allocation"))
 
 
 def format_overrides(allocation: Mapping[str, Any]) -> list[str]:
@@ -75,23 +71,22 @@ def describe_move(provenance_file: Path) -> str | None:
 def list_differences(theirs: Mapping[str, Any]) -> str:
     """Describe how another machine differs from this one; empty if its plans are valid here."""
     here = provenance.describe_hardware()
-    names = [name for name in _TELLING if name in theirs and theirs[name] != here[name]]
+    names = [name for name in _COMPARED if name in theirs and theirs[name] != here[name]]
     return ", ".join(f"{name}: {theirs[name]}, here {here[name]}" for name in names)
 
 
-def check_machine(content: Mapping[str, Any], words: Sequence[str], path: Path) -> None:
+def check_machine(devices: int, hardware: Mapping[str, Any], words: Sequence[str], path: Path) -> None:
     """Check that a plan was made for a machine like this one.
 
     Raises:
         UserError: the machines differ; the message names the difference and the remedy.
     """
-    remedy = "plan=auto plans for this machine"
-    if content["resources"]["devices"]:
-        devices = content["resources"]["devices"]
-        raise UserError(f"plan={path} is for {devices} accelerators, which a run here does not spread over; {remedy}.")
-    different = list_differences({**content["about"], "cores": content["resources"]["cores"]})
-    if different:
+    if devices:
+        message = f"plan={path} is for {devices} accelerators, which a run here does not use; try plan=auto."
+        raise UserError(message, code="plan-other-machine")
+    if different := list_differences(hardware):
         raise UserError(
-            f"plan={path} was made for another machine ({different}). {remedy[0].upper()}{remedy[1:]}; "
-            f"to use it all the same: {' '.join(words)}"
+            f"plan={path} was made for another machine ({different}). Plan=auto plans for this machine; "
+            f"to use it all the same: {' '.join(words)}",
+            code="plan-other-machine",
         )

@@ -1,4 +1,4 @@
-"""Checkpoints are whole, whatever happens while one is written, and the best and the newest are kept and found."""
+"""Checkpoints are complete after any interruption, and the best and the newest are kept and found."""
 
 import errno
 import json
@@ -12,10 +12,11 @@ from safetensors import SafetensorError
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.runs.atomic_write import StorageError
+from tests.support.refusals import refuses
 from tests.support.stepped_tensors import assert_equal, tensors
 
 
-def test_what_is_saved_comes_back_to_the_bit(folder):
+def test_a_checkpoint_is_loaded_to_the_bit(folder):
     step, found, metadata = checkpoint.load_latest_checkpoint(folder)
     assert (step, metadata) == (20, {"iteration": 20})
     assert_equal(found, 20)
@@ -35,10 +36,10 @@ def test_further_files_belong_to_the_checkpoint(tmp_path):
     )
     assert (final / "policy.txt").read_text() == "abc"
     (final / "policy.txt").write_text("abd")
-    with pytest.raises(CheckpointError, match=r"policy\.txt is damaged"):
+    with refuses("checkpoint-damaged", "policy.txt", kind=CheckpointError):
         checkpoint.load_checkpoint(final)
     (final / "policy.txt").unlink()
-    with pytest.raises(CheckpointError, match=r"policy\.txt is missing"):
+    with refuses("checkpoint-file-missing", "policy.txt"):
         checkpoint.load_checkpoint(final)
 
 
@@ -71,7 +72,7 @@ def test_a_kill_while_saving_leaves_the_earlier_ones(folder, monkeypatch, moment
     targets = {"tensors": "save_file", "state": "write_text", "rename": "sync_folder"}
     with monkeypatch.context() as patch, pytest.raises(Killed):
         patch.setattr(checkpoint, targets[moment], kill)
-        patch.setattr(checkpoint, "_sweep", lambda _: None)  # a killed process cleans nothing up
+        patch.setattr(checkpoint, "_remove_temporary", lambda _: None)  # a killed process cleans nothing up
         checkpoint.save_checkpoint(folder, 30, tensors(30), {})
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -95,11 +96,11 @@ def test_pruning_keeps_the_newest_and_the_best(folder):
         checkpoint.save_checkpoint(folder, step, tensors(step), {}, keep=2)
     assert checkpoint.list_steps(folder) == [10, 40, 50]
     assert checkpoint.resolve_checkpoint(folder).name == "00000010", "a folder of checkpoints means the best"
-    with pytest.raises(ValueError, match=r"checkpoint\.keep"):
+    with refuses("checkpoint-keep-out-of-range", "checkpoint.keep"):
         checkpoint.prune_checkpoints(folder, 0)
 
 
-def test_marking_the_best_removes_what_a_killed_marking_left(folder):
+def test_marking_the_best_removes_temporary_files(folder):
     left = folder / ".tmp-best-4711"
     left.write_text("00000")
     checkpoint.mark_best(folder, 10)
@@ -132,7 +133,7 @@ def test_a_run_that_continues_points_last_at_where_it_continues(tmp_path, text, 
 def test_a_run_folder_means_its_best_or_last(tmp_path):
     checkpoint.save_checkpoint(tmp_path / "checkpoints", 3, tensors(3), {})
     assert checkpoint.resolve_checkpoint(tmp_path).name == "00000003"
-    with pytest.raises(CheckpointError, match="No checkpoint at"):
+    with refuses("checkpoint-missing", "elsewhere"):
         checkpoint.resolve_checkpoint(tmp_path / "elsewhere")
 
 
@@ -154,7 +155,7 @@ def test_a_full_disk_names_path_and_key_and_harms_nothing(folder, monkeypatch, f
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_what_safetensors_says_of_a_failed_write_is_understood(folder, monkeypatch, code):
+def test_a_failed_write_of_safetensors_is_converted_to_an_oserror(folder, monkeypatch, code):
     """It reports the system's error as text alone."""
 
     def full(*_):

@@ -8,11 +8,12 @@ import torch
 
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.learning.checkpoint import CheckpointError
+from tests.support.refusals import refuses
 from tests.support.stepped_tensors import assert_equal, tensors
 
 
 @pytest.mark.parametrize("keep_bytes", [0, 7, 100, -1])
-def test_a_truncated_newest_one_is_refused_by_name_and_the_one_before_used(folder, keep_bytes):
+def test_a_truncated_newest_checkpoint_falls_back(folder, keep_bytes):
     file = folder / "00000020" / checkpoint.TENSORS
     file.write_bytes(file.read_bytes()[:keep_bytes])
     with pytest.warns(RuntimeWarning, match=rf"{file}.*Using step 10"):
@@ -26,12 +27,12 @@ def test_one_flipped_bit_is_noticed(folder):
     content = bytearray(file.read_bytes())
     content[-3] ^= 1
     file.write_bytes(content)
-    with pytest.raises(CheckpointError, match="damaged"):
+    with refuses("checkpoint-damaged", kind=CheckpointError):
         checkpoint.load_checkpoint(folder / "00000020")
 
 
 @pytest.mark.parametrize("text", ["", '{"step": 20', "[]", '{"step": 20, "metadata": {}}'])
-def test_a_damaged_state_file_is_refused_by_name(folder, text):
+def test_a_damaged_state_file_is_refused(folder, text):
     (folder / "00000020" / checkpoint.STATE).write_text(text)
     with pytest.warns(RuntimeWarning, match=r"00000020.state\.json"):
         assert checkpoint.load_latest_checkpoint(folder)[0] == 10
@@ -67,7 +68,7 @@ def without_digest(folder):
         ('"digest"', '"digesu"'),
     ],
 )
-def test_a_changed_state_file_is_refused_by_name_and_the_one_before_used(whole, old, new):
+def test_a_changed_state_file_falls_back(whole, old, new):
     file = whole / "00000020" / checkpoint.STATE
     text = file.read_text()
     assert text.count(old) == 1
@@ -109,7 +110,7 @@ def test_checkpoints_of_earlier_versions_are_read_and_their_step_must_be_their_f
     assert_equal(found, 20)
     file = whole / "00000020" / checkpoint.STATE
     file.write_text(file.read_text().replace('"step": 20', '"step": 10'))
-    with pytest.warns(RuntimeWarning, match=rf"{file} is of another checkpoint: it says step 10.*Using step 10"):
+    with pytest.warns(RuntimeWarning, match=rf"{file} belongs to another checkpoint: its step is 10.*Using step 10"):
         assert checkpoint.load_latest_checkpoint(whole)[1]["count"][0] == 10
 
 
@@ -124,7 +125,7 @@ def test_checkpoints_of_earlier_versions_are_read_and_their_step_must_be_their_f
         {"sha256": []},
     ],
 )
-def test_an_earlier_one_that_makes_no_sense_falls_back(whole, change):
+def test_an_invalid_earlier_checkpoint_falls_back(whole, change):
     without_digest(whole)
     file = whole / "00000020" / checkpoint.STATE
     file.write_text(json.dumps(json.loads(file.read_text()) | change))
@@ -132,16 +133,16 @@ def test_an_earlier_one_that_makes_no_sense_falls_back(whole, change):
         assert checkpoint.load_latest_checkpoint(whole)[0] == 10
 
 
-def test_a_pointer_that_is_no_text_is_refused_by_name(folder):
+def test_a_pointer_that_is_not_text_is_refused(folder):
     (folder / "best").write_bytes(b"\xff\xfe00")
-    with pytest.raises(CheckpointError, match="best is damaged"):
+    with refuses("checkpoint-pointer-damaged", "best"):
         checkpoint.resolve_checkpoint(folder)
 
 
-def test_no_usable_one_says_why(folder):
+def test_no_usable_checkpoint_is_refused_with_reasons(folder):
     for step in ("00000010", "00000020"):
         (folder / step / checkpoint.TENSORS).unlink()
-    with pytest.raises(CheckpointError, match=r"No usable checkpoint[\s\S]*00000020[\s\S]*00000010") as error:
+    with refuses("checkpoint-none-usable", "00000020", "00000010", folder) as error:
         checkpoint.load_latest_checkpoint(folder)
     assert f"Restore one of them from a copy; or remove {folder}" in str(error.value), "what to do"
 
@@ -153,12 +154,12 @@ def test_a_pickle_is_never_opened(tmp_path, write):
         file.write_bytes(pickle.dumps({"weight": 1}))
     else:
         torch.save({"weight": torch.zeros(2)}, file)
-    with pytest.raises(CheckpointError, match="is a pickle"):
+    with refuses("checkpoint-pickle", file):
         checkpoint.read_tensors(file)
 
 
-def test_a_file_that_is_no_safetensors_is_named(tmp_path):
+def test_a_file_that_is_not_safetensors_is_refused(tmp_path):
     file = tmp_path / "weights.safetensors"
     file.write_bytes(b"\x10\0\0\0\0\0\0\0{}")
-    with pytest.raises(CheckpointError, match=r"weights\.safetensors is damaged"):
+    with refuses("checkpoint-damaged", file):
         checkpoint.read_tensors(file)

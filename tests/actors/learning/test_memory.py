@@ -52,7 +52,7 @@ def allocated(work: Callable[[], object]) -> int:
     ("policy", "train", "saving"),
     [("pi0", "full", False), ("pi0", "expert", False), ("pi05", "expert", True), ("pi05", "full", True)],
 )
-def test_the_peak_of_an_update_is_what_the_allocator_gives_out(policy: str, train: str, saving: bool) -> None:
+def test_the_peak_of_an_update_equals_that_of_the_allocator(policy: str, train: str, saving: bool) -> None:
     """Counted without memory from other numbers of rows, within 1 %."""
     actor, trace = real(policy, train, saving)
     work = partial(update_memory.evaluate_and_differentiate, actor, trace)
@@ -114,7 +114,7 @@ def test_gradient_checkpointing_is_smaller_and_a_kept_prefix_smaller_still() -> 
     assert rows["expert", False] < 0.5 * rows["full", False]
 
 
-def test_what_autograd_saves_is_alive_after_the_forward_pass() -> None:
+def test_tensors_saved_by_autograd_are_alive_after_the_forward_pass() -> None:
     """The part of the peak that waits for the backward pass: storages seen by `saved_tensors_hooks`, weights aside."""
     actor, trace = real("pi0", "full")
     known = {parameter.untyped_storage().data_ptr() for parameter in actor.parameters()}
@@ -168,7 +168,7 @@ def test_moments_and_gradients_are_those_of_the_optimiser() -> None:
     assert counted.recorded == sum(value[0].nbytes for value in trace.values())
 
 
-def test_adam_on_an_accelerator_copies_what_learns_once() -> None:
+def test_adam_on_an_accelerator_copies_trainable_parameters_once() -> None:
     """By the implementation that torch takes there; the first step makes the moments."""
     weights = [torch.zeros(300, 50), torch.zeros(700)]
     for weight in weights:

@@ -15,6 +15,7 @@ from embodied_rl.actors.learning.weights import publish_weights
 from embodied_rl.runtime.ranks.collective import GlooRanks
 from embodied_rl.runtime.ranks.launch import RankFailed, Ranks, launch_ranks
 from tests.support import spreading
+from tests.support.refusals import refuses
 
 State = dict[str, Tensor]
 TAKEN_BACK = ("backbone.stem.mix.bias", "backbone.stem.heat.2.bias")
@@ -73,7 +74,7 @@ def test_a_rank_holds_its_share_and_publishes_everything() -> None:
 @pytest.mark.process
 @pytest.mark.usefixtures("forks")
 @pytest.mark.parametrize("kind", ["lora", "expert"])
-def test_what_is_frozen_is_spread_and_stays(kind: str) -> None:
+def test_frozen_parameters_are_sharded_and_unchanged(kind: str) -> None:
     pytest.importorskip("peft" if kind == "lora" else "torch")
     result = compared(kind, minibatch=20)
     assert largest_difference(result["spread"], result["plain"]) < 1e-6
@@ -99,7 +100,7 @@ def test_checkpoints_continue_to_the_bit_and_on_any_number_of_ranks(tmp_path: Pa
     for part in ("weights", "moments"):
         assert_equal(one[part], two["stopped"][part])
     (folder / "shards" / parts[1]).write_bytes(b"")
-    with pytest.raises(CheckpointError, match=rf"shards/{parts[1]} is damaged"):
+    with refuses("checkpoint-damaged", parts[1], kind=CheckpointError):
         checkpoint.load_checkpoint(folder)
 
 
@@ -130,7 +131,7 @@ def test_pytorch_reads_the_shards(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.usefixtures("forks")
-def test_what_one_process_wrote_is_spread_over_two(tmp_path: Path) -> None:
+def test_a_checkpoint_of_one_process_is_sharded_over_two(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     rollouts = spreading.rollouts_of(0)[:2]
     run = spreading.learned("full", Ranks(), True, rollouts)
@@ -158,13 +159,13 @@ class Two(GlooRanks):
         return [value, (*value[:2], self._other)]
 
 
-def test_ranks_that_share_a_gpu_are_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sharded_learner_needs_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     """NCCL connects GPUs, not processes; gradients of replicas go through the host then."""
     connected = []
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(sharded, "connect_group", lambda ranks, device: connected.append(device.type))
     network = torch.nn.Linear(2, 2, device="meta")  # the nearest thing to another device
-    with pytest.raises(ValueError, match=r"plan\.learner=sharded needs a GPU for each rank.* torchrun"):
+    with refuses("sharded-needs-gpus", "torchrun"):
         sharded.shard_network(network, "sharded", Two(0))
     assert sharded.shard_network(network, "replicated", Two(0)) is None and not connected
     assert sharded.shard_network(network, "replicated", Two(1)) is None and connected == ["meta"]

@@ -22,6 +22,7 @@ from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl_policies.pi.pi0 import Pi0
 from embodied_rl_policies.pi.pi05 import Pi05
+from tests.support.refusals import refuses
 
 TINY = {
     "width": 32, "layers": 3, "hidden": 40, "heads": 2, "head_dim": 8, "vocabulary": None, "expert_width": 24,
@@ -82,7 +83,7 @@ def moved(network: nn.Module, before: dict[str, Tensor]) -> set[str]:
 
 
 @families
-def test_adapters_sit_on_what_the_network_names_and_on_nothing_else(family: str) -> None:
+def test_adapters_are_added_to_the_named_modules_only(family: str) -> None:
     """All linear maps of language model and expert that something reads: counted by hand for three layers."""
     network, _ = new(family)
     trainable.choose_trainable(network, "lora", LoraNode(2))
@@ -212,31 +213,27 @@ def test_everything_learns(family: str) -> None:
     assert all("self_attn.k_proj.bias" in name for name in still)  # a softmax does not see what all keys share
 
 
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [("expert", "no prefix that can be frozen apart; use train=full"), ("lora", "not made for adapters; use policy")],
-)
-def test_a_policy_without_such_parts_is_refused(train: str, message: str) -> None:
+@pytest.mark.parametrize(("train", "code"), [("expert", "train-expert-unsupported"), ("lora", "lora-unsupported")])
+def test_a_policy_without_such_parts_is_refused(train: str, code: str) -> None:
     network, _ = build.build_backbone(PolicyNode("pocket"), SPEC)
-    with pytest.raises(ValueError, match=message):
+    with refuses(code, f"policy.train={train}"):
         trainable.choose_trainable(network, train, LoraNode())
 
 
 def test_another_rank_than_the_files_is_refused(tmp_path: Path) -> None:
-    """Not passed over: the adapters in the file are what they are."""
     network, robot = new()
     trainable.choose_trainable(network, "lora", LoraNode(3))
     file = tmp_path / "policy.safetensors"
     save_backbone(file, network, robot, "pi0", thaw_config(network.config))
     node = PolicyNode("pi0", checkpoint=str(file), train="lora", lora=LoraNode(8))
     again, _ = build.build_backbone(node, SPEC)
-    with pytest.raises(ValueError, match=r"rank 3 and alpha 3: set policy\.lora\.rank=3 policy\.lora\.alpha=3"):
+    with refuses("lora-settings-mismatch", "policy.lora.rank=3 policy.lora.alpha=3"):
         trainable.choose_trainable(again, node.train, node.lora)
 
 
-def test_without_peft_its_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_peft_the_extra_to_install_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     import sys
 
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ValueError, match=r"pip install 'embodied-rl\[lora\]'"):
+    with refuses("package-missing", "embodied-rl[lora]"):
         trainable.choose_trainable(new()[0], "lora", LoraNode())

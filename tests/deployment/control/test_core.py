@@ -54,6 +54,7 @@ def test_an_unconfigured_core_says_what_to_do() -> None:
     core.clean_up()
     with pytest.raises(UserError, match="configure it first"):
         core.observe({}, np.zeros(2))
+    assert core.operate(OperatorInput(reset=True)) == "" and core.mode == Mode.HOLD
     core.shut_down()
     assert core.state == State.FINALIZED
 
@@ -68,11 +69,13 @@ def test_a_policy_for_another_robot_is_refused(policy: dict, words: str) -> None
         DeploymentCore(lambda: 0.0).configure(settings, make_policy(settings, **policy))
 
 
-def test_an_active_core_that_is_configured_anew_refuses_and_goes_on() -> None:
+def test_an_active_core_that_is_configured_or_activated_anew_refuses_and_goes_on() -> None:
     loop = ControlLoop()
     loop.start()
     with pytest.raises(UserError, match="configure was refused: the robot is active"):
         loop.core.configure(loop.settings)
+    with pytest.raises(UserError, match="activate was refused: the robot is active"):
+        loop.core.activate(loop.measured)
     assert loop.tick().source == Source.POLICY
 
 
@@ -179,8 +182,9 @@ def test_a_takeover_continues_and_its_end_begins_a_new_epoch_with_an_empty_plan(
         loop.tick(wanted=Mode.TELEOP if loop.core.mode == Mode.RUN else None)
     human = loop.ticks[-300:]
     assert {each.source for each in human} == {Source.HUMAN} and {each.mode for each in human} == {Mode.TELEOP}
+    assert {(each.step, each.sequence, each.policy_version) for each in human} == {(-1, -1, -1)}
     jumps = np.diff(loop.commands[-301:], axis=0)
-    assert np.abs(jumps[0] - speed).max() < 0.003 and np.abs(jumps).max() <= 0.02 * (0.25 + 0.2) + 1e-9
+    assert np.abs(jumps[0] - speed).max() < 0.0003 and np.abs(jumps).max() <= 0.02 * (0.25 + 0.2) + 1e-9
     assert loop.commands[-1][0] > 0.5 and loop.commands[-1][1] < -0.3
     ended = [each.ended for each in human if each.ended is not None]
     assert all(each.source == Source.HUMAN and each.proposed is not None for each in ended)
@@ -286,6 +290,8 @@ def test_deactivation_ramps_to_rest_first() -> None:
     assert loop.start().source == Source.POLICY
     loop.core.deactivate(at_once=True)
     assert loop.tick().command is None and loop.core.state == State.INACTIVE
+    with pytest.raises(UserError, match="deactivate was refused: the robot is inactive"):
+        loop.core.deactivate()
     loop.core.activate(loop.measured)
     loop.core.deactivate()
     assert loop.core.state == State.INACTIVE, "nothing was commanded, and so nothing moves"

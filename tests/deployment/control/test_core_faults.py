@@ -95,9 +95,12 @@ def test_a_human_may_drive_a_robot_whose_camera_died_and_not_one_whose_joints_di
     loop.pass_s(0.4)
     assert loop.last.source == Source.HUMAN
     assert "front: no message for" in loop.ask(Mode.RUN) and loop.core.mode == Mode.TELEOP
+    assert loop.ask(Mode.HOLD) == loop.ask(Mode.TELEOP) == ""
     loop.published.remove("joints")
     loop.pass_s(0.2)
-    assert loop.last.why.startswith("joints: no message for") and rests(loop)
+    assert loop.last.why.startswith("joints: no message for") and rests(loop) and loop.core.status().blocked
+    loop.ask(Mode.HOLD)
+    assert loop.core.status().blocked == "" and loop.ask(Mode.TELEOP).startswith("teleop was refused: joints")
 
 
 def test_a_mode_cannot_begin_and_a_robot_not_be_activated_while_a_topic_is_stale() -> None:
@@ -156,6 +159,15 @@ def test_a_robot_that_does_not_follow_trips_to_hold_and_runs_again_only_when_ask
     assert loop.core.mode == Mode.HOLD and loop.ask(Mode.RUN) == "" and loop.core.mode == Mode.RUN
 
 
+def test_a_robot_that_was_moved_by_hand_while_it_was_inactive_runs_again() -> None:
+    loop = start(tracking_error=(0.05, 0.05, np.inf))
+    loop.core.deactivate(at_once=True)
+    loop.place = loop.place + 0.3
+    loop.observe()
+    loop.core.activate(loop.measured)
+    assert loop.start().source == Source.POLICY
+
+
 class Still:
     """A replay that stands still."""
 
@@ -206,6 +218,9 @@ def test_after_a_pause_that_stopped_the_robot_commands_begin_again_at_rest_where
     check.begin(place)
     commands = [each.command for each in made if each.command is not None]
     assert not [broken for command in commands if (broken := check.find_broken(command))]
+    if mode == Mode.TELEOP and limits == ARM:  # a cubic from rest to the human's 0.1 in 0.5 s
+        steepest = 6 * np.abs(place - 0.1).max() / 0.5**2 * loop.settings.period_s**2
+        assert np.abs(np.diff([place, place, *commands], n=2, axis=0)).max() <= steepest + 1e-9
     ended = [each.ended for each in made if each.ended is not None]
     assert "no command was given for 2.020 s" in ended[0].why
     assert loop.core.status().counts["losses"] == 1 and loop.core.mode == mode

@@ -94,10 +94,11 @@ def test_a_policy_that_falls_silent_is_named_and_its_old_plan_never_comes_back()
     loop.answer = lambda request: kept.append(request)
     loop.pass_s(0.05 * H)
     loop.pass_s(1.0)
-    assert "plan exhausted; the policy has not answered for 1." in loop.last.why and rests(loop)
+    silent_s = loop.now - kept[0].time
+    assert f"plan exhausted; the policy has not answered for {silent_s:.2f} s" in loop.last.why and rests(loop)
     old = [loop.core.receive(loop.make_chunk(each)) for each in kept[:-1]]
     assert old and all(each is not None and each.reason == Reason.SEQUENCE for each in old)
-    assert loop.tick().source == Source.HOLD
+    assert loop.tick().source == Source.HOLD and (loop.last.step, loop.last.sequence) == (-1, -1)
     loop.answer = loop.make_chunk
     loop.pass_s(2.0)
     assert loop.last.source == Source.POLICY

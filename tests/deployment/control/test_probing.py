@@ -9,7 +9,7 @@ from embodied_rl.deployment.control.probing import DISTANCE
 from embodied_rl.deployment.execution.tick import Mode, State
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
-from tests.support.control_loop import ARM, TOOL, ControlLoop
+from tests.support.control_loop import ARM, TOOL, ControlLoop, rests
 
 LAG_S = 0.08
 
@@ -55,9 +55,9 @@ def tool(matrix, place=(0.5, -0.4, 0.0)) -> MeasuredLoop:
     return MeasuredLoop(TOOL, matrix, place, tracking_error=(0.2, 0.2, math.inf))
 
 
-@pytest.mark.parametrize("loop", [arm(np.eye(2)), tool(np.eye(3))], ids=["positions", "speeds"])
-def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(loop: MeasuredLoop) -> None:
-    count = 2 if len(loop.place) == 2 else 3
+@pytest.mark.parametrize(("make", "count"), [(arm, 2), (tool, 3)], ids=["positions", "speeds"])
+def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(make, count: int) -> None:
+    loop = make(np.eye(count))
     begun = loop.place.copy()
     loop.answer = lambda request: None
     assert run(loop) == "" and loop.core.state == State.ACTIVE
@@ -72,7 +72,7 @@ def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(lo
     assert loop.last.source == Source.POLICY and len(loop.last.command) == count, "it has passed"
 
 
-@pytest.mark.parametrize(
+MISREAD = pytest.mark.parametrize(
     ("matrix", "place"),
     [
         (np.diag([math.pi / 180] * 2), (0.6, -0.4)),
@@ -85,6 +85,9 @@ def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(lo
     ],
     ids=["degrees", "sign", "sign at 0", "order", "order at equal places", "radians", "dead encoder"],
 )
+
+
+@MISREAD
 def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: tuple[float, float]) -> None:
     loop = arm(matrix, place)
     why = run(loop)
@@ -94,6 +97,19 @@ def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: 
     assert "asked" not in loop.core.status().counts
     with pytest.raises(UserError, match="measured to move by"):
         loop.core.activate(loop.measured)
+
+
+@MISREAD
+def test_an_arm_is_sent_no_farther_than_to_where_it_is_misread(matrix, place: tuple[float, float]) -> None:
+    """Which is what its controller does with the first command, whatever is found out later."""
+    loop = arm(matrix, place)
+    loop.ask(Mode.RUN)
+    farthest = 0.0
+    for _ in range(400):
+        loop.tick()
+        farthest = max(farthest, float(np.abs(loop.aim - np.array(place)).max()))
+    misread = float(np.abs(matrix @ place - np.array(place)).max())
+    assert misread <= farthest <= misread + 1.01 * DISTANCE * 0.3
 
 
 @pytest.mark.parametrize(
@@ -124,6 +140,17 @@ def test_a_tool_that_is_measured_outside_its_box_is_not_activated() -> None:
 
 def test_a_joint_that_rests_at_its_edge_may_be_measured_a_little_outside() -> None:
     assert run(arm(np.eye(2), (2.003, -2.003))) == ""
+
+
+def test_a_probe_moves_nothing_before_a_mode_is_asked_for_nor_while_the_robot_must_hold() -> None:
+    loop = arm(np.eye(2))
+    loop.pass_s(2.0)
+    assert (loop.commands == loop.commands[0]).all() and {each.source for each in loop.ticks} == {Source.HOLD}
+    loop.ask(Mode.RUN)
+    assert loop.pass_s(0.1).source == Source.REPLAY
+    loop.published.discard("front")
+    loop.pass_s(0.4)
+    assert loop.core.mode == Mode.RUN and rests(loop)
 
 
 def test_a_probe_begins_again_after_a_pause_in_which_the_robot_was_moved() -> None:

@@ -9,7 +9,7 @@ import pytest
 from embodied_rl.deployment.control.freshness import FreshnessGate
 from embodied_rl.deployment.control.guard import Guard
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
-from embodied_rl.deployment.control.watchdogs import LoopWatch, PictureWatch, TrackingWatch, Trip
+from embodied_rl.deployment.control.watchdogs import FORGETTING, LoopWatch, PictureWatch, TrackingWatch, Trip
 from embodied_rl.deployment.execution.tick import Stream
 from embodied_rl.interfaces.errors import UserError
 from tests.support.control_loop import TOOL, make_settings
@@ -28,13 +28,17 @@ def test_a_reason_holds_until_it_was_absent_for_the_settling_time() -> None:
 
 def test_a_late_loop_and_a_clock_that_cannot_be_are_noticed() -> None:
     watch = LoopWatch(0.1)
-    said = [watch.update(now) for now in (5.0, 5.09, 5.3, 5.31, 4.0, 4.01, 4.01, 4.01, 4.01, 4.01, 4.02)]
+    said = [watch.update(now) for now in (5.0, 5.09, 5.3, 5.31, 4.0, 4.01, 4.01, 4.01, 4.01, 4.01, 4.01, 4.02)]
     words = [each.split(":")[0] for each, _ in said]
     assert words[:6] == ["", "", "the loop was late", "", "the clock went back by 1.310 s", ""]
-    assert words[6:] == ["", "", "the clock stands still", "the clock stands still", ""]
-    assert [back for _, back in said].index(True) == 4 and (watch.overruns, watch.jumps) == (1, 2)
+    assert words[6:] == ["", "", *["the clock stands still"] * 3, ""]
+    assert [back for _, back in said] == [tick == 4 for tick in range(12)] and (watch.overruns, watch.jumps) == (1, 2)
     watch.forget()
     assert watch.update(0.0) == ("", False)
+    watch = LoopWatch(0.1, lost_s=0.3)
+    lost = [(watch.update(now), watch.lost) for now in (0.0, 0.25, 0.75, 0.76)]
+    assert [each for _, each in lost] == [False, False, True, False] and not any(back for (_, back), _ in lost)
+    assert (watch.is_lost(1.0), watch.is_lost(1.1), watch.overruns) == (False, True, 2)
 
 
 def test_a_position_that_is_not_followed_trips() -> None:
@@ -60,23 +64,38 @@ def test_a_speed_that_is_not_followed_trips_and_a_followed_one_does_not() -> Non
     assert rest[0] and not rest[1]  # a robot that stands still does as it is commanded
 
 
-def follow(measure: Callable[[float], float], **changes) -> tuple[TrackingWatch, list[str]]:
+def follow(measure: Callable[[float], float], ticks: int = 150, **changes) -> tuple[TrackingWatch, list[str]]:
     """Command x 0.2 m/s, and let a function of the true place measure it; return the reasons of each tick."""
     settings = make_settings(TOOL, **{"tracking_error": (0.1, 0.1, np.inf)} | changes)
     watch, said = TrackingWatch(settings), []
-    for tick in range(150):
+    for tick in range(ticks):
         time = tick * settings.period_s
         measured = np.array([measure(0.2 * time), 0.0, np.nan])
         said.append(watch.update(time, np.array([0.2 if tick else 0.0, 0.0, 1.0]), measured))
     return watch, said
 
 
-def test_a_measured_speed_that_stays_the_same_to_the_bit_is_frozen_before_its_tracking_error_is_reached() -> None:
-    watch, said = follow(lambda place: 0.3)
+@pytest.mark.parametrize(("age", "moved", "tick"), [(0.1, 0.0, 11), (0.5, 0.0, 26), (0.5, 0.1, 51)])
+def test_a_measured_speed_that_stays_the_same_to_the_bit_is_frozen_before_its_tracking_error_is_reached(
+    age: float, moved: float, tick: int
+) -> None:
+    streams = (StreamRule("joints", 0.1, True, measures=True), StreamRule("tool", age, True, measures=True))
+    watch, said = follow(lambda place: min(place, moved), streams=streams, tracking_error=(0.2, 0.2, np.inf))
     first = next(tick for tick, each in enumerate(said) if each)
-    assert "the measured value of x has been the same" in said[first]
-    assert first == 11, "0.04 m, of a box of 2 m, are visible, and 0.1 s the age of joints"
-    assert watch.drift[0] == pytest.approx(0.2 * 149 * 0.02), "dead reckoning is exact"
+    assert "x has been the same" in said[first] and "commanded to move by 0." in said[first]
+    assert first == tick, "0.04 m, of a box of 2 m, are visible, and it is older than both topics may be"
+    assert moved or watch.drift[0] == pytest.approx(0.2 * 149 * 0.02), "dead reckoning is exact"
+
+
+def test_a_reason_from_before_the_clock_went_back_ends_after_the_settling_time() -> None:
+    guard, zeros = Guard(make_settings(tracking_error=(0.1, 0.1)), None), np.zeros(2)
+    guard.forget()
+    guard.update(100.0, np.ones(2), zeros)
+    seen = []
+    for now in (50.0, 50.4, 50.6):
+        guard.update(now, zeros, zeros)
+        seen.append(guard.reasons["tracking"] != "")
+    assert seen == [True, True, False]
 
 
 def test_a_clock_that_went_back_hides_no_frozen_state() -> None:
@@ -97,6 +116,11 @@ def test_a_clock_that_went_back_hides_no_frozen_state() -> None:
 def test_a_speed_that_is_measured_in_another_unit_or_direction_trips(scale: float, trips: bool) -> None:
     _, said = follow(lambda place: scale * place)
     assert any("from its command" in each for each in said) == trips
+
+
+def test_an_error_of_scale_settles_where_as_much_is_forgotten_as_comes() -> None:
+    watch, _ = follow(lambda place: 0.9 * place, 3000)
+    assert watch.drift[0] == pytest.approx(FORGETTING * 0.1 * (1 - 0.9) / 0.9), "d · 0.9 v / (F · limit) = 0.1 v"
 
 
 def drive_back_and_forth(measure: Callable[[float, int], float], share: float, ticks: int) -> list[str]:

@@ -15,7 +15,7 @@ from tests.support.scoring import ToldScorer, request
 
 
 def test_abandoned_requests_take_no_place_and_leave_the_order_as_it_is() -> None:
-    queue = RequestQueue(ToldScorer().traits, most=6)
+    queue = RequestQueue(ToldScorer().traits, most=6, apart=False)
     tickets = [Ticket(request(priority), priority, 0.0) for priority in (1, 4, 2, 5, 6, 3)]
     assert queue.add(tickets) == []
     tickets[0].score = Score.invalid("late")
@@ -54,7 +54,7 @@ def test_a_pair_shows_what_was_before_the_one_that_it_replaces(
     earlier = replace(request(), frames={"top": shown[:3]}, state_before=states[0], state=states[1])
     later = replace(request(decision=2), frames={"top": shown[1:]}, state_before=states[1], state=states[2])
     first, second = (Ticket(replace(each, kind=kind), 0, 0.0, slot="a") for each in (earlier, later))
-    queue = RequestQueue(ToldScorer().traits, most=6)
+    queue = RequestQueue(ToldScorer().traits, most=6, apart=False)
     queue.add([first])
     first.score = Score.invalid("late") if given_up else None
     assert queue.add([second]) == [first]

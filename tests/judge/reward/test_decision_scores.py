@@ -145,7 +145,7 @@ def test_questions_come_before_inference_and_scores_are_settled_after_it() -> No
 
     class Noting(Writer):
         final_pictures = False
-        check_sizes = write_result = lose_episodes = lambda *_: None
+        prepare = write_result = lose_episodes = lambda *_: None
         write_observation = lambda *_: events.append("observation")  # noqa: E731
         write_decision = lambda *_: events.append("decision")  # noqa: E731
 

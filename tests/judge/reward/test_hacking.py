@@ -16,7 +16,7 @@ from embodied_rl.judge.reward.modes.base import ModeOptions
 from embodied_rl.judge.reward.modes.choice import make_mode
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
-from embodied_rl.mathematics.objectives.gae import make_discounts
+from embodied_rl.mathematics.objectives.advantages import make_discounts
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor

@@ -80,10 +80,10 @@ def test_lost_answers_and_a_history_that_decides_about_them_do_too(head: str) ->
 
 def look_ahead(distiller: Distiller, rollout: Rollout) -> None:
     """Learn from a rollout before judging it."""
-    there = rollout.noted["labelled"].clone()
+    there = rollout.extras["labelled"].clone()
     teaching = make_rollout(len(there))
     for name in ("label", "label_value", "label_episode", "label_decision", "labelled"):
-        teaching.noted[name].copy_(rollout.noted[name])
+        teaching.extras[name].copy_(rollout.extras[name])
     carried = distiller._ledger.carried
     distiller.settle(teaching)
     distiller._ledger.carried = carried
@@ -94,7 +94,7 @@ def reconsider(distiller: Distiller, rollout: Rollout) -> None:
     """At the boundary of two rollouts, take what the head says now for what it said then."""
     distiller.settle(rollout)
     if rollout.valid[-1]:
-        predicted = distiller._head.predict(rollout.noted["last"].numpy())
+        predicted = distiller._head.predict(rollout.extras["last"].numpy())
         distiller._ledger.carried = np.where(np.isnan(predicted), distiller._ledger.carried, predicted)
 
 

@@ -46,7 +46,7 @@ def collecting(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., 
         )  # fmt: skip
         writer = LabelWriter(options, number)
         request.addfinalizer(writer.close)
-        rollout = Rollout.allocate(half_skilled(), T, N, noted=list_columns(INPUTS))
+        rollout = Rollout.allocate(half_skilled(), T, N, extras=list_columns(INPUTS))
         sampler = EpisodeSampler(SPEC, SEED)
         return Collector(inline(2), SPEC, N // 2, sampler, rollout, SEED, writers=[writer]), writer
 
@@ -64,7 +64,7 @@ def test_everything_seen_is_noted_and_every_answer_is_a_label(collecting: Callab
     actor, seen = half_skilled(), 0
     for _ in range(3):
         rollout = collector.collect(actor)
-        labels = read_labels(rollout.noted)
+        labels = read_labels(rollout.extras)
         assert len(labels) == writer.figures()["labels"] == writer.figures()["resolved"]
         assert not rollout.shaping.any() and not rollout.bonus.any(), "nothing is settled here"
         by_name = {(e, d): x for e, d, x in zip(labels.episode, labels.decision, labels.inputs, strict=True)}
@@ -74,11 +74,11 @@ def test_everything_seen_is_noted_and_every_answer_is_a_label(collecting: Callab
         for t, n in np.argwhere(rollout.valid.numpy()):
             found = by_name.get((int(rollout.episode[t, n]), int(rollout.decision[t, n])))
             if found is not None:
-                assert (rollout.noted["seen"][t, n].numpy() == found).all()
+                assert (rollout.extras["seen"][t, n].numpy() == found).all()
                 seen += 1
             if rollout.truncated[t, n]:
                 end = by_name[int(rollout.episode[t, n]), int(rollout.decision[t, n]) + 1]
-                assert (rollout.noted["final"][t, n].numpy() == end).all()
+                assert (rollout.extras["final"][t, n].numpy() == end).all()
     assert seen > 2 * T * N
 
 
@@ -89,7 +89,7 @@ def test_answers_that_come_late_are_labels_of_a_later_rollout(collecting: Callab
     collector, writer = collecting(scorer, wait_share=0.02)
     actor = half_skilled()
     first = collector.collect(actor)
-    assert not first.noted["labelled"].any()
+    assert not first.extras["labelled"].any()
     asked = writer.figures()["open"]
     assert asked == writer.figures()["asked"] > 0
     gate.set()
@@ -97,11 +97,11 @@ def test_answers_that_come_late_are_labels_of_a_later_rollout(collecting: Callab
     second = collector.collect(actor)
     wait_for(lambda: writer._service.counts["ok"] == asked + writer.figures()["asked"])
     third = collector.collect(actor)
-    labels = [read_labels(each.noted) for each in (second, third)]
+    labels = [read_labels(each.extras) for each in (second, third)]
     del first
     names = [(int(e), int(d)) for each in labels[1:] for e, d in zip(each.episode, each.decision, strict=True)]
     assert len(names) == len(set(names)) > 0
-    assert third.noted["labelled"].sum() > 0
+    assert third.extras["labelled"].sum() > 0
 
 
 def test_answers_that_never_come_are_no_labels(collecting: Callable[..., Any]) -> None:
@@ -111,7 +111,7 @@ def test_answers_that_never_come_are_no_labels(collecting: Callable[..., Any]) -
         return judge(asked)
 
     collector, writer = collecting(ToldScorer(sometimes, cacheable=False), confidence=0.0)
-    labels = read_labels(collector.collect(half_skilled()).noted)
+    labels = read_labels(collector.collect(half_skilled()).extras)
     assert len(labels) and not (labels.decision % 2).any()
     assert writer.figures()["valid"] == len(labels) < writer.figures()["resolved"]
 
@@ -119,7 +119,7 @@ def test_answers_that_never_come_are_no_labels(collecting: Callable[..., Any]) -
 def test_unsure_answers_are_no_labels(collecting: Callable[..., Any]) -> None:
     unsure = ToldScorer(lambda asked: Score(0.5, confidence=0.4), cacheable=False)
     collector, _ = collecting(unsure, confidence=0.5)
-    assert not len(read_labels(collector.collect(half_skilled()).noted))
+    assert not len(read_labels(collector.collect(half_skilled()).extras))
 
 
 def test_the_newest_observations_are_asked_about_first(collecting: Callable[..., Any]) -> None:
@@ -155,20 +155,20 @@ def test_more_labels_than_places_wait_for_the_next_rollout(collecting: Callable[
     writer._ready = [Ticket(each, 0, 0.0, Score(0.5)) for each in asked]
     found = []
     for _ in range(2):
-        rollout = Rollout.allocate(half_skilled(), T, N, noted=list_columns(INPUTS))
+        rollout = Rollout.allocate(half_skilled(), T, N, extras=list_columns(INPUTS))
         writer._settle(rollout)
-        found.append(read_labels(rollout.noted).decision)
+        found.append(read_labels(rollout.extras).decision)
     assert [len(each) for each in found] == [PLACES * T * N, 10]
     assert np.concatenate(found).tolist() == list(range(PLACES * T * N + 10))
 
 
 def test_columns_come_through_parts_and_segments() -> None:
-    whole = Rollout.allocate(half_skilled(), 4, 2, noted=list_columns(INPUTS))
-    whole.noted["seen"].fill_(7)
+    whole = Rollout.allocate(half_skilled(), 4, 2, extras=list_columns(INPUTS))
+    whole.extras["seen"].fill_(7)
     first, second = whole.segments(2)
-    assert first.noted["seen"].shape == (2, 2, INPUTS.size) and (second.noted["seen"] == 7).all()
-    second.noted["last"].fill_(3)
-    assert not first.noted["last"].any() and "noted/seen" not in whole.batch()
+    assert first.extras["seen"].shape == (2, 2, INPUTS.size) and (second.extras["seen"] == 7).all()
+    second.extras["last"].fill_(3)
+    assert not first.extras["last"].any() and "extras/seen" not in whole.batch()
     whole.clear()
-    assert not whole.noted["seen"].any()
-    assert torch.equal(first.noted["labelled"], torch.zeros(2, 2, 2, dtype=torch.bool))
+    assert not whole.extras["seen"].any()
+    assert torch.equal(first.extras["labelled"], torch.zeros(2, 2, 2, dtype=torch.bool))

@@ -63,7 +63,7 @@ def test_it_is_a_bonus_beside_the_simulator_s_reward() -> None:
     rollout = make_rollout([0, 1])
     rollout.reward[1, 0, 0] = 1.0
     paid(rollout, tell([0.1, 0.4], 0.5))
-    assert not rollout.shaping.any() and not rollout.set_aside.any()
+    assert not rollout.shaping.any() and not rollout.ignore_env_reward.any()
     assert compose_reward(rollout, DISCOUNT)[:, 0].tolist() == pytest.approx([0.6, 1.2])
 
 

@@ -299,7 +299,7 @@ def test_done_ends_tasks_wherever_its_picture_comes(writing: Callable[..., Scori
                 done = known.get((episode, number + 1)) == 1.0 and each["valid"][t, n]
                 reward = GAMMA ** (int(each["steps"][t, n]) - 1)
                 assert each["bonus"][t, n] == pytest.approx(reward if done else 0, abs=1e-6)
-                assert each["set_aside"][t, n]
+                assert each["ignore_env_reward"][t, n]
                 if done:
                     over.add(episode)
                     assert each["terminated"][t, n] and not each["truncated"][t, n]
@@ -313,7 +313,7 @@ def test_a_lost_episode_takes_no_judgements_of_the_one_before(writing: Callable[
     scorer = ToldScorer(lambda _: Score(1.0, done=1.0), cacheable=False)
     scorer.traits = replace(scorer.traits, judges_done=True)
     writer, columns, seen = writing(scorer, node=TERMINAL), torch.tensor([0]), observe([1])
-    writer.check_sizes(row_clock.SPEC, 1, 1)
+    writer.prepare(row_clock.SPEC, 1, 1)
     rollout = Rollout.allocate(row_clock.ACTOR, 2, 1)
     rollout.steps[:], rollout.valid[:], rollout.truncated[0] = 1, torch.tensor([[True], [False]]), True
     rollout.episode[:, 0] = torch.arange(2)

@@ -65,7 +65,7 @@ def test_the_first_decision_whose_following_observation_is_done_ends_the_task() 
     assert learned(rollout) == [True, True, False, False]
     reward = compose_reward(rollout, DISCOUNT)[:, 0]
     assert reward.tolist() == pytest.approx([0, GAMMA ** (EXECUTED - 1), 0, 0])
-    assert (rollout.reward == 7).all() and rollout.set_aside.all() and not rollout.shaping.any()
+    assert (rollout.reward == 7).all() and rollout.ignore_env_reward.all() and not rollout.shaping.any()
     assert (counts["said"], counts["false"], counts["ended"]) == (1, 1, 1)
 
 

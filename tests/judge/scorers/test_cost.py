@@ -42,6 +42,15 @@ def test_what_was_not_counted_is_unknown_and_never_0() -> None:
         assert service.cost.uncounted == 1 and service.cost.read == 0
 
 
+def test_what_a_cancelled_call_cost_is_unknown() -> None:
+    scorer = Paid(gate=threading.Event())
+    with serving(scorer) as service:
+        tickets = service.submit([request(1)], [0])
+        wait_for(lambda: scorer.at_once == 1)
+        service.abandon(tickets)
+        wait_for(lambda: service.cost.uncounted == 1)
+
+
 def test_answers_that_may_not_be_used_cost_as_much() -> None:
     """One that cannot be read, and one out of its range; but none from a server that refuses."""
 

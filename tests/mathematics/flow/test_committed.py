@@ -82,7 +82,7 @@ def test_ratios_begin_at_one_with_committed_actions(kind: str, make_keys) -> Non
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_trace_is_as_its_specification_says(kind: str, make_keys) -> None:
+def test_the_trace_matches_its_specification(kind: str, make_keys) -> None:
     policy, sampler = TimedPolicy(), build(kind)
     for known in (None, commit()):
         trace = sampler.sample(policy, make_keys(ROWS), (H, D), True, committed=known).trace

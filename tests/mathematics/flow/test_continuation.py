@@ -44,7 +44,7 @@ def test_weights_of_zero_are_the_plain_sampler_to_the_bit(sample) -> None:
     assert not torch.isclose(mixed[[1, 3]], plain[[1, 3]]).any()
 
 
-def test_replacement_gives_what_is_fixed_exactly() -> None:
+def test_replacement_keeps_fixed_actions_exactly() -> None:
     weight = (torch.rand(ROWS, H, D, generator=torch.Generator().manual_seed(3)) < 0.4).float()
     found = replace_sample(field, start(), K, PlannedActions(planned(), weight))
     assert torch.equal(found[weight == 1], planned()[weight == 1])
@@ -88,7 +88,7 @@ def test_the_weight_of_guidance(t: float, expected: float) -> None:
     assert compute_guidance_weight(t, 5.0) == pytest.approx(expected)
 
 
-def test_weights_fall_from_what_is_committed_to_what_is_free() -> None:
+def test_weights_fall_from_committed_to_free_actions() -> None:
     """By hand from eq. 5 of arXiv:2506.07339: c = (p - i) / (p - d + 1), weight c (e^c - 1) / (e - 1)."""
     found = weigh_plan(torch.tensor([0, 1, 3, 4]), planned=4, horizon=6)
     soft = [c * (math.exp(c) - 1) / (math.e - 1) for c in (3 / 4, 2 / 4, 1 / 4)]

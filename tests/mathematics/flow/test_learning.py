@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_uniform
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
-from embodied_rl.mathematics.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
-from embodied_rl.mathematics.objectives.gae import compute_gae, make_discounts, select_next_values
+from embodied_rl.mathematics.objectives.advantages import compute_gae, make_discounts, select_next_values
+from embodied_rl.mathematics.objectives.losses import approximate_kl, clip_fraction, clipped_policy_loss, value_loss
 from embodied_rl.mathematics.objectives.reduce import Level, reduce_log_prob
-from embodied_rl.mathematics.objectives.value import value_loss
 
 K, F, ROWS, EPOCHS = 4, 32, 512, 4
 
@@ -174,7 +173,7 @@ def test_modes_of_equal_reward_are_each_paid_for(pretrained):
     assert entropy[0.05] > entropy[0.0]
 
 
-def test_two_modes_are_told_apart_by_the_context(pretrained):
+def test_the_context_selects_between_two_modes(pretrained):
     """Conditioning works: each context gets its own mode."""
     learner = Learner(deepcopy(pretrained), build("hybrid"))
     for _ in range(60):

@@ -224,7 +224,7 @@ def test_noise_head_stays_within_its_bounds():
     assert float(extreme.max()) == pytest.approx(0.16, rel=1e-5)
 
 
-def test_entropy_is_what_can_be_learned(policy, make_keys):
+def test_entropy_is_its_learnable_part(policy, make_keys):
     """Flow-Noise: the entropy of its Gaussians, with a gradient to the head. Flow-SDE: zero, its noise is fixed."""
     noise = build("noise")
     trace = noise.sample(policy, make_keys(6), (H, D), explore=True).trace

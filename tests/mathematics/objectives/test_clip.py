@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from embodied_rl.mathematics.objectives.clip import approximate_kl, clip_fraction, clipped_policy_loss
+from embodied_rl.mathematics.objectives.losses import approximate_kl, clip_fraction, clipped_policy_loss
 
 DOUBLE = torch.float64
 

@@ -4,7 +4,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.mathematics.objectives.gae import compute_gae, discount_reward, make_discounts, select_next_values
+from embodied_rl.mathematics.objectives.advantages import (
+    compute_gae,
+    discount_reward,
+    make_discounts,
+    select_next_values,
+)
 
 DOUBLE = torch.float64
 T, N = 12, 6

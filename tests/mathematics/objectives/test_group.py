@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from embodied_rl.mathematics.objectives.group import group_advantage
+from embodied_rl.mathematics.objectives.advantages import group_advantage
 
 
 def random_groups() -> tuple[Tensor, Tensor]:

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from embodied_rl.mathematics.objectives.importance import truncated_importance_weight
+from embodied_rl.mathematics.objectives.losses import truncated_importance_weight
 
 DOUBLE = torch.float64
 

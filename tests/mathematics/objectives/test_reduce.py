@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from embodied_rl.mathematics.objectives.clip import clipped_policy_loss
+from embodied_rl.mathematics.objectives.losses import clipped_policy_loss
 from embodied_rl.mathematics.objectives.reduce import Level, masked_mean, reduce_log_prob, step_mask
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from embodied_rl.mathematics.objectives.value import explained_variance, value_loss
+from embodied_rl.mathematics.objectives.losses import explained_variance, value_loss
 
 
 def test_plain_loss_is_half_the_squared_error():

@@ -11,6 +11,7 @@ from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.rollout.curricula.success_rate import SuccessRate, SuccessRateConfig
 from embodied_rl.rollout.curricula.weighted import Weighted, WeightedConfig
+from tests.support.refusals import refuses
 
 TASKS = (Task("push0", "push"), Task("lift0", "lift"), Task("lift1", "lift"), Task("press", "press"))
 SPEC = SimulatorSpec((), (), ("x",), (-1.0,), (1.0,), 10.0, 10, TASKS)
@@ -32,23 +33,23 @@ def finished(task: int, success: bool) -> EpisodeRecord:
         ({"press": 3}, [1, 0.5, 0.5, 3]),  # a family of one task of the same name counts once
     ],
 )
-def test_a_weight_is_the_uniform_one_times_what_is_given(weights: dict[str, float], expected: list[float]) -> None:
+def test_a_weight_multiplies_the_uniform_one(weights: dict[str, float], expected: list[float]) -> None:
     assert Weighted(WeightedConfig(weights), SPEC).weights().tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("weights", "message"),
+    ("weights", "named"),
     [
-        ({"lfit": 1}, r"curriculum\.weights: unknown family or task 'lfit'\. Did you mean 'lift'\?"),
-        ({"push_0": 1}, r"Did you mean 'push0'\?"),
-        ({"push": -0.5}, r"curriculum\.weights\.push must be a number of at least 0, not -0\.5"),
-        ({"push": float("nan")}, r"curriculum\.weights\.push must be"),
-        ({"push": float("inf")}, r"curriculum\.weights\.push must be"),
-        ({"push": 0, "lift0": 0, "lift1": 0, "press": 0}, r"curriculum\.weights leaves no task"),
+        ({"lfit": 1}, "Did you mean 'lift'?"),
+        ({"push_0": 1}, "Did you mean 'push0'?"),
+        ({"push": -0.5}, "curriculum.weights.push"),
+        ({"push": float("nan")}, "curriculum.weights.push"),
+        ({"push": float("inf")}, "curriculum.weights.push"),
+        ({"push": 0, "lift0": 0, "lift1": 0, "press": 0}, "curriculum.weights"),
     ],
 )
-def test_wrong_weights_are_named(weights: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_weights_are_refused(weights: dict[str, float], named: str) -> None:
+    with refuses("curriculum-setting-invalid", named):
         Weighted(WeightedConfig(weights), SPEC)
 
 
@@ -58,7 +59,7 @@ def test_wrong_weights_are_named(weights: dict[str, float], message: str) -> Non
     st.floats(0.001, 1.0),
 )
 def test_success_rate_is_floor_plus_variance(outcomes: list[tuple[int, bool]], rate: float, floor: float) -> None:
-    """The running mean in closed form: (1 − rate)^n / 2 + rate · Σ (1 − rate)^(n − 1 − j) success_j of its own."""
+    """The running mean in closed form: (1 − rate)^n / 2 + rate · Σ (1 − rate)^(n − 1 − j) success_j of each task."""
     curriculum = SuccessRate(SuccessRateConfig(floor, rate), SPEC)
     half = len(outcomes) // 2
     for part in (outcomes[:half], outcomes[half:]):
@@ -92,9 +93,9 @@ def test_success_rate_goes_on_from_its_state() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"floor": 0.0}, {"floor": -1.0}, {"rate": 0.0}, {"rate": 1.1}])
-def test_wrong_settings_of_success_rate_are_named(settings: dict[str, float]) -> None:
+def test_wrong_settings_of_success_rate_are_refused(settings: dict[str, float]) -> None:
     (name,) = settings
-    with pytest.raises(ValueError, match=rf"curriculum\.{name} must be above 0"):
+    with refuses("curriculum-setting-invalid", f"curriculum.{name}"):
         SuccessRate(SuccessRateConfig(**settings), SPEC)
 
 

@@ -23,6 +23,7 @@ from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.replay.transitions import PLAIN
 from embodied_rl.runs.atomic_write import StorageError
 from tests.support.collecting import SPEC, half_skilled, inline, make
+from tests.support.refusals import refuses
 from tests.support.replaying import Script, assert_holds, assert_transition, everything, invented, layout
 
 SMALL = layout(6, tracks=2)
@@ -42,7 +43,7 @@ def assert_same(left: ReplayStorage, right: ReplayStorage) -> None:
 
 
 @pytest.mark.parametrize("capacity", [200, 9])
-def test_reopened_from_disk_is_what_it_is_in_memory(tmp_path: Path, capacity: int) -> None:
+def test_a_reopened_storage_equals_one_in_memory(tmp_path: Path, capacity: int) -> None:
     """Over a run that stops and goes on from its checkpoint: what follows the interruption belongs to what was before.
 
     Rows that were written after the checkpoint are taken out.
@@ -159,40 +160,40 @@ def test_kill_9_at_any_moment_leaves_whole_transitions(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("other", "message"),
+    ("other", "named"),
     [
         (layout(7, tracks=2), "capacity is 6 there, and 7 here"),
-        (layout(6, tracks=3), "tracks is 2 there, and 3 here"),
-        (layout(6, tracks=2, executed=1), "executed is 4 there, and 1 here"),
-        (ReplayFormat.of_simulator(replace(SPEC, control_hz=20.0), 2, 6, 4), "control_hz is 10.0 there, and 20.0 here"),
+        (layout(6, tracks=3), "tracks is 2"),
+        (layout(6, tracks=2, executed=1), "executed is 4"),
+        (ReplayFormat.of_simulator(replace(SPEC, control_hz=20.0), 2, 6, 4), "control_hz is 10.0"),
         (
             ReplayFormat.of_simulator(replace(SPEC, state_names=("x", "y", "z")), 2, 6, 4),
-            "state_names is .*'last_x'.* there",
+            "'last_x'",
         ),
         (
             ReplayFormat.of_simulator(replace(SPEC, cameras=(Camera("top", 16, 8),)), 2, 6, 4),
-            r"the field 'images/top' is .*\(8, 8, 3\).* there, and .*\(16, 8, 3\).* here",
+            "images/top",
         ),
     ],
 )
-def test_a_folder_of_another_shape_is_refused_by_name(tmp_path: Path, other: ReplayFormat, message: str) -> None:
+def test_a_folder_of_another_shape_is_refused(tmp_path: Path, other: ReplayFormat, named: str) -> None:
     ReplayStorage(SMALL, tmp_path / "replay").close()
-    with pytest.raises(ReplayError, match=f"replay: {message}.* Give another folder, or delete this one"):
+    with refuses("replay-format-mismatch", tmp_path / "replay", named):
         ReplayStorage(other, tmp_path / "replay")
     ReplayStorage(SMALL, tmp_path / "replay").close()
 
 
-def test_another_version_is_refused_by_name(tmp_path: Path) -> None:
+def test_another_version_is_refused(tmp_path: Path) -> None:
     ReplayStorage(SMALL, tmp_path / "replay").close()
     file = tmp_path / "replay" / "format.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"version": 7}))
     for make_storage in (ReplayStorage.open, lambda folder: ReplayStorage(SMALL, folder)):
-        with pytest.raises(ReplayError, match=r"format.json is version 7 of .* reads version 1 .* Use the version"):
+        with refuses("replay-version-mismatch", file, 7):
             make_storage(tmp_path / "replay")
 
 
 def write_header(folder: Path) -> None:
-    """One that no array has: NumPy's own reader fails on it in a way of its own."""
+    """Write a header that NumPy's reader rejects with an unusual error."""
     header = b"(\n" * 100
     (folder / "state.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header)
 
@@ -211,29 +212,30 @@ def move(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "message"),
+    ("damage", "named"),
     [
-        (cut, "state.npy is missing or damaged"),
-        (write_header, "state.npy is missing or damaged"),
-        (lambda folder: (folder / "reward.npy").unlink(), "reward.npy is missing or damaged"),
-        (exchange, r"action.npy holds <f4 \[2, 6, 3\], and format.json speaks of <f4 \[2, 6, 4, 2\]"),
-        (lambda folder: (folder / "format.json").unlink(), "holds no replay storage"),
-        (lambda folder: (folder / "format.json").write_text("{}"), "does not describe a replay storage"),
-        (lambda folder: (folder / "texts.jsonl").write_text("go\n"), "texts.jsonl is missing or damaged"),
-        (move, "rows are not where they belong"),
+        (cut, "state.npy"),
+        (write_header, "state.npy"),
+        (lambda folder: (folder / "reward.npy").unlink(), "reward.npy"),
+        (exchange, "action.npy holds <f4 [2, 6, 3]"),
+        (lambda folder: (folder / "format.json").unlink(), ""),
+        (lambda folder: (folder / "format.json").write_text("{}"), "format.json"),
+        (lambda folder: (folder / "texts.jsonl").write_text("go\n"), "texts.jsonl"),
+        (move, ""),
     ],
 )
-def test_a_damaged_folder_is_refused_by_name(tmp_path: Path, damage: Callable, message: str) -> None:
+def test_a_damaged_folder_is_refused(tmp_path: Path, damage: Callable, named: str) -> None:
     ReplayStorage(SMALL, tmp_path / "replay").close()
     damage(tmp_path / "replay")
+    code = "replay-damaged" if (tmp_path / "replay" / "format.json").exists() else "replay-missing"
     for make_storage in (ReplayStorage.open, lambda folder: ReplayStorage(SMALL, folder)):
-        with pytest.raises(ReplayError, match=message):
+        with refuses(code, named, kind=ReplayError):
             make_storage(tmp_path / "replay")
 
 
 def test_a_folder_with_something_else_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
-    with pytest.raises(ReplayError, match="holds no replay storage"):
+    with refuses("replay-missing", tmp_path):
         ReplayStorage(SMALL, tmp_path)
     assert [file.name for file in tmp_path.iterdir()] == ["thesis.tex"]
 
@@ -242,17 +244,17 @@ def test_one_process_writes_and_one_that_reads_does_not(tmp_path: Path) -> None:
     folder = tmp_path / "replay"
     with closing(ReplayStorage(SMALL, folder)) as storage:
         events(Script(storage))
-        with pytest.raises(ReplayError, match="another process writes to this replay storage"):
+        with refuses("replay-locked", folder):
             ReplayStorage(SMALL, folder)
-        with pytest.raises(ReplayError, match="opened for reading alone"):
+        with refuses("replay-read-only"):
             Script(ReplayStorage.open(folder)).decide([0])
-    with pytest.raises(ReplayError, match="or closed"):
+    with refuses("replay-read-only"):
         Script(storage).lose([0])
     ReplayStorage(SMALL, folder).close()
 
 
 def test_a_text_that_was_half_written_is_forgotten(tmp_path: Path) -> None:
-    """And the next one begins on a line of its own."""
+    """The next text begins on a new line."""
     with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
         script = Script(storage)
         events(script)
@@ -295,7 +297,7 @@ def test_flushing_keeps_everything(tmp_path: Path) -> None:
         assert_holds(ReplayStorage.open(tmp_path / "replay"), script.expected())
 
 
-def test_the_example_of_the_documentation_reads_what_the_storage_samples(tmp_path: Path) -> None:
+def test_the_example_of_the_documentation_reads_the_sampled_rows(tmp_path: Path) -> None:
     """With NumPy alone: it is run as it stands."""
     folder, rng = tmp_path / "replay", np.random.default_rng(5)
     with closing(ReplayStorage(layout(12, tracks=3), folder)) as storage:

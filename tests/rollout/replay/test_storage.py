@@ -1,4 +1,4 @@
-"""Replay storage: what is sampled is what happened, whatever was overwritten, lost or written by whom."""
+"""Replay storage: samples equal the recorded transitions, also after overwriting and losses."""
 
 import gc
 import tracemalloc
@@ -28,6 +28,7 @@ from tests.support.collecting import (
     make,
     workers,
 )
+from tests.support.refusals import refuses
 from tests.support.replaying import (
     EXECUTED,
     Restless,
@@ -55,7 +56,7 @@ def expected_of(actor, decisions: int, capacity: int, simulator: Callable, lost:
 
 @pytest.mark.parametrize("capacity", [500, 9])
 @pytest.mark.parametrize(("parts", "slices", "order"), [(1, 1, "exact"), (4, 2, "exact"), (4, 4, "ready")])
-def test_what_is_sampled_is_what_a_naive_recorder_wrote_down(capacity, parts, slices, order) -> None:
+def test_samples_equal_those_of_a_naive_recorder(capacity, parts, slices, order) -> None:
     """Episodes of random length, which end in either way, over three rollouts."""
     storage, actor = ReplayStorage(layout(capacity)), half_skilled()
     collector, _ = make(inline(parts, LONG, Restless), slices=slices, order=order, actor=actor, writers=[storage])
@@ -95,7 +96,7 @@ def test_a_lost_episode_is_not_sampled_wherever_it_began(closing: Callable, call
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_order_of_events_gives_what_the_naive_recorder_says(seed: int) -> None:
+def test_any_order_of_events_equals_the_naive_recorder(seed: int) -> None:
     """Random decisions, ends and losses on small rings, checked after every event."""
     rng = np.random.default_rng(seed)
     storage = ReplayStorage(layout(int(rng.integers(2, 8)), tracks=3, spare=int(rng.integers(0, 3))))
@@ -180,20 +181,20 @@ def test_a_sample_is_uniform_and_follows_from_the_generator() -> None:
     assert len(counts) == size and (abs(counts - 400) < 6 * np.sqrt(400)).all()
 
 
-def test_what_else_a_decision_holds_can_be_kept() -> None:
-    extra = {"log_prob": ReplayField((EXECUTED, 2), "<f4"), "trace/action": ReplayField((EXECUTED, 2), "float32")}
+def test_extra_entries_of_a_decision_can_be_kept() -> None:
+    extra = {"log_prob": ReplayField((EXECUTED, 2), "<f4"), "trace/actions": ReplayField((EXECUTED, 2), "float32")}
     storage, actor = ReplayStorage(layout(extra=extra)), half_skilled()
     collector, _ = make(inline(2), writers=[storage], actor=actor)
     rollout = collector.collect(actor)
     assert_holds(storage, expected_of(actor, T, 500, lambda: FakeSimulator(1, CONFIG)))
     drawn = {
-        (int(rollout.episode[t, e]), tuple(rollout.log_prob[t, e].flatten().tolist())): rollout.trace["action"][t, e]
+        (int(rollout.episode[t, e]), tuple(rollout.log_prob[t, e].flatten().tolist())): rollout.trace["actions"][t, e]
         for t in range(T)
         for e in range(N)
     }
     for (episode, _), (sample, row) in everything(storage).items():
         log_prob = tuple(sample.extra["log_prob"][row].flatten().tolist())
-        assert np.array_equal(sample.extra["trace/action"][row], drawn[episode, log_prob].numpy())
+        assert np.array_equal(sample.extra["trace/actions"][row], drawn[episode, log_prob].numpy())
 
 
 def test_data_in_control_steps_is_the_same_written_at_once_or_step_by_step() -> None:
@@ -234,7 +235,7 @@ def test_demonstrations_go_round_the_ring_and_one_too_long_is_refused() -> None:
             assert_transition(sample, row, rows[number])
     assert {episode for episode, _ in everything(storage)} == {3, 4}
     many = list(range(7))
-    with pytest.raises(ReplayError, match="an episode of 7 decisions needs a capacity of 8"):
+    with refuses("replay-too-small", 7, 8, kind=ReplayError):
         storage.write_episode(
             0, episode_of(9), observation([9] * 7, many), np.zeros((7, 4, 2)), result([9] * 7, many, [""] * 7)
         )
@@ -250,7 +251,7 @@ def test_a_truncation_without_its_final_observation_is_not_sampled() -> None:
     assert everything(storage).keys() == {(0, 0), (1, 0)}
 
 
-def test_an_episode_that_starts_anew_does_not_follow_its_own_beginning() -> None:
+def test_an_episode_that_is_restarted_does_not_follow_its_first_start() -> None:
     """As where a simulator has no snapshots: the same episode, from decision 0 on.
 
     In the second ring, the row after the new decision 0 is decision 1 of before.
@@ -285,20 +286,20 @@ def test_an_episode_that_was_continued_from_an_earlier_point_is_not_whole() -> N
 
 
 def test_a_collector_refuses_a_storage_for_something_else() -> None:
-    with pytest.raises(ReplayError, match="the replay storage: tracks is 3 there, and 8 here"):
+    with refuses("replay-format-mismatch", "tracks is 3", 8, kind=ReplayError):
         make(inline(2), writers=[ReplayStorage(layout(tracks=3))])
-    with pytest.raises(ReplayError, match="executed is 2 there, and 4 here"):
+    with refuses("replay-format-mismatch", "executed is 2", 4):
         make(inline(2), writers=[ReplayStorage(layout(executed=2))])
 
 
-def test_nonsense_is_refused_by_name() -> None:
-    with pytest.raises(ReplayError, match="nothing to sample from"):
+def test_wrong_arguments_are_refused() -> None:
+    with refuses("replay-empty"):
         ReplayStorage(layout()).sample(1, np.random.default_rng(0))
-    with pytest.raises(ReplayError, match="unknown camera 'side'; the simulator has top"):
+    with refuses("camera-unknown", "side", "top"):
         layout(cameras=["side"])
-    with pytest.raises(ReplayError, match="unknown extra 'value'"):
+    with refuses("replay-extra-unknown", "value"):
         layout(extra={"value": ReplayField((), "<f4")})
-    with pytest.raises(ReplayError, match="capacity at least 2"):
+    with refuses("replay-size-out-of-range", 1):
         layout(capacity=1)
 
 
@@ -335,6 +336,6 @@ def test_a_checkpoint_of_another_storage_is_refused() -> None:
     script = Script(ReplayStorage(layout(6, tracks=2)))
     script.decide([0, 1])
     state = script.storage.state()
-    with pytest.raises(ReplayError, match=r"tracks of \[1, 1\] rows, the storage has \[0, 0\]"):
+    with refuses("replay-checkpoint-mismatch", [1, 1], [0, 0]):
         ReplayStorage(layout(6, tracks=2)).load(state)
     assert torch.tensor(state["replay/rows"]).tolist() == [1, 1]

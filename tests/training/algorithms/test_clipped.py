@@ -9,7 +9,7 @@ import torch
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
-from embodied_rl.training.algorithms.means import FIGURES, PendingGradient, count_entries
+from embodied_rl.training.algorithms.gradient_accumulation import FIGURES, PendingGradient, count_entries
 from tests.support.experience import (
     Table,
     changed,
@@ -101,7 +101,7 @@ def minibatches(seed: int = 0, iteration: int = 3, epoch: int = 1, rows: int = 5
     return [part.tolist() for part in update.minibatches(torch.arange(rows), 4, iteration, epoch)]
 
 
-def test_each_epoch_has_every_row_once_in_an_order_of_its_own() -> None:
+def test_each_epoch_has_every_row_once_in_a_new_order() -> None:
     orders = [minibatches(*key) for key in [(0, 3, 1), (0, 3, 2), (0, 4, 1), (1, 3, 1)]]
     for order in orders:
         assert sorted(chain(*order)) == list(range(50))
@@ -186,7 +186,7 @@ def test_the_noise_level_falls_late_whatever_came_before(sampler: str) -> None:
         assert actor.sampler.noise_level == pytest.approx(start * share)
 
 
-def test_the_noise_level_stays_unless_told_otherwise() -> None:
+def test_the_noise_level_stays_by_default() -> None:
     actor = make_actor("hybrid")
     start = actor.sampler.noise_level
     update = ClippedUpdate(ClippedConfig(), actor, Ranks(), 0, 100)

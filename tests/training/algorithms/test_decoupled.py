@@ -210,7 +210,7 @@ def test_ranks_agree_where_only_one_holds_stale_rows(method: str) -> None:
             torch.testing.assert_close(others[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_what_is_measured_for_memory_is_measured_before_stale_rows_are_evaluated() -> None:
+def test_the_micro_batch_is_measured_before_stale_rows_are_evaluated() -> None:
     """Else the first evaluation would take all rows of a minibatch at once."""
     actor, rollout = stale_rollout(make_actor(), decisions=4)
     update = make_update(actor, micro_batch="auto")

@@ -58,7 +58,7 @@ def test_groups_that_nearly_agree_are_left_out(low: float, high: float, kept: bo
 
 
 @pytest.mark.parametrize("how", ["lost", "unfinished"])
-def test_a_broken_episode_harms_nobody(how: str) -> None:
+def test_a_broken_episode_does_not_affect_others(how: str) -> None:
     """Whatever it holds: its group of three goes on as one of two, and a group of two is skipped."""
     results = []
     for junk in (0.0, 1000.0):
@@ -78,7 +78,7 @@ def test_a_broken_episode_harms_nobody(how: str) -> None:
 
 
 def test_a_rollout_is_left_as_it_was() -> None:
-    """Whoever counts its steps afterwards must find all of them."""
+    """All of its steps are counted."""
     actor, rollout = episodes([0, 0, 1, 0], [2, 3, 4, 5])
     before = deepcopy(rollout.tensors())
     gradients(actor, rollout)
@@ -86,7 +86,7 @@ def test_a_rollout_is_left_as_it_was() -> None:
         assert torch.equal(tensor, before[name]), name
 
 
-def test_what_was_not_executed_has_no_say() -> None:
+def test_actions_that_were_not_executed_have_no_effect() -> None:
     """Rewards beyond an episode's steps would turn a failure into a success."""
     actor, rollout = episodes([0, 1], [1, 3])
     expected = gradients(actor, rollout).clone()

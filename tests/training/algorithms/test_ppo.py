@@ -113,7 +113,7 @@ def test_ranks_of_this_module_are_ranks() -> None:
 
 @pytest.mark.parametrize("critic", ["privileged", "prefix", "expert"])
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_what_was_not_executed_or_not_chosen_or_lost_changes_no_bit(sampler: str, critic: str) -> None:
+def test_unexecuted_unchosen_or_lost_actions_change_no_bit(sampler: str, critic: str) -> None:
     """Two iterations of two epochs end in the same weights; each kind of spoilt entry occurs in the rollout."""
     actor = make_actor(sampler, critic)
     rollout = make_rollout(actor, decisions=5, num_envs=6)

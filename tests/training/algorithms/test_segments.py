@@ -36,9 +36,7 @@ def segment(part: slice) -> Batch:
 
 @pytest.mark.parametrize("micro_batch", [None, 2])
 @pytest.mark.parametrize("level", ["token", "action", "chunk"])
-def test_what_is_small_is_learned_from_in_one_step_as_if_it_had_come_at_once(
-    level: str, micro_batch: int | None
-) -> None:
+def test_small_segments_make_one_step(level: str, micro_batch: int | None) -> None:
     """Segments of 2, 7 and 3 rows, which hold different shares of executed actions, over which entropy is a mean."""
     tables, updates = [Table(12), Table(12)], []
     for table, batches in zip(tables, ([segment(slice(0, 12))], map(segment, PARTS)), strict=True):
@@ -100,7 +98,7 @@ def test_where_nothing_is_to_be_learned_nothing_changes() -> None:
     assert figures["epochs"] == 0 and not any(figures.values())
 
 
-def test_what_is_left_of_an_epoch_makes_a_step_as_long_as_it_is_of_a_minibatch() -> None:
+def test_the_remainder_of_an_epoch_makes_a_shorter_step() -> None:
     """Two rows after nine, of which the first step was made: a step of its own would be as long as that of eight."""
     update = make_update(Table(12), minibatch=8)
     taken, step = list[float](), update.optimiser.step

@@ -15,7 +15,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_drift_is_told_once(folder: Path) -> None:
+def test_a_drift_is_reported_once(folder: Path) -> None:
     forecast = Forecast.read(folder)
     notes = [forecast.note(11.6) for _ in range(3 * WINDOW)]
     told = [note for note in notes if note]
@@ -38,6 +38,6 @@ def test_unlike_iterations_and_single_ones_do_not_count(folder: Path) -> None:
     assert forecast.figures() == {"time/iteration_predicted": 10.0, "time/bubble_predicted": 0.25}
 
 
-def test_a_run_without_prediction_says_nothing(tmp_path: Path) -> None:
+def test_a_run_without_prediction_reports_no_drift(tmp_path: Path) -> None:
     forecast = Forecast.read(tmp_path)
     assert forecast.figures() == {} and forecast.note(3.0) is None

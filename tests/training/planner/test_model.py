@@ -36,7 +36,7 @@ def test_without_slices_the_stages_follow_each_other():
 @pytest.mark.parametrize(
     ("simulate", "infer"), [((0.0, 1.0), (0.0, 1.0)), ((0.3, 0.7), (0.15, 0.35)), ((0.1, 0.2), (0.3, 0.7))]
 )
-def test_slices_gain_what_the_closed_form_says(slices, simulate, infer):
+def test_slices_gain_as_in_the_closed_form(slices, simulate, infer):
     """(1 + r) / (1 + (k - 1) f) on two devices, f of the larger stage; filling and draining add less than a round."""
     costs = Costs(
         step=LinearCost(simulate[0], simulate[1] / 64), inference=LinearCost(infer[0], infer[1] / 64), update=NOTHING
@@ -114,7 +114,7 @@ def test_pictures_share_the_accelerator_of_the_policy_where_colocated():
 
 
 @pytest.mark.parametrize(("mode", "learning"), [("colocated", 8), ("split", 5), ("hybrid", 8)])
-def test_the_update_is_shared_by_whoever_learns(mode, learning):
+def test_the_update_is_divided_among_learners(mode, learning):
     costs = Costs(
         step=LinearCost(0.1), inference=LinearCost(0.1), update=LinearCost(0, 0.05), switch=3.0, synchronise=2.0
     )
@@ -156,7 +156,7 @@ def test_jobs_wait_for_everything_they_need_and_do_not_hold_up_others():
 
 
 @pytest.mark.parametrize(("staleness", "cores", "seconds"), [(0, 2, 3 + 2), (1, 2, 3), (1, 1, 3 + 2)])
-def test_who_collects_ahead_hides_the_shorter_of_rollout_and_update(staleness: int, cores: int, seconds: float) -> None:
+def test_collecting_ahead_hides_the_shorter_of_rollout_and_update(staleness: int, cores: int, seconds: float) -> None:
     """A rollout worker: ten decisions of 0.1 + 0.2 s each, and an update of two seconds; one core hides nothing."""
     costs = Costs(LinearCost(0.1), LinearCost(0.2), LinearCost(2.0), synchronise=0.5)
     plan = Allocation("colocated", 1, rollout_workers=1)
@@ -205,7 +205,7 @@ def test_accelerators_learn_from_segments_while_others_collect() -> None:
     assert found.seconds == pytest.approx(1.2 + 5 * 2 + 0.5)
 
 
-def test_a_rollout_depends_on_those_who_collect_alone() -> None:
+def test_a_rollout_depends_only_on_its_collectors() -> None:
     """Two slices between four that infer and two that simulate; whoever learns does not matter."""
     costs = Costs(
         LinearCost(0.1, 0.002),

@@ -10,7 +10,7 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout, Settlement
 from embodied_rl.judge.reward.modes.base import ModeOptions
 from embodied_rl.judge.reward.score_table import RolloutScores
-from embodied_rl.mathematics.objectives.gae import make_discounts
+from embodied_rl.mathematics.objectives.advantages import make_discounts
 from embodied_rl.rollout.buffer import Rollout
 
 

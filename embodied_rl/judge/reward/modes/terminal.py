@@ -70,7 +70,7 @@ class Terminal:
         """Compose the columns; the reward of a chunk falls on its last control step, as a simulator's would."""
         done, later = torch.from_numpy(new), (rollout.steps.cpu() - 1).clamp_min(0)
         reward = torch.where(done, torch.pow(self._within, later.double()), 0.0)
-        rollout.set_aside.fill_(value=True)
+        rollout.ignore_env_reward.fill_(value=True)
         rollout.bonus.copy_(reward.to(rollout.bonus))
         done = done.to(rollout.terminated.device)
         rollout.terminated |= done

@@ -184,7 +184,7 @@ class SFT:
                 predicted = self.backbone.predict_auxiliary(features)
             loss = F.smooth_l1_loss(predicted.float(), targets[rows].to(self._device), beta=0.1)
             _descend(optimiser, parameters, loss)
-            if _is_told(step, config.localise_steps):
+            if _should_log(step, config.localise_steps):
                 self._report("localise", step + 1, {"loss": loss.item()})
 
     def clone(self, inputs: PolicyInput, actions: Tensor, prefix: ExecutedPrefix | None = None) -> None:
@@ -197,15 +197,17 @@ class SFT:
         others = [parameter for parameter in self.backbone.parameters() if id(parameter) not in frozen]
         if config.steps:
             seen = perceive_once(self.backbone, inputs)
-            self._clone(self._drawn(seen, actions, prefix), others, config.steps, config.lr)
-        self.follow(self._drawn(inputs, actions, prefix))
+            self._clone(self._random_batches(seen, actions, prefix), others, config.steps, config.lr)
+        self.finetune(self._random_batches(inputs, actions, prefix))
 
-    def follow(self, lessons: Iterator[CloningBatch]) -> None:
+    def finetune(self, batches: Iterator[CloningBatch]) -> None:
         """Take `finetune_steps` steps on the given batches, with all trainable parameters."""
         parameters = list(self.backbone.parameters())
-        self._clone(lessons, parameters, self.config.finetune_steps, self.config.finetune_lr)
+        self._clone(batches, parameters, self.config.finetune_steps, self.config.finetune_lr)
 
-    def _drawn(self, inputs: PolicyInput, actions: Tensor, prefix: ExecutedPrefix | None) -> Iterator[CloningBatch]:
+    def _random_batches(
+        self, inputs: PolicyInput, actions: Tensor, prefix: ExecutedPrefix | None
+    ) -> Iterator[CloningBatch]:
         """Yield batches of random rows, without end."""
         while True:
             rows = torch.randint(len(actions), (self.config.batch,), generator=self._generator)
@@ -213,7 +215,7 @@ class SFT:
             yield CloningBatch(select_rows(inputs, rows), actions[rows], prefix=given)
 
     def _clone(
-        self, lessons: Iterator[CloningBatch], parameters: list[torch.nn.Parameter], steps: int, lr: float
+        self, batches: Iterator[CloningBatch], parameters: list[torch.nn.Parameter], steps: int, lr: float
     ) -> None:
         config, losses = self.config, deque[float](maxlen=REPORT_EVERY)
         if steps:
@@ -222,18 +224,18 @@ class SFT:
         optimiser = torch.optim.AdamW(parameters, lr, weight_decay=config.weight_decay)
         for step in range(steps):
             _schedule(optimiser, lr, step, steps)
-            lesson = next(lessons)
-            batch = _shaken(lesson.inputs, config.feature_noise, self._generator).to(self._device)
-            padding = None if lesson.padding is None else lesson.padding.to(self._device)
-            actions = lesson.actions.to(self._device)
-            prefix = None if lesson.prefix is None else lesson.prefix.to(self._device)
+            batch = next(batches)
+            inputs = _add_feature_noise(batch.inputs, config.feature_noise, self._generator).to(self._device)
+            padding = None if batch.padding is None else batch.padding.to(self._device)
+            actions = batch.actions.to(self._device)
+            prefix = None if batch.prefix is None else batch.prefix.to(self._device)
             with self._cast():
                 loss = conditional_flow_matching_loss(
-                    self.backbone, batch, actions, self._generator, padding, config.draws, prefix
+                    self.backbone, inputs, actions, self._generator, padding, config.draws, prefix
                 )
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())
-            if _is_told(step, steps):
+            if _should_log(step, steps):
                 self._report("clone", step + 1, {"loss": fmean(losses)})
 
 
@@ -260,11 +262,12 @@ def select_rows(inputs: PolicyInput, rows: Tensor) -> PolicyInput:
 def _perceive(backbone: FlowBackbone, inputs: PolicyInput) -> dict[str, Tensor]:
     features = backbone.perceive(inputs)
     if features is None:
-        raise UserError("algo.frames and a frozen perception need a policy with a perception of its own (`perceive`).")
+        message = "algo.frames and a frozen perception need a policy with a separate perception (`perceive`)."
+        raise UserError(message, code="perception-missing")
     return features
 
 
-def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> PolicyInput:
+def _add_feature_noise(inputs: PolicyInput, scale: float, generator: torch.Generator) -> PolicyInput:
     """Return the inputs with a little noise on the features, so that the expert does not rely on their last digits."""
     if inputs.features is None or not scale:
         return inputs
@@ -274,8 +277,8 @@ def _shaken(inputs: PolicyInput, scale: float, generator: torch.Generator) -> Po
     return PolicyInput(inputs.images, inputs.state, inputs.tokens, noisy)
 
 
-def _is_told(step: int, steps: int) -> bool:
-    """Return whether a step, counted from 0, is reported: one in so many, and the last."""
+def _should_log(step: int, steps: int) -> bool:
+    """Return whether a step, counted from 0, is logged: each `REPORT_EVERY`th, and the last."""
     return (step + 1) % REPORT_EVERY == 0 or step + 1 == steps
 
 

@@ -23,8 +23,8 @@ class Disturbance:
         drift: largest constant offset, as a share of the limit, redrawn every eight control steps.
         drift_share: share of those eight control steps that drift at all.
         slip: chance of a control step that the gripper does the opposite.
-        keep: whether to keep rows whose chunk meets a drift or a slip, and so reacts to events the row does not show.
-            Without, rows stay whose prefix covers all of these events: see `Demonstrations.uncovered`.
+        keep: whether to keep rows with a drift or a slip within their chunk, which reacts to events the row does not
+            show. Otherwise rows stay only if their prefix covers all of these events: see `Demonstrations.least`.
     """
 
     noise: float = 0.1
@@ -43,7 +43,7 @@ class Demonstrations:
         actions: float32 [M, H, A], the operator's chunk from each row on; the last action is repeated past the end.
         executed: float32 [M, H, A], what the simulator executed of it, with the disturbances; repeated alike.
         least: int64 [M], length of the shortest prefix of `executed` that holds all drifts and slips of the chunk; 0
-            where there are none, or where rows are kept with them. The rest of `actions` reacts to such a prefix alone.
+            without any, or if rows are kept with them. The rest of `actions` reacts to such a prefix alone.
         episode: int64 [M], `Episode.index`. step: int64 [M], control steps of the episode before this one.
         success: bool [M], whether that episode ended in success.
     """
@@ -86,8 +86,8 @@ def record_demonstrations(
         seed: of the disturbance.
         faulty: use the operator with systematic faults.
         longest: control steps after which an episode is cut; None cuts none.
-        prefix: length of the longest prefix that a policy is told of; without `disturbance.keep`, rows that need a
-            longer one to know of all drifts and slips are left out.
+        prefix: length of the longest prefix that a policy gets; without `disturbance.keep`, rows that need a longer
+            one to cover all drifts and slips are left out.
 
     Raises:
         UserError: the operator or the simulator returned NaN; the message names the episode.
@@ -104,15 +104,9 @@ def record_demonstrations(
         runner = EpisodeRunner(actor, simulator.spec, seed, longest=longest)
         runner.run([handle], width, batch, recorder)
         parts.append(recorder.cut(batch, chunk, disturbance.keep, prefix))
-    return Demonstrations(
-        observation=Observation.concatenate([part.observation for part in parts]),
-        actions=np.concatenate([part.actions for part in parts]),
-        executed=np.concatenate([part.executed for part in parts]),
-        least=np.concatenate([part.least for part in parts]),
-        episode=np.concatenate([part.episode for part in parts]),
-        step=np.concatenate([part.step for part in parts]),
-        success=np.concatenate([part.success for part in parts]),
-    )
+    names = [field.name for field in fields(Demonstrations) if field.name != "observation"]
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    return Demonstrations(Observation.concatenate([part.observation for part in parts]), **columns)
 
 
 class _DemonstrationRecorder(Observer):

@@ -1,4 +1,4 @@
-"""What a robot executed while a policy was asked for more: the prefix of a chunk that the policy learns to continue.
+"""Executed prefixes of chunks, which a policy learns to continue while the robot executes them.
 
 Shapes: n rows, H predicted actions, D action dimensions of the model.
 """
@@ -13,7 +13,7 @@ from embodied_rl.interfaces.errors import UserError
 
 @dataclass(frozen=True)
 class ExecutedPrefix:
-    """What was executed of the chunks of n rows, from which prefixes of random length are drawn.
+    """The executed actions of the chunks of n rows, from which prefixes of random length are drawn.
 
     Attributes:
         actions: float32 [n, H, D] in the model's units, as executed: with disturbances, after clipping.
@@ -50,18 +50,20 @@ def check_prefix(longest: int, horizon: int) -> None:
     if longest >= horizon:
         raise UserError(
             f"algo.prefix={longest}: a chunk of this policy has {horizon} actions, and some must be left to learn. "
-            f"Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one."
+            f"Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one.",
+            code="prefix-too-long",
         )
 
 
 def check_no_delay(delay: int) -> None:
-    """Check that no delay is asked of cloning, which runs no policy.
+    """Check that no delay is configured for cloning, which runs no policy.
 
     Raises:
-        UserError: one is.
+        UserError: a delay is configured.
     """
     if delay:
         raise UserError(
             f"policy.delay={delay} is of `train`. Cloning learns for a delay with algo.prefix={delay}; `eval "
-            f"delay={delay}` shows it."
+            f"delay={delay}` shows it.",
+            code="delay-in-cloning",
         )

@@ -1,4 +1,4 @@
-"""Which steps of a dataset are cloned, by who decided them: its feature `source`, a `Source` for each step."""
+"""Choice of the steps of a dataset to clone, by its feature `source`, a `Source` for each step."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -17,63 +17,60 @@ if TYPE_CHECKING:
 
 NAMES = {source.name.lower(): source for source in Source}
 _ABSENT = {Source.HOLD}
-"""Who is left out where nobody asked: a robot that holds still while a policy infers shows no task."""
+"""Sources that are left out by default: a robot that holds still while a policy infers shows no task."""
 
 
 @dataclass(frozen=True, eq=False)
 class ChosenSteps:
-    """Which steps are cloned.
+    """The steps to clone.
 
     Attributes:
-        mask: bool [frames]; None where all are.
-        told: one line for the user: what is left out, or why nothing can be; None where there is nothing to say.
+        mask: bool [frames]; None for all.
+        note: one line for the user about omitted steps, or why none can be omitted; None for no note.
     """
 
     mask: NDArray[np.bool_] | None = None
-    told: str | None = None
+    note: str | None = None
 
 
 def choose_steps(dataset: "LeRobotDataset", sources: Sequence[str] | None) -> ChosenSteps:
     """Choose the steps that are cloned.
 
     Args:
-        dataset: what is cloned; where it does not say who decided its steps, all of them are.
-        sources: names of `NAMES`; None takes everybody but who holds still.
+        dataset: to clone; without valid sources, all its steps are cloned.
+        sources: names of `NAMES`; None takes all but `_ABSENT`.
 
     Raises:
-        UserError: a name is unknown, or no step is left; or names were given, and the dataset does not say.
+        UserError: a name is unknown, or no step is left; or names were given, and the dataset has no valid sources.
     """
     wanted = set(NAMES.values()) - _ABSENT if sources is None else _read_names(sources)
-    found, doubt = _read_sources(dataset)
+    found, problem = _read_sources(dataset)
     if found is None:
         if sources is not None:
-            raise UserError(
-                f"dataset={dataset.folder} {doubt}: nobody knows who decided its steps. Leave out sources=."
-            )
-        other = doubt.startswith("has a feature")
-        return ChosenSteps(None, f"The dataset {doubt}: all its steps are cloned" if other else None)
-    return _choose(dataset, found, np.isin(found, sorted(wanted)))
-
-
-def _choose(dataset: "LeRobotDataset", found: NDArray[Any], mask: NDArray[np.bool_]) -> ChosenSteps:
+            message = f"dataset={dataset.folder} {problem}: the sources of its steps are unknown. Leave out sources=."
+            raise UserError(message, code="dataset-without-sources")
+        other = problem.startswith("has a feature")
+        return ChosenSteps(None, f"The dataset {problem}: all its steps are cloned" if other else None)
+    mask = np.isin(found, sorted(wanted))
     if mask.all():
         return ChosenSteps()
     if not mask.any():
         there = ", ".join(_name(value) for value in sorted(set(found.tolist())))
         raise UserError(
             f"dataset={dataset.folder}: no step is left to clone; its steps were decided by: {there}. "
-            f"Choose with sources=[{there.partition(',')[0]}]."
+            f"Choose with sources=[{there.partition(',')[0]}].",
+            code="dataset-no-steps-left",
         )
     counts = Counter(_name(value) for value in found[~mask].tolist())
     parts = ", ".join(f"{number} by {name}" for name, number in counts.most_common())
-    told = f"{int((~mask).sum())} of {len(mask)} steps are not cloned ({parts}); sources=[…] chooses whose are"
-    return ChosenSteps(mask, told)
+    note = f"{int((~mask).sum())} of {len(mask)} steps are not cloned ({parts}); sources=[…] chooses others"
+    return ChosenSteps(mask, note)
 
 
 def count_steps_ahead(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return how many steps from each one on are cloned, int64 [frames]: 0 for one that is not itself.
+    """Return for each step the number of consecutive cloned steps from it on, int64 [frames]; 0 if it is not cloned.
 
-    A chunk of actions ends there as at the end of its episode: what comes later followed a step that is not shown.
+    A chunk of actions ends there, as at the end of its episode.
     """
     steps = np.arange(len(chosen))
     following = np.minimum.accumulate(np.where(chosen, len(chosen), steps)[::-1])[::-1]
@@ -83,14 +80,16 @@ def count_steps_ahead(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
 def _read_names(sources: Sequence[str]) -> set[Source]:
     for name in sources:
         if name not in NAMES:
-            raise UserError(f"sources: '{name}' is none of {', '.join(NAMES)}.{suggest_name(name, tuple(NAMES))}")
+            message = f"sources: '{name}' is not one of {', '.join(NAMES)}.{suggest_name(name, tuple(NAMES))}"
+            raise UserError(message, code="source-unknown")
     if not sources:
-        raise UserError(f"sources=[] leaves nothing to clone; choose among {', '.join(NAMES)}.")
+        message = f"sources=[] leaves nothing to clone; choose among {', '.join(NAMES)}."
+        raise UserError(message, code="dataset-no-steps-left")
     return {NAMES[name] for name in sources}
 
 
 def _read_sources(dataset: "LeRobotDataset") -> tuple[NDArray[Any] | None, str]:
-    """Return who decided each step, uint8 [frames], or None and why that is not known."""
+    """Return the source of each step, uint8 [frames], or None and the reason why it is unknown."""
     from embodied_rl.datasets.lerobot.info import SOURCE
 
     if (feature := dataset.info.features.get(SOURCE)) is None:

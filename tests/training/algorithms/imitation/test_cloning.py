@@ -153,7 +153,7 @@ def test_fine_tuning_may_touch_perception() -> None:
     assert any(name.startswith("stem.") for name in changed(backbone, before))
 
 
-def test_cached_features_are_what_perception_gives() -> None:
+def test_cached_features_equal_perception() -> None:
     """Over several batches of the cache, in order."""
     inputs, _, _ = spots(600)
     backbone, _, _ = make_sft()

@@ -1,4 +1,4 @@
-"""Recording an operator: what it chose at every control step, whatever was done to its moves."""
+"""Recording of an operator: its chosen action of each control step, also under disturbances."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,7 +90,7 @@ def test_the_operator_s_own_actions_are_recorded_not_the_disturbed_ones() -> Non
 
 
 class Wide(Operated):
-    """Three moves and a gripper; every episode runs to the horizon, whatever is done."""
+    """Three moves and a gripper; every episode runs to the horizon."""
 
     @staticmethod
     def spec_of(config):

@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.testing.fakes import FakeSimulator
-from embodied_rl.training.algorithms.imitation import dataset
+from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import (
     SFT,
     CloningBatch,
@@ -26,6 +25,7 @@ from embodied_rl.training.algorithms.imitation.demonstrations import find_least_
 from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix, check_prefix
 from embodied_rl_policies.pocket import Pocket
 from tests.support.experience import MODEL_DIM, SMALL, weights
+from tests.support.refusals import refuses
 
 
 class Copying(FlowBackbone):
@@ -110,7 +110,7 @@ def test_without_prefixes_nothing_is_drawn_for_them() -> None:
 
 
 @pytest.mark.parametrize("stage", ["clone", "finetune"])
-def test_both_stages_learn_from_what_was_executed(stage: str) -> None:
+def test_both_stages_learn_from_executed_actions(stage: str) -> None:
     """Other executed actions teach something else; with `algo.prefix=0` there are none, and nothing changes."""
     random = torch.Generator().manual_seed(1)
     images = torch.randint(0, 256, (8, 16, 16, 3), generator=random, dtype=torch.uint8)
@@ -136,7 +136,7 @@ def test_a_batch_takes_its_prefix_to_the_network_s_device() -> None:
 
 def test_some_actions_must_be_left_to_learn() -> None:
     check_prefix(4, 5)
-    with pytest.raises(UserError, match=r"algo\.prefix=5.*5 actions.*algo\.prefix=4 at most"):
+    with refuses("prefix-too-long", "algo.prefix=5", "algo.prefix=4"):
         check_prefix(5, 5)
 
 
@@ -149,9 +149,9 @@ def test_a_dataset_s_actions_are_their_own_prefix(prefix: int, monkeypatch: pyte
     given = np.random.default_rng(0).uniform(-1, 1, (2, 3, 2)).astype(np.float32)
     samples = SimpleNamespace(observation=seen, actions=given, padding=np.zeros((2, 3), bool))
     monkeypatch.setattr("embodied_rl.datasets.lerobot.stream.SampleStream", lambda *_, **__: iter([samples]))
-    monkeypatch.setattr(dataset, "match_dataset", lambda *_: {})
+    monkeypatch.setattr(cloning_data, "match_dataset", lambda *_: {})
     network = Pocket(SMALL, MODEL_DIM, 3, (), (0, 0), robot.vocabulary_size, 4)
-    batch = next(dataset.stream_batches(cast(Any, None), robot, network, 2, 0, prefix=prefix))
+    batch = next(cloning_data.stream_batches(cast(Any, None), robot, network, 2, 0, prefix=prefix))
     if not prefix:
         assert batch.prefix is None
         return
@@ -160,7 +160,7 @@ def test_a_dataset_s_actions_are_their_own_prefix(prefix: int, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("prefix", [0, 2])
-def test_a_network_says_what_it_was_trained_to(prefix: int) -> None:
+def test_a_network_stores_its_trained_prefix_length(prefix: int) -> None:
     """Also 0, where it goes on without; no step changes nothing."""
     network = Copying()
     network.prefix_trained_to = 4

@@ -1,4 +1,4 @@
-"""Which steps of a dataset are cloned, by who decided them."""
+"""Choice of the steps of a dataset to clone, by their source."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -15,15 +15,15 @@ from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import Feature, make_features
 from embodied_rl.datasets.lerobot.samples import DatasetSamples
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.testing.fakes import FakeSimulator
-from embodied_rl.training.algorithms.imitation import dataset as lessons
+from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, count_steps_ahead
 from embodied_rl_policies.pocket import Pocket
 from tests.support.experience import MODEL_DIM, SMALL
 from tests.support.making_datasets import FEATURES, frame, made
+from tests.support.refusals import refuses
 from tests.support.running import POLICY, TABLETOP
 
 HORIZON = 3
@@ -44,8 +44,8 @@ def decided_by(dataset: LeRobotDataset) -> list[Source]:
 
 
 @pytest.mark.parametrize("names", [None, ["human"], ["policy", "safety", "replay"], ["hold", "human"]])
-def test_the_steps_of_those_who_were_asked_for(dataset: LeRobotDataset, names: list[str] | None) -> None:
-    """Whoever holds still is left out unless asked for."""
+def test_steps_of_the_chosen_sources_are_cloned(dataset: LeRobotDataset, names: list[str] | None) -> None:
+    """Steps of `hold` are left out by default."""
     found = choose_steps(dataset, names).mask
     wanted = ["policy", "human", "replay", "safety"] if names is None else names
     assert found is not None
@@ -54,18 +54,18 @@ def test_the_steps_of_those_who_were_asked_for(dataset: LeRobotDataset, names: l
 
 def test_all_steps_need_no_choice(dataset: LeRobotDataset) -> None:
     found = choose_steps(dataset, [source.name.lower() for source in Source])
-    assert found.mask is None and found.told is None
+    assert found.mask is None and found.note is None
 
 
-def test_what_is_left_out_is_counted(dataset: LeRobotDataset) -> None:
+def test_the_note_counts_omitted_steps(dataset: LeRobotDataset) -> None:
     """72 steps in episodes of 5, 8 and 11: two, two and one or two of each five."""
     sources = decided_by(dataset)
-    said = choose_steps(dataset, None).told
-    assert said is not None and said.startswith(f"{sources.count(Source.HOLD)} of {len(sources)} steps")
-    assert f"({sources.count(Source.HOLD)} by hold)" in said and "sources=[…]" in said
+    note = choose_steps(dataset, None).note
+    assert note is not None and note.startswith(f"{sources.count(Source.HOLD)} of {len(sources)} steps")
+    assert f"({sources.count(Source.HOLD)} by hold)" in note and "sources=[…]" in note
 
 
-def test_how_many_steps_ahead_are_cloned() -> None:
+def test_consecutive_cloned_steps_are_counted() -> None:
     """By counting one by one."""
     random = np.random.default_rng(0)
     for share in (0.0, 0.3, 0.9, 1.0):
@@ -75,13 +75,13 @@ def test_how_many_steps_ahead_are_cloned() -> None:
 
 
 def test_a_chunk_ends_where_a_step_is_left_out(dataset: LeRobotDataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each chunk, found again by its actions: none begins there, and none learns what came after it."""
+    """No chunk starts at an omitted step, or learns actions after one."""
     spec = replace(FakeSimulator.spec_of(FakeSimulator.Config()), cameras=())
     robot = Embodiment.of_simulator(spec, executed=3, token_length=4)
     network = Pocket(SMALL, MODEL_DIM, HORIZON, (), (0, 0), robot.vocabulary_size, 4)
-    monkeypatch.setattr(lessons, "match_dataset", lambda *_: {})
+    monkeypatch.setattr(cloning_data, "match_dataset", lambda *_: {})
     blank = Observation({}, np.zeros((8, 3), np.float32), ("go left",) * 8)
-    monkeypatch.setattr(lessons, "_renamed", lambda *_: blank)
+    monkeypatch.setattr(cloning_data, "rename_cameras", lambda *_: blank)
     chosen, sources = choose_steps(dataset, ["policy", "human"]).mask, decided_by(dataset)
     assert chosen is not None
     rows: list[int] = []
@@ -93,7 +93,7 @@ def test_a_chunk_ends_where_a_step_is_left_out(dataset: LeRobotDataset, monkeypa
             return samples
 
     monkeypatch.setattr(stream, "SampleStream", Noting)
-    batches = lessons.stream_batches(dataset, robot, network, 8, 0, None, 0, chosen)
+    batches = cloning_data.stream_batches(dataset, robot, network, 8, 0, None, 0, chosen)
     seen: set[int] = set()
     for _ in range(10):
         padding = next(batches).padding
@@ -112,40 +112,38 @@ def write(folder: Path, features: dict[str, Feature], **values: Any) -> LeRobotD
     return LeRobotDataset(folder)
 
 
-def test_a_feature_of_another_program_is_no_source(tmp_path: Path) -> None:
-    """Of another type, or with numbers that mean nothing here: all is cloned, which is said; asking is refused."""
+def test_a_source_feature_of_another_type_or_range_is_ignored(tmp_path: Path) -> None:
+    """All steps are cloned with a note; choosing sources is refused."""
     other = {**FEATURES, "source": Feature("float32", (1,))}
     for number, (features, value) in enumerate(((other, 4.0), (FEATURES, 9))):
         found = write(tmp_path / str(number), features, source=value)
         chosen = choose_steps(found, None)
-        assert chosen.mask is None and chosen.told is not None and "all its steps are cloned" in chosen.told
-        with pytest.raises(UserError, match=r"of another kind|with another meaning"):
+        assert chosen.mask is None and chosen.note is not None and "all its steps are cloned" in chosen.note
+        with refuses("dataset-without-sources", found.folder):
             choose_steps(found, ["policy"])
 
 
-def test_a_dataset_that_does_not_say(tmp_path: Path) -> None:
+def test_a_dataset_without_sources_is_cloned_as_a_whole(tmp_path: Path) -> None:
     features = {name: feature for name, feature in FEATURES.items() if name != "source"}
     folder = tmp_path / "silent"
     with DatasetWriter(folder, features, 20, "robot") as writer:
         writer.add_episode((frame(0, number, features) for number in range(4)), "go")
     found = LeRobotDataset(folder)
-    assert (choose_steps(found, None).mask, choose_steps(found, None).told) == (None, None)
-    with pytest.raises(UserError, match="has no feature 'source'"):
+    assert (choose_steps(found, None).mask, choose_steps(found, None).note) == (None, None)
+    with refuses("dataset-without-sources", found.folder):
         choose_steps(found, ["policy"])
 
 
 @pytest.mark.parametrize(
-    "names, says",
-    [(["humans"], r"'humans' is none of policy, human.*human"), ([], "nothing to clone")],
+    "names, code", [(["humans"], "source-unknown"), ([], "dataset-no-steps-left")], ids=["unknown", "none"]
 )
-def test_names(dataset: LeRobotDataset, names: list[str], says: str) -> None:
-    with pytest.raises(UserError, match=says):
+def test_wrong_names_are_refused(dataset: LeRobotDataset, names: list[str], code: str) -> None:
+    with refuses(code, *names, "policy, human"):
         choose_steps(dataset, names)
 
 
-def test_nothing_is_left(tmp_path: Path) -> None:
-    """Of a robot that never moved."""
-    with pytest.raises(UserError, match=r"no step is left.*decided by: hold.*sources=\[hold\]"):
+def test_a_dataset_without_steps_to_clone_is_refused(tmp_path: Path) -> None:
+    with refuses("dataset-no-steps-left", "sources=[hold]"):
         choose_steps(write(tmp_path / "still", FEATURES, source=4), None)
 
 
@@ -156,14 +154,14 @@ def test_a_filter_and_sources_that_leave_nothing_together(dataset: LeRobotDatase
     network = Pocket(SMALL, MODEL_DIM, HORIZON, (), (0, 0), 4, 4)
     with (
         pytest.MonkeyPatch.context() as patch,
-        pytest.raises(UserError, match=r"sources chooses, the filter keeps none"),
+        refuses("dataset-no-steps-left", dataset.folder, "filter."),
     ):
-        patch.setattr(lessons, "match_dataset", lambda *_: {})
-        next(lessons.stream_batches(dataset, robot, network, 8, 0, ~chosen, 0, chosen))
+        patch.setattr(cloning_data, "match_dataset", lambda *_: {})
+        next(cloning_data.stream_batches(dataset, robot, network, 8, 0, ~chosen, 0, chosen))
 
 
 def record_tabletop(folder: Path, words: Sequence[str] = TABLETOP) -> None:
-    """Two episodes of twelve steps, every third one of which nobody decided."""
+    """Two episodes of twelve steps; every third step is of `hold`."""
     options = {name: int(value) for name, _, value in (word.removeprefix("sim.").partition("=") for word in words)}
     spec = SimulatorKind.find(SimNode("tabletop", num_envs=1, options=options)).spec
     random, features = np.random.default_rng(0), make_features(spec, "png")
@@ -179,8 +177,8 @@ def draw(features: dict[str, Feature], random: np.random.Generator, number: int)
     return {**drawn, **pictures, "source": 4 * (number % 3 == 2), "next.success": False, "next.done": number == 11}
 
 
-def test_sft_says_what_it_leaves_out(typed: Callable[..., Any], tmp_path: Path) -> None:
-    """Before it starts and when it does."""
+def test_sft_prints_the_omitted_steps(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """In a dry run and in a run."""
     record_tabletop(tmp_path / "told")
     small = tuple(word for word in POLICY if "checkpoint" not in word)
     words = ("sft", *small, *TABLETOP, f"dataset={tmp_path / 'told'}", "sim.num_envs=2", "algo=sft_vla",
@@ -190,6 +188,6 @@ def test_sft_says_what_it_leaves_out(typed: Callable[..., Any], tmp_path: Path) 
         assert code == 0, err
         assert "8 of 24 steps are not cloned" in " ".join(out.split()) and "(8 by hold)" in out
     code, _, err = typed(*words, "sources=[operator]")
-    assert code == 2 and "sources: 'operator' is none of" in err
+    assert code == 2 and "'operator'" in err and "[source-unknown]" in err
     code, _, err = typed(*(word for word in words if "dataset=" not in word), "sources=[human]", "algo=sft")
-    assert code == 2 and "give dataset=<folder>" in err
+    assert code == 2 and "dataset=<folder>" in err and "[sources-without-dataset]" in err

@@ -1,4 +1,4 @@
-"""Stale rows, chosen by earlier weights: the reference policy of their ratios, and their importance weights.
+"""Decoupled PPO: reference policy and importance weights of stale rows, which earlier weights chose.
 
 Decoupled PPO (AReaL, arXiv:2505.24298): the trust region lies around the policy at the start of the update, π_prox, and
 an importance weight corrects for the policy that chose the actions, π_behaviour,
@@ -7,7 +7,7 @@ an importance weight corrects for the policy that chose the actions, π_behaviou
 
 A row of the present version has w = 1, and its recorded log-probability is that of π_prox already.
 
-Weights are taken where ratios are, at `level`. A sampler that is stochastic in all of its K steps (flow_noise, flow_sde
+Weights are taken at the `level` of the ratios. A sampler that is stochastic in all of its K steps (flow_noise, flow_sde
 with all layers) makes each ratio a product over K + 1 densities or K of them, whose weights spread quickly with the
 distance of the two policies; hybrid flow_sde, with one stochastic step, suits stale data better.
 
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Evaluation, Trace
-from embodied_rl.mathematics.objectives.importance import truncated_importance_weight
+from embodied_rl.mathematics.objectives.losses import truncated_importance_weight
 from embodied_rl.mathematics.objectives.reduce import Level, reduce_log_prob
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import Batch
@@ -45,7 +45,7 @@ def decouple_stale(
         batch: not changed.
         stale: int64 [S], see `find_stale_rows`.
         evaluate: the actor's, at the start of the update.
-        ranks: ranks that learn together; all evaluate equally often, and agree on what is returned.
+        ranks: ranks that learn together; all evaluate equally often, and get the same figures.
         level: of the ratios.
         cap: C of the weights, or None.
         at_once: rows of one evaluation.
@@ -57,14 +57,14 @@ def decouple_stale(
     passes = max(ranks.gather(-(-len(stale) // at_once)))
     if not passes:
         return batch, {}
-    log_prob, value = _recomputed(batch, stale, evaluate, at_once, passes)
+    log_prob, value = _evaluate_stale(batch, stale, evaluate, at_once, passes)
     log_weight = reduce_log_prob(log_prob - batch.log_prob, batch.mask, level)
     weight = truncated_importance_weight(log_weight, cap)
     return replace(batch, log_prob=log_prob, value=value, weight=weight), _figures(batch, log_weight, weight, ranks)
 
 
 @torch.no_grad()
-def _recomputed(
+def _evaluate_stale(
     batch: Batch, stale: Tensor, evaluate: Evaluate, at_once: int, passes: int
 ) -> tuple[Tensor, Tensor | None]:
     """Return log-probabilities and values of all rows, those of stale rows under the present weights."""

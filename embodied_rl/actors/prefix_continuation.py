@@ -1,4 +1,4 @@
-"""Take the actions that a robot will execute anyway, and continue them with a flow policy.
+"""Continuation of a prefix: actions that a robot will execute anyway, continued by a flow policy.
 
 Shapes: n rows, p actions of a prefix, H predicted actions, A action dimensions of the simulator, D of the model.
 """
@@ -24,11 +24,11 @@ STRATEGIES = ("prefix", "replacement", "guided")
 
 @dataclass(frozen=True)
 class GivenPrefix:
-    """A prefix as callers give it, checked, within the simulator's limits.
+    """A checked prefix, within the simulator's limits.
 
     Attributes:
         actions: float32 [n, p, A] in the simulator's units.
-        counts: int64 [n], how many of them are committed.
+        counts: int64 [n], number of committed actions.
     """
 
     actions: NDArray[np.float32]
@@ -54,11 +54,16 @@ def read_prefix(
     length = prefix.shape[1] if prefix.ndim == 3 else -1
     counts = np.full(rows, length) if committed is None else np.asarray(committed)
     if prefix.shape != (rows, length, entries) or length > most:
-        raise UserError(f"prefix has the shape {prefix.shape}; [{rows}, at most {most}, {entries}] fits.")
+        raise UserError(
+            f"prefix has the shape {prefix.shape}; [{rows}, at most {most}, {entries}] fits.",
+            code="prefix-shape-mismatch",
+        )
     if counts.shape != (rows,) or counts.min(initial=0) < 0 or counts.max(initial=0) > length:
-        raise UserError(f"committed must say for each of {rows} rows how many of {length} actions are, from 0 on.")
+        raise UserError(
+            f"committed must have for each of {rows} rows a number from 0 to {length}.", code="prefix-shape-mismatch"
+        )
     if not np.isfinite(prefix).all():
-        raise UserError("prefix holds numbers that are none.")
+        raise UserError("prefix holds NaN or infinity.", code="not-finite")
     clipped = np.clip(prefix, np.array(robot.action_low, np.float32), np.array(robot.action_high, np.float32))
     return GivenPrefix(clipped.astype(np.float32), counts.astype(np.int64))
 
@@ -67,14 +72,14 @@ def check_strategy(strategy: str) -> None:
     """Check that a strategy is one of `STRATEGIES`.
 
     Raises:
-        UserError: it is not.
+        UserError: it is not one of them.
     """
     if strategy not in STRATEGIES:
-        raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.")
+        raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.", code="strategy-unknown")
 
 
 def check_trained(given: GivenPrefix, trained_to: int) -> None:
-    """Check that a policy is trained to continue so many committed actions.
+    """Check that a policy is trained to continue the committed actions.
 
     Raises:
         UserError: it is trained to continue fewer.
@@ -83,13 +88,15 @@ def check_trained(given: GivenPrefix, trained_to: int) -> None:
     if longest > trained_to:
         trained = f"at most {trained_to} committed actions" if trained_to else "no committed actions"
         raise UserError(
-            f"prefix commits {longest} actions, and this policy is trained to continue {trained} (prefix_trained_to="
-            f"{trained_to}): commit fewer, train it with algo.prefix={longest}, or give strategy=replacement or guided."
+            f"prefix commits {longest} actions, and this policy is trained to continue {trained} "
+            f"(prefix_trained_to={trained_to}): commit fewer, train it with algo.prefix={longest}, or give "
+            "strategy=replacement or guided.",
+            code="policy-not-trained-for-delay",
         )
 
 
 def commit(given: GivenPrefix, robot: Embodiment, state: NDArray[np.float32], chunk: tuple[int, int]) -> Committed:
-    """Convert a prefix to the units of a model whose chunks are [H, D]; on the host.
+    """Convert a prefix to the units of a model with chunks [H, D]; on the host.
 
     Relative actions become relative to `state` [n, S], that of the new observation.
     """
@@ -113,10 +120,10 @@ def continue_prefix(
         velocity: of the policy.
         start: x₁ [n, H, D].
         denoise_steps: K.
-        given: the prefix. Actions beyond the committed ones are what the last chunk planned; strategies but "prefix"
+        given: the prefix. Actions beyond the committed ones come from the last chunk; strategies other than "prefix"
             stay near them, too.
         strategy: one of `STRATEGIES`.
-        robot: whose actions they are.
+        robot: of the actions.
         state: [n, S], of the new observation.
         trained_to: the most committed actions that the policy is trained to continue.
 
@@ -145,14 +152,16 @@ def check_delay(delay: int, executed: int, network: FlowBackbone) -> None:
     """
     horizon, trained_to = network.spec.horizon, network.prefix_trained_to
     if delay < 0:
-        raise UserError(f"delay={delay} must be at least 0.")
+        raise UserError(f"delay={delay} must be at least 0.", code="delay-out-of-range")
     if delay + executed > horizon:
         raise UserError(
             f"delay={delay}: {delay} committed and {executed} executed actions (policy.executed) are more than the "
-            f"{horizon} of a chunk; lower one of them, or train a policy with a larger policy.horizon."
+            f"{horizon} of a chunk; lower one of them, or train a policy with a larger policy.horizon.",
+            code="delay-too-long",
         )
     if delay > trained_to:
         raise UserError(
             f"delay={delay}: this policy is trained to continue {trained_to} committed actions (prefix_trained_to); "
-            f"train it with sft algo.prefix={delay} first, or lower the delay."
+            f"train it with sft algo.prefix={delay} first, or lower the delay.",
+            code="policy-not-trained-for-delay",
         )

@@ -1,7 +1,8 @@
-"""Means over different entries of parts that come one after the other: sums, divided once by counts over all ranks.
+"""Gradient accumulation over parts of a minibatch, for losses that are means over different entries.
 
-The terms of a loss are means over chunks, actions or rows. Their shares differ between the parts that a step learns
-from, on ranks, in segments of a rollout or as micro-batches, so that no mean of means is the mean over all entries.
+The terms of a loss are means over chunks, actions or rows. The parts that a step learns from (ranks, segments of a
+rollout, micro-batches) have different numbers of these, so a mean of their means is not the mean over all entries.
+Terms are therefore summed, and divided once by the counts over all ranks.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,7 +21,7 @@ FIGURES = ("policy_loss", "value_loss", "kl", "clip_share", "entropy", "worst_ra
 
 
 def count_entries(batch: Batch) -> Counts:
-    """Count what the means of a batch are taken over."""
+    """Count the entries of a batch that means are taken over."""
     chunks, actions = batch.mask.any(dim=1).sum(), batch.mask.sum()
     return {"chunks": float(chunks), "actions": float(actions), "rows": float(len(batch.advantage))}
 
@@ -33,11 +34,11 @@ def sum_counts(counts: Counts, ranks: Ranks) -> Counts:
 
 
 class PendingGradient:
-    """The gradient of the next step, of a loss whose terms are means over different counts.
+    """The gradient of the next step, of a loss with terms that are means over different counts.
 
     A term is first divided by its count in the first part, and by its count in all parts in `merge`. Until then the
-    gradients of terms are kept apart, unless there is one part. Ranks take the mean of their gradients, so a count is
-    the mean over ranks.
+    gradients of terms are kept separate, unless there is one part. Ranks average their gradients, so a count is the
+    mean over ranks.
 
     Args:
         parameters: to differentiate for.
@@ -61,7 +62,7 @@ class PendingGradient:
         self._total = {name: total + counts[name] / self._ranks for name, total in self._total.items()}
 
     def add(self, terms: Mapping[str, Tensor]) -> None:
-        """Add the gradients of terms, named by what they are means over, and each divided by its `unit`."""
+        """Add the gradients of terms, named after their entries in `Counts`, and each divided by its `unit`."""
         if not self._several:
             sum(terms.values(), torch.zeros(())).backward()
             return

@@ -9,8 +9,8 @@ import torch
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import COMMITTED, FlowActor
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
+from tests.support.refusals import refuses
 
 SAMPLERS, CRITICS = ["hybrid", "full", "noise"], ["privileged", "prefix", "expert", "none"]
 ROWS, DELAY, EXECUTED = 9, 2, 2
@@ -52,7 +52,7 @@ def test_the_first_ratio_is_one_with_prefixes_in_the_trace(make_late, observe, k
 
 @pytest.mark.parametrize("critic", CRITICS)
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_the_trace_is_as_its_specification_says(make_late, observe, keys, sampler, critic) -> None:
+def test_the_trace_matches_its_specification(make_late, observe, keys, sampler, critic) -> None:
     """With and without a prefix, so that one buffer holds both; without a delay nothing is added."""
     actor = make_late(sampler, critic)
     for given in ((), (prefix(), COUNTS)):
@@ -65,7 +65,7 @@ def test_the_trace_is_as_its_specification_says(make_late, observe, keys, sample
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_what_is_chosen_and_scored_follows_what_is_committed(make_late, observe, keys, sampler) -> None:
+def test_chosen_and_scored_actions_follow_committed_ones(make_late, observe, keys, sampler) -> None:
     """Of each row the entries [c : c + Hx] of the chunk that `infer` returns whole, where c are committed."""
     actor, observation = make_late(sampler), observe(ROWS)
     decision = actor.act(observation, keys(ROWS), False, prefix(), COUNTS)
@@ -81,7 +81,7 @@ def test_what_is_chosen_and_scored_follows_what_is_committed(make_late, observe,
     assert not torch.isclose(actor.evaluate(moved).log_prob, drawn.log_prob).any()
 
 
-def test_the_expert_critic_reads_what_is_chosen_and_sees_what_is_committed(make_late, observe, keys) -> None:
+def test_the_expert_critic_reads_chosen_and_committed_actions(make_late, observe, keys) -> None:
     actor, observation = make_late("full", "expert"), observe(ROWS)
     value = actor.value(observation, keys(ROWS), prefix(), COUNTS)
     other = actor.value(observation, keys(ROWS), -prefix(), COUNTS)
@@ -162,43 +162,43 @@ def test_soft_strategies_stay_near_the_rest_of_the_plan(make_late, observe, keys
     assert np.abs(soft - first[:, 1]).mean() < np.abs(hard - first[:, 1]).mean()
 
 
-def test_what_a_policy_is_not_trained_for_is_refused_by_name(make_late, observe, keys) -> None:
+def test_prefixes_and_strategies_beyond_the_training_are_refused(make_late, observe, keys) -> None:
     actor, observation = make_late(delay=0), observe(3)
-    with pytest.raises(UserError, match=r"at most 2 committed actions.*algo\.prefix=3.*strategy=replacement"):
+    with refuses("policy-not-trained-for-delay", "algo.prefix=3", "strategy=replacement"):
         actor.infer(observation, keys(3), prefix(3, 3))
     assert actor.infer(observation, keys(3), prefix(3, 3), np.array([0, 1, 2])).shape == (3, EXECUTED, 3)
     assert actor.infer(observation, keys(3), prefix(3, 3), strategy="replacement").shape == (3, EXECUTED, 3)
     for given in (None, prefix(3, 1)):
-        with pytest.raises(UserError, match="strategy=soft is not one of prefix, replacement, guided"):
+        with refuses("strategy-unknown", "soft", "prefix, replacement, guided"):
             actor.infer(observation, keys(3), given, strategy="soft")
     actor.backbone.prefix_trained_to = 0
-    with pytest.raises(UserError, match="trained to continue no committed actions"):
+    with refuses("policy-not-trained-for-delay", "prefix_trained_to=0"):
         actor.infer(observation, keys(3), prefix(3, 1))
 
 
 @pytest.mark.parametrize(
-    ("delay", "trained_to", "said"),
-    [(-1, 2, "must be at least 0"), (3, 4, "more than the 4 of a chunk"), (2, 1, r"algo\.prefix=2")],
+    ("delay", "trained_to", "code"),
+    [(-1, 2, "delay-out-of-range"), (3, 4, "delay-too-long"), (2, 1, "policy-not-trained-for-delay")],
 )
-def test_a_delay_that_cannot_be_is_refused(make_actor, delay: int, trained_to: int, said: str) -> None:
+def test_an_impossible_delay_is_refused(make_actor, delay: int, trained_to: int, code: str) -> None:
     actor = make_actor()
     actor.backbone.prefix_trained_to = trained_to
-    with pytest.raises(UserError, match=said):
+    with refuses(code, f"delay={delay}"):
         actor.delay = delay
     assert actor.delay == 0
 
 
-def test_acting_is_refused_to_a_policy_that_is_not_trained_so_far_any_more(make_late, observe, keys) -> None:
+def test_a_policy_that_is_trained_to_less_than_its_delay_is_refused(make_late, observe, keys) -> None:
     """Another file may be loaded into an actor after its delay was set."""
     actor = make_late()
     actor.backbone.prefix_trained_to = 1
     assert actor.act(observe(3), keys(3), True, prefix(3, 1)).actions.shape == (3, EXECUTED, 3)
-    with pytest.raises(UserError, match=r"algo\.prefix=2"):
+    with refuses("policy-not-trained-for-delay", "algo.prefix=2"):
         actor.act(observe(3), keys(3), True, prefix(3, 2))
 
 
 def test_a_prefix_beyond_the_delay_is_refused(make_late, observe, keys) -> None:
-    with pytest.raises(UserError, match="set its `delay`"):
+    with refuses("prefix-without-delay"):
         make_late(delay=0).act(observe(3), keys(3), True, prefix(3, 1))
-    with pytest.raises(UserError, match="at most 1"):
+    with refuses("prefix-shape-mismatch", 1):
         make_late(delay=1).act(observe(3), keys(3), True, prefix(3, 2))

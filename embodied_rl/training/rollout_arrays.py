@@ -1,4 +1,4 @@
-"""Converts rollouts to plain arrays for their way from collectors to learners, and divides them by environments.
+"""Conversion of rollouts to plain arrays for transfer from collectors to learners, and their division by environments.
 
 Shapes: T decisions, N environments.
 """
@@ -16,7 +16,7 @@ from embodied_rl.rollout.buffer import OF_ENVIRONMENTS, Rollout
 
 def to_arrays(rollout: Rollout) -> dict[str, Array]:
     """Return a rollout's tensors as array views, [T, N, ...] each and [N] for `last_value`; bfloat16 as int16."""
-    return {name: _array(tensor) for name, tensor in rollout.tensors().items()}
+    return {name: _plain(tensor.detach().cpu()).numpy() for name, tensor in rollout.tensors().items()}
 
 
 def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
@@ -27,11 +27,12 @@ def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
     """
     for name, tensor in rollout.tensors().items():
         if arrays[name].shape != (view := _plain(tensor)).shape:
-            raise UserError(f"a rollout's {name} is {arrays[name].shape}, {tuple(tensor.shape)} was expected")
+            message = f"a rollout's {name} is {arrays[name].shape}, {tuple(tensor.shape)} was expected"
+            raise UserError(message, code="rollout-shape-mismatch")
         view.copy_(torch.from_numpy(np.require(arrays[name], requirements=["C", "W"])))
 
 
-def divide_anew(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str, Array]]:
+def redistribute(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str, Array]]:
     """Join parts of consecutive environments, and divide them by environments into `count` equal parts."""
     if len(parts) == count:
         return list(parts)
@@ -44,10 +45,6 @@ def divide_anew(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str,
     return shares
 
 
-def _array(tensor: Tensor) -> Array:
-    return _plain(tensor.detach().cpu()).numpy()
-
-
 def _plain(tensor: Tensor) -> Tensor:
-    """Return a view whose dtype NumPy supports: int16 for bfloat16."""
+    """Return a view with a dtype that NumPy supports: int16 for bfloat16."""
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor

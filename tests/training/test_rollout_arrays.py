@@ -1,4 +1,4 @@
-"""What is collected by some arrives with others as it was."""
+"""Rollouts are transferred from collectors to learners unchanged."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,8 @@ import torch
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from embodied_rl.training.shares import divide_anew, fill_rollout, to_arrays
+from embodied_rl.training.rollout_arrays import fill_rollout, redistribute, to_arrays
+from tests.support.refusals import refuses
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 
@@ -38,7 +39,7 @@ def test_environments_keep_their_order(makers: int, learners: int) -> None:
         {name: np.split(array, makers, axis=int(name != "last_value"))[part] for name, array in arrays.items()}
         for part in range(makers)
     ]
-    shares = divide_anew(parts, learners)
+    shares = redistribute(parts, learners)
     assert len(shares) == learners
     for name, array in arrays.items():
         axis = int(name != "last_value")
@@ -47,5 +48,5 @@ def test_environments_keep_their_order(makers: int, learners: int) -> None:
 
 
 def test_other_sizes_are_refused() -> None:
-    with pytest.raises(ValueError, match="was expected"):
+    with refuses("rollout-shape-mismatch"):
         fill_rollout(rollout(4, 0), to_arrays(rollout(5, 0)))

@@ -1,8 +1,8 @@
-"""Rollouts under an inference delay: what a policy chooses is executed d control steps after the observation.
+"""Queue of committed actions for rollouts under an inference delay of d control steps.
 
-Meanwhile the robot executes what was chosen before, or holds still where an episode begins. So the actions of an
-environment are a line of d of them, into which decisions feed. `embodied_rl.deployment.execution.executor` does the
-same with strategy "prefix" at a constant delay; a collector needs no clock for it, and its line can be saved.
+During an inference the robot executes the actions chosen before, or holds still at the start of an episode. So each
+environment has a queue of d actions, to which decisions append. `embodied_rl.deployment.execution.executor` does the
+same with strategy "prefix" at a constant delay; a collector needs no clock for it, and its queue can be saved.
 
 Shapes: T decisions, N environments, n of one call, Hx executed actions of a chunk, A action dimensions.
 """
@@ -23,11 +23,11 @@ from embodied_rl.rollout.buffer import Rollout
 
 @dataclass(frozen=True)
 class CommittedActions:
-    """What n environments will execute while the policy infers, as `Actor.act` and `Actor.value` take it.
+    """The actions that n environments execute while the policy infers: arguments of `Actor.act` and `Actor.value`.
 
     Attributes:
         prefix: float32 [n, d, A] in the simulator's units.
-        committed: int64 [n], how many of them the policy chose: d, or 0 where the robot only holds still.
+        committed: int64 [n], number of them that the policy chose: d, or 0 if the robot holds still.
     """
 
     prefix: Array
@@ -45,16 +45,16 @@ def as_arguments(plan: CommittedActions | None) -> dict[str, Array]:
     return {} if plan is None else {"prefix": plan.prefix, "committed": plan.committed}
 
 
-class Plans:
+class ActionQueue:
     """The actions that N environments will execute during the next inference.
 
     Args:
         spec: of the simulators.
         num_envs: N.
-        delay: d, control steps of an inference; 0 for none, and then there are no plans.
+        delay: d, control steps of an inference; with 0 the queue is empty.
 
     Raises:
-        UserError: nobody says how the robot holds still.
+        UserError: it is unknown how the robot holds still.
     """
 
     def __init__(self, spec: SimulatorSpec, num_envs: int, delay: int) -> None:
@@ -68,14 +68,14 @@ class Plans:
         self._actions[columns], self._chosen[columns] = self._hold, False
 
     def read(self, columns: Array) -> CommittedActions | None:
-        """Return what the environments will execute, or None without a delay."""
+        """Return the actions that the environments will execute, or None without a delay."""
         delay = self._actions.shape[1]
         if not delay:
             return None
         return CommittedActions(self._actions[columns], np.where(self._chosen[columns], delay, 0).astype(np.int64))
 
-    def follow(self, columns: Array, chosen: Array) -> Array:
-        """Add what the policy chose, float32 [n, Hx, A], and return the next Hx actions to execute."""
+    def push(self, columns: Array, chosen: Array) -> Array:
+        """Append chosen actions, float32 [n, Hx, A], and return the next Hx actions to execute."""
         line = np.concatenate([self._actions[columns], chosen], axis=1)
         steps = chosen.shape[1]
         self._actions[columns], self._chosen[columns] = line[:, steps:], True
@@ -98,11 +98,12 @@ class Plans:
         saved = state.get("plan/actions")
         if saved is None or saved.shape != self._actions.shape:
             found = "none" if saved is None else list(saved.shape)
-            raise UserError(f"the saved collector has plans {found}, this one {list(self._actions.shape)}")
+            message = f"the saved collector has plans {found}, this one {list(self._actions.shape)}"
+            raise UserError(message, code="checkpoint-state-mismatch")
         self._actions[:], self._chosen[:] = saved, state["plan/chosen"]
 
 
-def check_delay(delay: int, executed: int | None, spec: SimulatorSpec, waits: object = None) -> None:
+def check_rollout_delay(delay: int, executed: int | None, spec: SimulatorSpec, waits: object = None) -> None:
     """Check that rollouts can be collected with a delay.
 
     Args:
@@ -112,28 +113,30 @@ def check_delay(delay: int, executed: int | None, spec: SimulatorSpec, waits: ob
         waits: the simulator's own `inference_delay`, if it has one.
 
     Raises:
-        UserError: an inference would last longer than its chunk, or the simulator waits already, or nobody knows how.
+        UserError: an inference would last longer than its chunk, the simulator waits itself, or the hold is unknown.
     """
     if not delay:
         return
     if executed is not None and executed < delay:
         raise UserError(
             f"policy.delay={delay}: the next inference begins after policy.executed={executed} control steps, before "
-            f"this one is done. Give policy.executed={delay} or more."
+            f"this one is done. Give policy.executed={delay} or more.",
+            code="delay-too-long",
         )
     if isinstance(waits, list | tuple) and any(waits):
         raise UserError(
             f"policy.delay={delay}: sim.inference_delay={list(waits)} already lets the robot wait. Add "
-            "sim.inference_delay=[0,0], or drop policy.delay."
+            "sim.inference_delay=[0,0], or drop policy.delay.",
+            code="delay-twice",
         )
     make_hold(spec)
 
 
 def find_scored(rollout: Rollout) -> Tensor:
-    """Return which of the actions that decisions chose were executed as chosen, bool [T, N, Hx].
+    """Return which of a rollout's chosen actions were executed as chosen, bool [T, N, Hx].
 
     Under a delay of d, action j of a row is executed in control step d + j after its observation: the last d of them
-    during the next row, if the episode goes on so far. What follows the last row is not known, and counts as executed.
+    during the next row, if the episode goes on so far. What follows the last row is unknown, and counts as executed.
     """
     executed = step_mask(rollout.steps, rollout.executed) & (rollout.source == int(Source.POLICY))
     if not rollout.delay:

@@ -46,7 +46,8 @@ def check_stages(config: SftConfig, options: SFTConfig) -> None:
     if options.frames or options.steps:
         raise UserError(
             f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
-            "operators; set both to 0 and algo.finetune_steps=<steps>, as algo=sft_vla does."
+            "operators; set both to 0 and algo.finetune_steps=<steps>, as algo=sft_vla does.",
+            code="dataset-with-operator-stages",
         )
 
 
@@ -62,7 +63,8 @@ def match_dataset(dataset: "LeRobotDataset", embodiment: Embodiment) -> dict[str
         if row.shape[1] != robot[what]:
             raise UserError(
                 f"dataset={dataset.folder} has {row.shape[1]} {what} entries, the simulator {robot[what]}: "
-                "choose the simulator (or the settings of it) that the dataset was recorded with."
+                "choose the simulator (or the settings of it) that the dataset was recorded with.",
+                code="dataset-size-mismatch",
             )
     return match_cameras(dataset.cameras, embodiment)
 
@@ -83,10 +85,10 @@ def stream_batches(
     prefix: int = 0,
     chosen: NDArray[np.bool_] | None = None,
 ) -> Iterator[CloningBatch]:
-    """Yield batches without end, in an order drawn from the seed, of the frames that are kept, bool [frames].
+    """Yield batches endlessly, in an order drawn from the seed, of the frames that are kept, bool [frames].
 
-    A dataset's actions are those that were executed, so that they are their own prefixes, of up to `prefix` actions.
-    Where not all steps are `chosen`, bool [frames], chunks neither begin with one that is not, nor go on over it.
+    A dataset's actions are those that were executed, so prefixes of up to `prefix` actions are taken from them. If only
+    some steps are `chosen`, bool [frames], chunks neither start with other steps nor extend over them.
 
     Raises:
         UserError: a camera, a state or an action of the dataset does not fit the embodiment, or no step is left.
@@ -100,16 +102,22 @@ def stream_batches(
         if not kept.any():
             raise UserError(
                 f"dataset={dataset.folder}: of the steps that sources chooses, the filter keeps none. Choose more of "
-                "either: sources=[…], filter.…"
+                "either: sources=[…], filter.…",
+                code="dataset-no-steps-left",
             )
     for samples in SampleStream(dataset, batch, horizon, Shuffle(seed=seed), kept=kept):
-        seen = _renamed(samples.observation, names)
+        seen = rename_cameras(samples.observation, names)
         actions = embodiment.model_actions(samples.actions, seen.state, network.spec.action_dim)
         given = ExecutedPrefix(actions, torch.zeros(len(actions), dtype=torch.int64), prefix) if prefix else None
         padding = samples.padding
         if ahead is not None:
             padding = padding | (np.arange(horizon) >= ahead[samples.row, None])
         yield CloningBatch(embodiment.inputs(seen, network), actions, torch.from_numpy(padding), given)
+
+
+def rename_cameras(observation: Observation, names: Mapping[str, str]) -> Observation:
+    """Return an observation with the images {camera: image `names[camera]`}."""
+    return replace(observation, images={camera: observation.images[name] for camera, name in names.items()})
 
 
 def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
@@ -119,16 +127,13 @@ def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str,
         UserError: the dataset has neither camera.
     """
     found: dict[str, str] = {}
-    for camera, view in zip(embodiment.cameras, embodiment.seen_as, strict=True):
+    for camera, view in zip(embodiment.cameras, embodiment.view_names, strict=True):
         name = next((name for name in (camera, view) if name in known), None)
         if name is None:
             raise UserError(
                 f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
-                "Say which is which with policy.cameras, or choose another dataset."
+                "Say which is which with policy.cameras, or choose another dataset.",
+                code="dataset-camera-missing",
             )
         found[camera] = name
     return found
-
-
-def _renamed(observation: Observation, names: Mapping[str, str]) -> Observation:
-    return replace(observation, images={camera: observation.images[name] for camera, name in names.items()})

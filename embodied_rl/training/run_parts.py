@@ -1,4 +1,4 @@
-"""Builds all parts of one rank of a run from a configuration."""
+"""Construction of all parts of one rank of a run from a configuration."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distiller import Distiller
-from embodied_rl.judge.reward.run_scoring import list_noted_columns, make_distiller, make_scoring
+from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
@@ -100,17 +100,18 @@ def assemble_parts(
     segments = config.segments if config.mode == "stream" else 1
     decisions = count_decisions(config, method.needs, kind.spec, actor)
     scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
-    noted = list_noted_columns(config.reward, kind.spec)
-    work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), noted)
+    extras = list_extra_columns(config.reward, kind.spec)
+    work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     if kind.is_one_robot and config.plan.rollout_workers:
         raise UserError(
             f"plan.rollout_workers={config.plan.rollout_workers}: on one robot training and evaluations take turns. "
-            "Give plan.rollout_workers=0, and mode=sync."
+            "Give plan.rollout_workers=0, and mode=sync.",
+            code="robot-with-rollout-workers",
         )
     evaluators = [] if kind.is_one_robot else make_evaluators(config, kind, runtime, ranks)
-    rollouts = Rollout.allocate(actor, work.decisions * segments, envs, noted=noted).segments(segments)
+    rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)
     blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
     experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
     if kind.is_one_robot and isinstance(experience, OwnExperience):

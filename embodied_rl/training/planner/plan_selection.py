@@ -22,7 +22,7 @@ from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import Candidate, Choice, choose_allocation, predict_candidate
 
 LOSS = 0.05
-"""Share of an iteration that a prescribed plan may lose before it is worth a word."""
+"""Share of an iteration that a prescribed plan may lose before the user is warned."""
 
 _PACKAGES = ("torch", "numpy", "mujoco")
 
@@ -48,10 +48,11 @@ def choose_configured(config: TrainConfig, measured: CostFile, resources: Resour
     mine = predict_configured(config, measured, resources)
     assert mine is not None, "a plan is configured"
     if mine.prediction is None:
-        raise UserError(f"plan: {mine.allocation} {mine.why_not}. Try plan=auto, or fewer environments (sim.num_envs).")
+        message = f"plan: {mine.allocation} {mine.why_not}. Try plan=auto, or fewer environments (sim.num_envs)."
+        raise UserError(message, code="plan-infeasible")
     try:
         free = decide_plan(config, measured, resources)
-    except ValueError:  # nothing else is feasible
+    except UserError:  # no allocation is feasible
         return Choice(mine, ())
     return Choice(mine, tuple(each for each in (free.best, *free.others) if each.allocation != mine.allocation))
 

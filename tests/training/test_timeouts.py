@@ -1,4 +1,4 @@
-"""Every deadline follows from the plan, and no rank is lost because a sound rollout takes long."""
+"""Timeouts follow from the plan, and ranks wait for long rollouts."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -7,12 +7,12 @@ import pytest
 
 from embodied_rl.config.schema import Plan
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training import patience
+from embodied_rl.training import timeouts
 from embodied_rl.training.sources import SharedExperience
 
 
 class Listening(Ranks):
-    """Rank 1 of two: what rank 0 tells is given."""
+    """Rank 1 of two; the reports of rank 0 are given."""
 
     rank, size = 1, 2
 
@@ -24,7 +24,7 @@ class Listening(Ranks):
 
 
 class Telling(Ranks):
-    """Rank 0 of two: what it tells is noted."""
+    """Rank 0 of two; its reports are recorded."""
 
     rank, size = 0, 2
 
@@ -37,7 +37,7 @@ class Telling(Ranks):
 
 
 class Slow:
-    """A dispatcher whose rollout is complete at the third look."""
+    """A dispatcher with a rollout that is complete at the third call of `wait`."""
 
     def __init__(self) -> None:
         self.looks: list[tuple[int, float]] = []
@@ -53,11 +53,11 @@ def experience(ranks: Ranks, workers: Any) -> SharedExperience:
     return SharedExperience(actor, ranks, rollouts, sampler, workers)  # type: ignore[arg-type]
 
 
-def test_rank_0_tells_again_and_again_that_it_still_waits() -> None:
+def test_rank_0_reports_while_it_waits() -> None:
     ranks, slow = Telling(), Slow()
     experience(ranks, SimpleNamespace(dispatcher=slow))._await_parts()
     assert ranks.told == [False, False, True]
-    assert slow.looks == [(10, patience.REPORT)] * 3
+    assert slow.looks == [(10, timeouts.REPORT)] * 3
 
 
 def test_other_ranks_listen_until_the_rollout_is_there() -> None:
@@ -68,10 +68,10 @@ def test_other_ranks_listen_until_the_rollout_is_there() -> None:
 
 @pytest.mark.parametrize(("start", "call"), [(300.0, 120.0), (1.0, 1.0), (86400.0, 86400.0)])
 def test_a_worker_s_deadline_holds_a_replaced_simulator_and_no_whole_rollout(start: float, call: float) -> None:
-    """Noticed after one call, started anew, one call more; and what passes until the next word."""
+    """One call to notice, the start, one more call, and the time until the next report."""
     plan = Plan(start_timeout=start, call_timeout=call)
-    assert patience.derive_worker_deadline(plan) == call + start + call + patience.REPORT
+    assert timeouts.worker_report_timeout(plan) == call + start + call + timeouts.REPORT
 
 
 def test_ranks_wait_longer_than_rank_0_is_silent() -> None:
-    assert 10 * patience.REPORT < patience._LEAST
+    assert 10 * timeouts.REPORT < timeouts._LEAST
