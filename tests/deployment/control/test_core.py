@@ -224,6 +224,20 @@ def test_a_human_who_falls_silent_is_waited_for_at_rest() -> None:
     assert loop.core.mode == Mode.TELEOP
 
 
+def test_a_human_who_comes_back_elsewhere_is_approached_from_rest() -> None:
+    loop = ControlLoop()
+    loop.human = np.array([0.1, 0.1])
+    loop.start(Mode.TELEOP)
+    loop.human = None
+    assert loop.pass_s(1.0).source == Source.HOLD
+    begun, loop.human = len(loop.ticks), np.array([1.5, -1.0])
+    loop.pass_s(1.0)
+    assert loop.last.source == Source.HUMAN and loop.last.command[0] > loop.ticks[begun].command[0]
+    offset, approach = 1.5 - loop.commands[begun - 1, 0], 0.25  # rad, rad/s: a cubic from rest
+    steepest = 6 * offset / (1.5 * offset / approach) ** 2 * loop.settings.period_s**2
+    assert np.abs(np.diff(loop.commands[begun - 2 :, 0], n=2)).max() <= steepest + 1e-9
+
+
 @pytest.mark.parametrize("given", [np.zeros(2), np.array([0.0, np.inf, 0.0]), np.array([1e9, 0.0, 0.0])])
 def test_a_humans_command_that_cannot_be_is_refused(given: np.ndarray) -> None:
     loop = ControlLoop(TOOL)
