@@ -143,7 +143,7 @@ def test_a_step_that_the_filter_changed_is_of_safety() -> None:
     sources = [each.source for each in ended]
     assert sources[5] == Source.POLICY and sources[-1] == Source.SAFETY
     assert set(sources[sources.index(Source.SAFETY, 5) :]) == {Source.SAFETY}
-    assert ended[-1].why and 0.99 < loop.place[0] <= 1.0
+    assert ended[-1].why and 0.99 < loop.place[0] <= 1.0 and loop.last.source == Source.SAFETY
     assert ended[-1].proposed is not None and abs(ended[-1].executed[0]) < 0.001 < ended[-1].proposed[0]
 
 
