@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from embodied_rl.deployment.control.control_step import find_material
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.settings import CoreSettings
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, Reason
@@ -84,6 +85,7 @@ def test_nothing_moves_before_a_mode_is_asked_for() -> None:
     loop.tick(20)
     assert (loop.commands == [0.5, -0.5]).all() and loop.last.why == "no mode was asked for"
     assert {each.source for each in loop.ticks} == {Source.HOLD} and not loop.requests
+    assert [each.ended.source for each in loop.ticks if each.ended] == [Source.HOLD] * 4
 
 
 def test_the_plan_is_interpolated_to_ticks_and_reported_in_control_steps() -> None:
@@ -136,7 +138,13 @@ def test_displacements_are_commanded_as_speeds_and_reported_as_they_were_asked_f
 
 def test_a_step_that_the_filter_changed_is_of_safety() -> None:
     loop = ControlLoop(TOOL)
-    loop.answer = lambda request: loop.make_chunk(request, 0.04)  # 0.4 m/s, towards the edge of the box
+
+    def answer(request: ChunkRequest) -> Chunk:  # 0.4 m/s along x, towards the edge of the box
+        chunk = loop.make_chunk(request, 0.04)
+        chunk.actions[:, 1:] = 0
+        return chunk
+
+    loop.answer = answer
     loop.start()
     loop.pass_s(4.0)
     ended = [each.ended for each in loop.ticks if each.ended is not None and each.ended.step >= 0]
@@ -145,6 +153,17 @@ def test_a_step_that_the_filter_changed_is_of_safety() -> None:
     assert set(sources[sources.index(Source.SAFETY, 5) :]) == {Source.SAFETY}
     assert ended[-1].why and 0.99 < loop.place[0] <= 1.0 and loop.last.source == Source.SAFETY
     assert ended[-1].proposed is not None and abs(ended[-1].executed[0]) < 0.001 < ended[-1].proposed[0]
+
+
+@pytest.mark.parametrize(
+    ("tops", "wanted"),
+    [(None, [0.008, 0.008, 0.2]), ([0.02, 0.02, 0.5], [0.004, 0.004, 0.1]), ([0.1, 0.1, 2.0], [0.008, 0.008, 0.2])],
+    ids=["no policy", "a policy of small motions", "a policy of large motions"],
+)
+def test_a_tenth_of_the_smaller_range_of_robot_and_policy_is_material(tops: list[float] | None, wanted: list) -> None:
+    settings, high = make_settings(TOOL), np.array(tops or [0.0] * 3, np.float32)
+    policy = None if tops is None else make_policy(settings, action_low=-high, action_high=high)
+    assert find_material(settings, policy) == pytest.approx(wanted), "0.4 m/s at 10 Hz, and a gripper of -1 to 1"
 
 
 def test_the_executor_is_told_what_was_executed() -> None:
@@ -188,6 +207,7 @@ def test_a_takeover_continues_and_its_end_begins_a_new_epoch_with_an_empty_plan(
     assert loop.commands[-1][0] > 0.5 and loop.commands[-1][1] < -0.3
     ended = [each.ended for each in human if each.ended is not None]
     assert all(each.source == Source.HUMAN and each.proposed is not None for each in ended)
+    assert {(each.step, each.sequence, each.policy_version) for each in ended[1:]} == {(-1, -1, -1)}
     refusal = loop.core.receive(loop.make_chunk(request))
     assert refusal is not None and refusal.reason == Reason.EPOCH
     assert loop.core.receive(late) is not None

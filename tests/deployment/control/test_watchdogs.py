@@ -208,6 +208,11 @@ def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
         replace(made, **changes)
 
 
+def test_a_tick_may_take_a_tenth_of_a_second_and_at_least_three_periods() -> None:
+    assert make_settings().longest_tick_s == 0.1
+    assert make_settings(command_hz=10.0).longest_tick_s == pytest.approx(0.3)
+
+
 def test_a_topic_has_an_age() -> None:
     with pytest.raises(UserError, match="front: max_age_s=0 must be above 0"):
         StreamRule("front", 0)
