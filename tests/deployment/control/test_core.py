@@ -1,11 +1,14 @@
 """The deployment core in a loop: modes, what is executed and who decided it, takeovers, holds in words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from embodied_rl.deployment.control.control_step import find_material
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.settings import CoreSettings
+from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, Reason
 from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State
@@ -157,13 +160,20 @@ def test_a_step_that_the_filter_changed_is_of_safety() -> None:
 
 @pytest.mark.parametrize(
     ("tops", "wanted"),
-    [(None, [0.008, 0.008, 0.2]), ([0.02, 0.02, 0.5], [0.004, 0.004, 0.1]), ([0.1, 0.1, 2.0], [0.008, 0.008, 0.2])],
+    [
+        (None, [0.008, 0.008, 0.2, 0.08]),
+        ([0.02, 0.02, 0.5, 0.2], [0.004, 0.004, 0.1, 0.04]),
+        ([0.1, 0.1, 2.0, 2.0], [0.008, 0.008, 0.2, 0.08]),
+    ],
     ids=["no policy", "a policy of small motions", "a policy of large motions"],
 )
 def test_a_tenth_of_the_smaller_range_of_robot_and_policy_is_material(tops: list[float] | None, wanted: list) -> None:
-    settings, high = make_settings(TOOL), np.array(tops or [0.0] * 3, np.float32)
+    turn = replace(TOOL.entries[0], name="turn", kind="velocity")
+    settings, high = make_settings(CommandLimits((*TOOL.entries, turn))), np.array(tops or [0.0] * 4, np.float32)
     policy = None if tops is None else make_policy(settings, action_low=-high, action_high=high)
-    assert find_material(settings, policy) == pytest.approx(wanted), "0.4 m/s at 10 Hz, and a gripper of -1 to 1"
+    assert find_material(settings, policy) == pytest.approx(wanted), (
+        "±0.4 m/s at 10 Hz, a gripper of ±1, and ±0.4 rad/s"
+    )
 
 
 def test_the_executor_is_told_what_was_executed() -> None:
