@@ -88,7 +88,7 @@ def freeze_config(kind: type[Config], mapping: Mapping[str, Any], where: str = "
     try:
         return kind(**values, **({rest_name: extra} if rest_name else {}))
     except ValueError as error:  # a plug-in's own check reports to the user, whatever ValueError it raises
-        raise UserError(str(error)) from error
+        raise UserError(str(error), code=getattr(error, "code", "")) from error
 
 
 def thaw_config(config: DataclassInstance) -> dict[str, Any]:
