@@ -1,4 +1,4 @@
-"""A very small actor, whose output for a row is bit-equal whatever else is in the batch."""
+"""A very small actor with outputs that do not depend on the rest of the batch, to the bit."""
 
 import math
 import time
@@ -17,7 +17,7 @@ INITIAL_STD = 0.5
 class RowwiseFakeActor(Actor):
     """A linear Gaussian policy on state and instruction, with a linear critic that also takes privileged state.
 
-    `act` and `value` compute one row at a time, each in memory of its own, so that neither batching nor alignment can
+    `act` and `value` compute one row at a time, each in separate memory, so that neither batching nor alignment can
     change a bit; `evaluate` is batched. It can learn: on `FakeSimulator` the policy gets better as velocity_x follows
     the words "left" and "right".
 
@@ -51,7 +51,11 @@ class RowwiseFakeActor(Actor):
         trace = self._inputs_of(observation)
         n, shape = len(observation), (self.executed, self.simulator.action_dim)
         mean = torch.stack([self._mean(trace["input/features"][row : row + 1].clone())[0] for row in range(n)])
-        noise = self._noise(keys, shape) if explore else torch.zeros(n, *shape)
+        noise = torch.zeros(n, *shape)
+        if explore:
+            pairs = zip(keys.episode, keys.decision, strict=True)
+            drawn = [np.random.default_rng((keys.seed, *pair)).normal(size=shape) for pair in pairs]
+            noise = torch.from_numpy(np.stack(drawn).astype(np.float32))
         trace["actions"] = mean + self.log_std.exp() * noise
         clipped = np.clip(trace["actions"].detach().numpy(), self.simulator.action_low, self.simulator.action_high)
         return Decision(
@@ -96,15 +100,13 @@ class RowwiseFakeActor(Actor):
         privileged = observation.privileged
         if privileged is None:
             privileged = np.zeros((len(observation), len(self.simulator.privileged_names)), np.float32)
+        words = [[float(word in text.split()) for word in self.simulator.words] for text in observation.instruction]
+        features = np.concatenate([observation.state, np.array(words, np.float32)], axis=1)
         return {
             **{f"input/image/{name}": torch.from_numpy(image) for name, image in observation.images.items()},
-            "input/features": torch.from_numpy(self._features(observation)),
+            "input/features": torch.from_numpy(features.astype(np.float32)),
             "input/privileged": torch.from_numpy(privileged),
         }
-
-    def _features(self, observation: Observation) -> Array:
-        words = [[float(word in text.split()) for word in self.simulator.words] for text in observation.instruction]
-        return np.concatenate([observation.state, np.array(words, np.float32)], axis=1).astype(np.float32)
 
     def _mean(self, features: Tensor) -> Tensor:
         return (features @ self.weight.T).reshape(-1, self.executed, self.simulator.action_dim)
@@ -115,11 +117,6 @@ class RowwiseFakeActor(Actor):
     def _values(self, trace: Trace) -> Tensor:
         rows = range(len(trace["input/features"]))
         return torch.cat([self._critic({name: x[row : row + 1].clone() for name, x in trace.items()}) for row in rows])
-
-    def _noise(self, keys: NoiseKeys, shape: tuple[int, int]) -> Tensor:
-        pairs = zip(keys.episode, keys.decision, strict=True)
-        generators = [np.random.default_rng((keys.seed, episode, decision)) for episode, decision in pairs]
-        return torch.from_numpy(np.stack([generator.normal(size=shape) for generator in generators]).astype(np.float32))
 
     def _log_prob(self, action: Tensor, mean: Tensor) -> Tensor:
         standard = (action - mean) / self.log_std.exp()

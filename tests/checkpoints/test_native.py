@@ -12,7 +12,6 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly.build import load_backbone
 from embodied_rl.checkpoints.policy_file import (
-from tests.support.refusals import refuses
     check_config,
     load_actor,
     load_network,
@@ -22,6 +21,7 @@ from tests.support.refusals import refuses
     save_backbone,
 )
 from embodied_rl_policies.pocket import Pocket
+from tests.support.refusals import refuses
 
 
 @pytest.fixture

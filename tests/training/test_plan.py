@@ -94,7 +94,7 @@ def test_accelerators_are_planned_for(typed, costs) -> None:
         (["resources=8xgpu+2xgpu"], "[resources-invalid]"),
         (["resources=0xcore"], "[resources-invalid]"),
         (["costs=nowhere.json"], "[costs-missing]"),
-        (["experiment=tabletop_sft"], "experiment=tabletop_sft is one for `sft`, not for `plan`"),
+        (["experiment=tabletop_sft"], "[experiment-of-another-command]"),
     ],
 )
 def test_mistakes_are_explained(typed, words, message) -> None:

@@ -108,9 +108,9 @@ SIZES = [
     (["algo.sampler.denoise_steps=100000"], "algo.sampler.denoise_steps must be at most 1000", ""),
     (["train.eval_episodes=1000000000"], "train.eval_episodes must be at most 1000000", ""),
     (["train.final_episodes=1000000000"], "train.final_episodes must be at most 1000000", ""),
-    (["segments=2"], "segments=2 has a meaning with mode=stream alone", ""),
-    (["staleness=2"], "staleness=2 has a meaning with mode=async alone", ""),
-    (["policy.lora.rank=2"], "policy.lora.rank=2 has a meaning with policy.train=lora alone", ""),
+    (["segments=2"], "segments=2 has an effect only with mode=stream", ""),
+    (["staleness=2"], "staleness=2 has an effect only with mode=async", ""),
+    (["policy.lora.rank=2"], "policy.lora.rank=2 has an effect only with policy.train=lora", ""),
     (["mode=stream", "segments=1000", "plan=colocated"], "train.decisions=3", "[decisions-not-divisible]"),
 ]
 

@@ -1,15 +1,15 @@
-"""Check the settings that files hold. Policy files, run folders and benchmarks may come from strangers.
+"""Check the settings in policy files, run folders and benchmarks, which may come from untrusted sources.
 
-`embodied_rl.interfaces.trust` declares for each key what its value is. Addresses, names of secrets and code count where
-they are typed or stand in the user's own configuration; in a file they are refused unless they are the default. Paths
-count within the file's own folder, and as names of assets.
+`embodied_rl.interfaces.trust` declares for each key what its value is. Addresses, names of secrets and code are
+accepted if they are typed or in the user's own configuration; in a file they are refused unless they are the default.
+Paths are accepted within the file's own folder, and as names of assets.
 """
 
 import json
 import shlex
 import types
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -30,7 +30,7 @@ _NAMES = {
     Trust.CODE: "code",
 }
 LONGEST_VALUE = 200
-"""Characters of a key and its value in a file that a message repeats."""
+"""Characters of a key and its value in a file that a message repeats at most."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Setting:
     Attributes:
         key: its full name.
         trust: as declared, or plain by its type; None for free text without a declaration.
-        names: texts that are names, although other values are paths or addresses.
+        names: values that are names, although other values are paths or addresses.
         default: of the dataclass, as a plain value; None without one.
-        value: in the file; the default if the file does not say it.
+        value: in the file; the default if the file does not set it.
     """
 
     key: str
@@ -68,40 +68,44 @@ def find_trust(hint: Hint) -> Trust | None:
 
 
 def list_settings(
-    kind: type[DataclassInstance], said: Mapping[str, Any] | None = None, where: str = ""
+    kind: type[DataclassInstance], stored: Mapping[str, Any] | None = None, where: str = ""
 ) -> list[Setting]:
     """Return the settings of a configuration's dataclass, of nested ones, and of the plug-ins that the values name.
 
-    The keys of a `SimChange`, whose simulator other files may name, are not among them.
+    The keys of a `SimChange` are not among them, because its simulator may be named in other files.
 
     Args:
         kind: the dataclass.
-        said: its values in a file.
+        stored: its values in a file.
         where: full name of the node.
 
     Raises:
-        UserError: `said` names a plug-in that is not installed.
+        UserError: `stored` names a plug-in that is not installed.
     """
-    said, hints, rest = said or {}, get_type_hints(kind, include_extras=True), find_rest_field(kind)
+    stored, hints, rest = stored or {}, get_type_hints(kind, include_extras=True), find_rest_field(kind)
     found: list[Setting] = []
     for item in fields(kind):
         if item.name == rest or not item.init:
             continue
-        key, inner = join_key(where, item.name), said.get(item.name)
-        if (nested := _find_dataclass(hints[item.name])) is not None:
+        key, hint = join_key(where, item.name), hints[item.name]
+        options = get_args(hint) if get_origin(hint) in (Union, types.UnionType, tuple) else (hint,)
+        nested = next((each for each in options if isinstance(each, type) and is_dataclass(each)), None)
+        if nested is not None:
+            inner = stored.get(item.name)
             listed = (
-                {f"{key}[{place}]": each for place, each in enumerate(inner)}
+                {f"{key}[{index}]": each for index, each in enumerate(inner)}
                 if isinstance(inner, list)
                 else {key: inner}
             )
             for name, each in listed.items():
                 found += list_settings(nested, each if isinstance(each, Mapping) else None, name)
-        else:
-            hint, default = hints[item.name], _find_default(item)
-            found.append(Setting(key, find_trust(hint), _find_names(hint), default, said.get(item.name, default)))
-    name, group = said.get("name"), getattr(kind, "kind", None)
+            continue
+        default = item.default if item.default_factory is MISSING else item.default_factory()
+        default = None if default is MISSING else list(default) if isinstance(default, tuple) else default
+        found.append(Setting(key, find_trust(hint), _find_names(hint), default, stored.get(item.name, default)))
+    name, group = stored.get("name"), getattr(kind, "kind", None)
     if rest is not None and group is not None and isinstance(name, str):
-        found += list_settings(plugins.find_plugin(group, name).Config, said, where)
+        found += list_settings(plugins.find_plugin(group, name).Config, stored, where)
     return found
 
 
@@ -112,12 +116,26 @@ def list_refused(settings: Sequence[Setting], folder: Path | None) -> list[Setti
         settings: of the file.
         folder: the file's own, in which its paths may lie; None if it has none.
     """
-    return [each for each in settings if not _is_trusted(each, folder)]
+    refused: list[Setting] = []
+    for setting in settings:
+        leaves = list(_list_leaves(setting.value))
+        is_container = isinstance(setting.value, Mapping)
+        if setting.trust is Trust.PLAIN or setting.value is None or setting.value == setting.default:
+            continue
+        if is_container and all(each is None or isinstance(each, bool | int | float) for each in leaves):
+            continue  # numbers cannot name anything
+        paths_allowed = setting.trust is Trust.PATH and folder is not None
+        if not all(
+            isinstance(text, str) and (text in setting.names or (paths_allowed and _is_inside(text, folder)))
+            for text in leaves
+        ):
+            refused.append(setting)
+    return refused
 
 
 def check_file(
     kind: type[DataclassInstance],
-    said: Mapping[str, Any],
+    stored: Mapping[str, Any],
     source: object,
     *,
     folder: Path | None = None,
@@ -129,34 +147,34 @@ def check_file(
 
     Args:
         kind: the dataclass that the values belong to.
-        said: the values.
+        stored: the values.
         source: the file, for messages.
         folder: the file's own, in which its paths may lie.
         typed: full names of keys that the user gave; they replace those of the file.
         where: full name of the node.
-        before: what else is typed beside the values, for messages.
+        before: text that is typed before the values, for messages.
 
     Raises:
-        UserError: a value may not; the message gives the text to type instead. Or an unknown plug-in.
+        UserError: a value may not, and the message gives the text to type instead; or an unknown plug-in.
     """
     try:
-        settings = list_settings(kind, said, where)
+        settings = list_settings(kind, stored, where)
     except UserError as error:
-        raise UserError(f"{source}: {error}") from None
+        raise UserError(f"{source}: {error}", code=error.code) from None
     _refuse(list_refused([each for each in settings if each.key not in typed], folder), source, before)
 
 
-def freeze_file(kind: type[Config], said: Mapping[str, Any], file: Path, where: str) -> Config:
+def freeze_file(kind: type[Config], stored: Mapping[str, Any], file: Path, where: str) -> Config:
     """Build a `kind` from values in a file.
 
     Raises:
         UserError: see `check_file` and `freeze_config`.
     """
-    check_file(kind, said, file, folder=file.parent, where=where)
-    return freeze_config(kind, said, where)
+    check_file(kind, stored, file, folder=file.parent, where=where)
+    return freeze_config(kind, stored, where)
 
 
-def take_typed(
+def merge_typed_settings(
     stored: Config,
     typed: Config,
     overrides: Sequence[str],
@@ -167,7 +185,7 @@ def take_typed(
     unused: Collection[str],
     remedy: str,
 ) -> Config:
-    """Return a stored configuration that is continued, with what only the command line may decide.
+    """Return a stored configuration to continue, with the settings that only the command line may decide.
 
     Args:
         stored: configuration in the file.
@@ -182,25 +200,27 @@ def take_typed(
     Raises:
         UserError: the file decides what only the command line may, or other keys were typed.
     """
-    said, given = thaw_config(stored), thaw_config(typed)
-    restricted = {each.key: each for each in list_settings(type(stored), said) if each.trust is not Trust.PLAIN}
+    values, given = thaw_config(stored), thaw_config(typed)
+    restricted = {each.key: each for each in list_settings(type(stored), values) if each.trust is not Trust.PLAIN}
     for override in overrides:
         name = override.lstrip("+~").partition("=")[0]
         key = next((each for each in restricted if f"{name}.".startswith(f"{each}.")), None)
         if name in free or name.partition(".")[0] in free:
             continue
         if key is None or key in unused:
-            raise UserError(f"{override}: {name} cannot be changed. {remedy}")
-        _put(said, key, _find(given, key, restricted[key].value))
+            raise UserError(f"{override}: {name} cannot be changed. {remedy}", code="key-fixed-on-resume")
+        _put(values, key, _get(given, key, restricted[key].value))
     for key in unused:
-        _put(said, key, restricted[key].default)
-    refused = list_refused(list_settings(type(stored), said), folder)
-    own = [each for each in refused if _find(given, each.key, None) != each.value]  # not from the user's own files
-    _refuse(own, file, _format_typed(file.parent, overrides))
-    return freeze_config(type(stored), said)
+        _put(values, key, restricted[key].default)
+    refused = list_refused(list_settings(type(stored), values), folder)
+    differing = [
+        each for each in refused if _get(given, each.key, None) != each.value
+    ]  # others are in user's own files
+    _refuse(differing, file, _format_typed(file.parent, overrides))
+    return freeze_config(type(stored), values)
 
 
-def take_typed_change(
+def merge_typed_sim_change(
     stored: SimChange,
     typed: SimChange,
     overrides: Sequence[str],
@@ -208,7 +228,7 @@ def take_typed_change(
     file: Path,
     folder: Path,
 ) -> SimChange:
-    """Return the changed settings of a continued evaluation; see `take_typed`.
+    """Return the changed settings of a continued evaluation; see `merge_typed_settings`.
 
     Args:
         stored: the change in the evaluation's folder.
@@ -218,7 +238,7 @@ def take_typed_change(
         file, folder: of `stored`.
 
     Raises:
-        UserError: see `take_typed`.
+        UserError: see `merge_typed_settings`.
     """
     keys, before = {f"sim.{key}" for key in typed.options}, _format_typed(file.parent, overrides)
     for name in simulators:
@@ -226,9 +246,12 @@ def take_typed_change(
         plain = sorted(keys - {each.key for each in settings if each.trust is not Trust.PLAIN})
         if typed.name is not None or plain:
             key = "sim.name" if typed.name is not None else plain[0]
-            raise UserError(f"{key} cannot be changed where an evaluation is continued. Evaluate anew, without resume.")
-        said = {"name": name, **stored.options}
-        check_file(SimNode, said, file, folder=folder, typed=keys, where="sim", before=before)
+            raise UserError(
+                f"{key} cannot be changed where an evaluation is continued. Evaluate again, without resume.",
+                code="key-fixed-on-resume",
+            )
+        values = {"name": name, **stored.options}
+        check_file(SimNode, values, file, folder=folder, typed=keys, where="sim", before=before)
     return SimChange(stored.name, {**stored.options, **typed.options})
 
 
@@ -259,21 +282,9 @@ def _refuse(refused: Sequence[Setting], source: object, before: str = "") -> Non
         remedy = " ".join(format_override(each.key, each.value) for each in refused)
         raise UserError(
             f"{source} sets {listed}, which is never taken from a file. If you trust the value, type it yourself: "
-            f"{before}{remedy}"
+            f"{before}{remedy}",
+            code="setting-not-trusted",
         )
-
-
-def _is_trusted(setting: Setting, folder: Path | None) -> bool:
-    value, trust = setting.value, setting.trust
-    if trust is Trust.PLAIN or value is None or value == setting.default:
-        return True
-    if isinstance(value, Mapping) and _is_numeric(value):
-        return True
-    inside = trust is Trust.PATH and folder is not None
-    return all(
-        isinstance(text, str) and (text in setting.names or (inside and _is_inside(text, folder)))
-        for text in _list_leaves(value)
-    )
 
 
 def _is_inside(text: str, folder: Path | None) -> bool:
@@ -288,11 +299,6 @@ def _is_inside(text: str, folder: Path | None) -> bool:
         return False
 
 
-def _is_numeric(value: Any) -> bool:
-    """Return whether a value cannot name anything: None, numbers, and mappings and lists of them."""
-    return all(each is None or isinstance(each, bool | int | float) for each in _list_leaves(value))
-
-
 def _list_leaves(value: Any) -> Iterator[Any]:
     if isinstance(value, Mapping | list | tuple):
         for each in value.values() if isinstance(value, Mapping) else value:
@@ -301,47 +307,38 @@ def _list_leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-def _find_dataclass(hint: Hint) -> type[DataclassInstance] | None:
-    options = get_args(hint) if get_origin(hint) in (Union, types.UnionType, tuple) else (hint,)
-    return next((each for each in options if isinstance(each, type) and is_dataclass(each)), None)
-
-
 def _find_names(hint: Hint) -> frozenset[str]:
     if get_origin(hint) is Annotated:
         return next((each for each in hint.__metadata__ if isinstance(each, frozenset)), frozenset())
     return frozenset[str]().union(*(_find_names(part) for part in get_args(hint)))
 
 
-def _find_default(item: Field[Any]) -> Any:
-    made = item.default if item.default_factory is MISSING else item.default_factory()
-    return None if made is MISSING else list(made) if isinstance(made, tuple) else made
-
-
-def _find(said: Mapping[str, Any], key: str, otherwise: Any) -> Any:
-    found: Any = said
+def _get(values: Mapping[str, Any], key: str, default: Any) -> Any:
+    """Return the value of a full key such as "policy.lora.rank"."""
+    found: Any = values
     for name in key.split("."):
         if not isinstance(found, Mapping) or name not in found:
-            return otherwise
+            return default
         found = found[name]
     return found
 
 
-def _put(said: dict[str, Any], key: str, value: Any) -> None:
+def _put(values: dict[str, Any], key: str, value: Any) -> None:
     *above, last = key.split(".")
     for name in above:
-        said = said[name]
-    said[last] = value
+        values = values[name]
+    values[last] = value
 
 
 def _assign(key: str, value: Any) -> str:
     """Return the shell text that sets a key."""
     plain = isinstance(value, str) and value.isprintable() and not set(value) & set("{}[],='\" ")
-    return shlex.quote(f"{key}={value if plain and value else _written(value)}")
+    return shlex.quote(f"{key}={value if plain and value else _to_text(value)}")
 
 
-def _written(value: Any) -> str:
+def _to_text(value: Any) -> str:
     if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{key}: {_written(each)}" for key, each in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_to_text(each)}" for key, each in value.items()) + "}"
     if isinstance(value, list | tuple):
-        return "[" + ", ".join(map(_written, value)) + "]"
+        return "[" + ", ".join(map(_to_text, value)) + "]"
     return json.dumps(value, ensure_ascii=not (isinstance(value, str) and value.isprintable()))

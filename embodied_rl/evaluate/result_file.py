@@ -1,7 +1,7 @@
-"""Results of episodes on disk, written as they come, so that an evaluation that ended early can be continued.
+"""Results of finished episodes on disk, so that an interrupted evaluation can be continued.
 
 `episodes.jsonl` in the evaluation's folder has one line per finished episode, the fields of its `EpisodeResult`. Lines
-are only appended, each at once. `kill -9` may leave an incomplete last line; it is left out and removed.
+are only appended, each in one write. `kill -9` may leave an incomplete last line, which is removed.
 """
 
 import fcntl
@@ -27,7 +27,7 @@ class ResultFile(Results):
     """The results of an evaluation, in memory and on disk; a context manager that locks and closes the file.
 
     Args:
-        path: the file; what it holds is read, what is added is appended.
+        path: the file; it is read, and new results are appended.
         episodes: those of the evaluation.
 
     Attributes:
@@ -42,14 +42,22 @@ class ResultFile(Results):
     def __init__(self, path: Path, episodes: Sequence[Episode]) -> None:
         super().__init__()
         self._path = path
-        folder = path.parent  # somebody may have sent it, and it is written to from now on
+        folder = path.parent  # it may come from an untrusted source, and is written to from now on
         for entry in (*folder.glob("*"), *folder.glob("part_*/*")):
             check_inside(folder, entry)
         check_ends(path)
         with explain_errors(path, "out"):
             self._file = path.open("a+b")
         try:
-            self._lock()
+            try:
+                with suppress(NotImplementedError):
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{folder} is in use: another process evaluates there. Wait for it.", code="folder-in-use"
+                ) from None
+            except OSError:
+                pass  # the file system has no locks
             self.torn = self._read({episode.index: episode for episode in episodes})
         except BaseException:
             self._file.close()
@@ -75,46 +83,34 @@ class ResultFile(Results):
     ) -> None:
         self._file.close()
 
-    def _lock(self) -> None:
-        try:
-            with suppress(NotImplementedError):
-                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{self._path.parent} is in use: another process evaluates there. Wait for it.") from None
-        except OSError:
-            return  # the file system has no locks
-
     def _read(self, expected: Mapping[int, Episode]) -> bool:
         """Read all whole lines; remove an incomplete last one, and return whether there was one."""
         self._file.seek(0)
         *lines, torn = self._file.read().split(b"\n")
         for number, line in enumerate(lines, start=1):
-            result = _read_line(line, f"{self._path}, line {number},")
-            _check_episode(result, expected, self.found, f"{self._path}, line {number},")
+            where = f"{self._path}, line {number},"
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise UserError("it holds no keys.", code="results-damaged")
+                result = freeze_config(EpisodeResult, row)
+            except (ValueError, RecursionError) as error:
+                remedy = "Remove that line, and its episode runs again."
+                raise UserError(f"{where} is damaged: {shorten(error)}. {remedy}", code="results-damaged") from None
+            episode = expected.get(result.index)
+            identity = (result.task, result.seed, result.split, result.initial_state)
+            if episode is None or identity != (episode.task, episode.seed, episode.split, episode.initial_state):
+                raise UserError(
+                    f"{where} is of an episode that this evaluation does not have. Is the file of another one?",
+                    code="results-of-another-evaluation",
+                )
+            if result.index in self.found:
+                raise UserError(
+                    f"{where} has episode {result.index} once more. Remove one of the two lines.",
+                    code="results-damaged",
+                )
             self.found[result.index] = result
         if torn:
             with explain_errors(self._path, "out"):
                 self._file.truncate(sum(len(line) + 1 for line in lines))
         return bool(torn)
-
-
-def _read_line(line: bytes, where: str) -> EpisodeResult:
-    try:
-        row = json.loads(line)
-        if not isinstance(row, dict):
-            raise UserError("it holds no keys.")
-        return freeze_config(EpisodeResult, row)
-    except (ValueError, RecursionError) as error:
-        remedy = "Remove that line, and its episode runs again."
-        raise UserError(f"{where} is damaged: {shorten(error)}. {remedy}") from None
-
-
-def _check_episode(
-    result: EpisodeResult, expected: Mapping[int, Episode], found: Mapping[int, EpisodeResult], where: str
-) -> None:
-    episode = expected.get(result.index)
-    said = (result.task, result.seed, result.split, result.initial_state)
-    if episode is None or said != (episode.task, episode.seed, episode.split, episode.initial_state):
-        raise UserError(f"{where} is of an episode that this evaluation does not have. Whose file is it?")
-    if result.index in found:
-        raise UserError(f"{where} has episode {result.index} once more. Remove one of the two lines.")

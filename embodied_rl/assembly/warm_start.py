@@ -1,4 +1,4 @@
-"""Warm starts from a smaller network: sizes that a policy allows to grow, such as the actions of a chunk."""
+"""Warm starts from a smaller network: a policy may allow sizes to grow, such as the actions of a chunk."""
 
 import json
 import logging
@@ -15,17 +15,15 @@ from embodied_rl.interfaces.policy import FlowBackbone
 
 log = logging.getLogger(__name__)
 
-Maker = Callable[[Embodiment, tuple[str, ...]], FlowBackbone]
-
 
 def find_growth(metadata: PolicyMetadata, cls: type[Any], given: Mapping[str, Any]) -> dict[str, int]:
-    """Return the sizes that are given larger than a policy file's, of those that its class allows to grow."""
+    """Return the sizes that may grow and are given larger than in the policy file."""
     sizes = {key: given[key] for key in cls.GROWS if key in given and key in metadata.config}
     return {key: size for key, size in sizes.items() if isinstance(size, int) and size > metadata.config[key]}
 
 
 def without_growth(given: Mapping[str, Any], growth: Mapping[str, int]) -> dict[str, Any]:
-    """Return the given sizes that must be those of the file."""
+    """Return the given sizes that must equal those in the file."""
     return {key: value for key, value in json.loads(json.dumps(dict(given))).items() if key not in growth}
 
 
@@ -43,7 +41,7 @@ def grow_network(
         growth: the new sizes.
         make: `embodied_rl.assembly.build.choose_backbone_maker` of the policy's class.
     """
-    maker: Maker = make(type(small), replace(small.config, **growth))
+    maker: Callable[[Embodiment, tuple[str, ...]], FlowBackbone] = make(type(small), replace(small.config, **growth))
     names = tuple(small.spec.auxiliary_names)
     if next(small.parameters()).is_meta:
         with torch.device("meta"):

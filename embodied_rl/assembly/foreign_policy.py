@@ -21,7 +21,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.untrusted_files import name_file
 
 Make = Callable[[type[Any], Any], Callable[[Embodiment, tuple[str, ...]], FlowBackbone]]
-"""A policy's class and configuration → what makes its network (`embodied_rl.assembly.build.choose_backbone_maker`)."""
+"""The type of `embodied_rl.assembly.build.choose_backbone_maker`."""
 
 
 def attach_network(
@@ -39,8 +39,12 @@ def attach_network(
     Raises:
         UserError: something does not fit, is missing, or must be chosen; the message names the key to set.
     """
-    found, build, attached = _describe(path, node, cls, spec, make)
-    return _loaded(found, build), attached
+    found, build, embodiment = _prepare(path, node, cls, spec, make)
+    network = weight_names.build_empty(build)
+    fitted = weight_names.fit_checkpoint(type(weight_names.as_foreign(network)), found, network)
+    weight_names.load_weights(found, fitted, network)
+    network.source = fitted
+    return network, embodiment
 
 
 def outline_network(
@@ -51,74 +55,61 @@ def outline_network(
     Raises:
         UserError: see `attach_network`.
     """
-    found, build, attached = _describe(path, node, cls, spec, make)
+    found, build, embodiment = _prepare(path, node, cls, spec, make)
     with torch.device("meta"):
         network = build()
     weight_names.match_tensors(type(weight_names.as_foreign(network)), found, network)
-    return network, attached
+    return network, embodiment
 
 
-def _describe(
+def _prepare(
     path: Path, node: PolicyNode, cls: type[Any], spec: SimulatorSpec, make: Make
 ) -> tuple[FoundCheckpoint, Callable[[], FlowBackbone], Embodiment]:
     """Return a checkpoint, a function that builds its network with new weights, and the embodiment."""
     found = detection.read_checkpoint(path, find_asset(node))
     if found.policy not in (None, node.name):
-        raise CheckpointError(f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.")
+        raise CheckpointError(
+            f"{path} holds policy {found.policy!r}, not {node.name!r}: set policy={found.policy}.",
+            code="checkpoint-of-another-policy",
+        )
     options = find_network_sizes(found, cls, node.options)
-    attached = _embodiment(found, node, spec, options)
+    embodiment = _make_embodiment(found, node, spec, options)
     trained_to = read_prefix_length(found.tensors.metadata, str(path))
 
     def build() -> FlowBackbone:
-        network = make(cls, options)(attached, ())
+        network = make(cls, options)(embodiment, ())
         network.prefix_trained_to = trained_to
         return network
 
-    return found, build, attached
+    return found, build, embodiment
 
 
-def _loaded(found: FoundCheckpoint, build: Callable[[], FlowBackbone]) -> FlowBackbone:
-    """Return the network with the checkpoint's weights."""
-    built = weight_names.build_empty(build)
-    fitted = weight_names.fit_checkpoint(type(weight_names.as_foreign(built)), found, built)
-    weight_names.load_weights(found, fitted, built)
-    built.source = fitted
-    return built
-
-
-def _embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
-    _check_dimensions(spec, options)
-    tokenizer_text = _tokenizer(found, node)
-    seen = fitting.match_views(found, spec, node.cameras)
-    known = fitting.choose_statistics(found, spec, None if find_asset(node) else node.statistics)
-    attached = fitting.make_embodiment(
-        found, spec, seen, known,
-        horizon=options.horizon, token_length=options.token_length, tokenizer=tokenizer_text,
-    )  # fmt: skip
-    _check_tokenizer(attached, options)
-    relative = attached.relative if node.relative is None else fitting.find_relative(spec, node.relative)
-    return replace(attached, gripper=node.gripper, relative=relative)
-
-
-def _check_dimensions(spec: SimulatorSpec, options: Any) -> None:
-    for name, robot, most in (
+def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSpec, options: Any) -> Embodiment:
+    for name, count, most in (
         ("action", len(spec.action_names), options.action_dim),
         ("state", len(spec.state_names), options.state_dim),
     ):
-        if robot > most:
+        if count > most:
             raise UserError(
-                f"The simulator has {robot} {name} entries, the checkpoint's network at most {most}: choose a "
-                f"simulator (or a setting of it) with {most} or fewer, or another checkpoint."
+                f"The simulator has {count} {name} entries, the checkpoint's network at most {most}: choose a "
+                f"simulator (or a setting of it) with {most} or fewer, or another checkpoint.",
+                code="checkpoint-too-small",
             )
-
-
-def _check_tokenizer(attached: Embodiment, options: Any) -> None:
-    tokens, known = attached.vocabulary_size, options.vocabulary
-    if tokens > known:
+    tokenizer_text = _read_tokenizer(found, node)
+    views = fitting.match_views(found, spec, node.cameras)
+    statistics = fitting.choose_statistics(found, spec, None if find_asset(node) else node.statistics)
+    embodiment = fitting.make_embodiment(
+        found, spec, views, statistics,
+        horizon=options.horizon, token_length=options.token_length, tokenizer=tokenizer_text,
+    )  # fmt: skip
+    if embodiment.vocabulary_size > options.vocabulary:
         raise UserError(
-            f"The tokenizer has {tokens} tokens, the checkpoint's network knows {known}: give policy.tokenizer=<file "
-            "or folder>, that of the language model the policy was made from."
+            f"The tokenizer has {embodiment.vocabulary_size} tokens, the checkpoint's network {options.vocabulary}: "
+            "give policy.tokenizer=<file or folder>, that of the language model the policy was made from.",
+            code="tokenizer-does-not-fit",
         )
+    relative = embodiment.relative if node.relative is None else fitting.find_relative(spec, node.relative)
+    return replace(embodiment, gripper=node.gripper, relative=relative)
 
 
 def find_asset(node: PolicyNode) -> str | None:
@@ -126,19 +117,18 @@ def find_asset(node: PolicyNode) -> str | None:
     return node.statistics if node.statistics is not None and not Path(node.statistics).exists() else None
 
 
-def _tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
-    if node.tokenizer is None:
-        if found.tokenizer:
-            with name_file(found.folder):
-                tokenizer.load_tokenizer(found.tokenizer)
-        return found.tokenizer
-    path = Path(node.tokenizer)
-    file = path / "tokenizer.json" if path.is_dir() else path
-    if not file.is_file():
-        raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {file}.")
-    text = tensor_files.read_text(file)
-    with name_file(file):
-        tokenizer.load_tokenizer(text)
+def _read_tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
+    """Return the tokenizer of `policy.tokenizer`, or the checkpoint's, after checking that it can be loaded."""
+    text, source = found.tokenizer, found.folder
+    if node.tokenizer is not None:
+        path = Path(node.tokenizer)
+        source = path / "tokenizer.json" if path.is_dir() else path
+        if not source.is_file():
+            raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {source}.", code="tokenizer-missing")
+        text = tensor_files.read_text(source)
+    if text or node.tokenizer is not None:
+        with name_file(source):
+            tokenizer.load_tokenizer(text)
     return text
 
 

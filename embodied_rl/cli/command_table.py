@@ -1,4 +1,4 @@
-"""The table of commands that compose a configuration. Only `list` composes none; see `listing.py`."""
+"""The table of commands. `list`, the only one without a configuration, is in `listing.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,19 @@ class Command:
     """A command: the first word after `embodied-rl`.
 
     Attributes:
-        name: the word; or two words, of which the first stands for a group of commands.
+        name: one word, or two, of which the first names a group of commands.
         summary: one line for the overview.
         schema: name of its configuration class in `embodied_rl.config.schema`.
         body: "module:function", imported when called, with the frozen configuration as the only argument.
         examples: typical arguments after the name.
-        check: "module:function" that finds what would make the command fail, for `--dry-run`; the body checks itself.
-            It returns rows of text that a dry run prints, or None.
+        check: "module:function" that `--dry-run` calls to find what would make the command fail. It returns rows of
+            text to print, or None.
         config: the YAML to start from; None if the dataclass alone defines everything.
         values: keys that hold a plain value although a folder of YAML has the same name.
         words: the meaning of plain words; None if the command takes none.
-        common: the keys that `--help` shows; empty for all, which `--help-all` shows.
-        compare: "module:function" that compares what the runs of a sweep reported, called with the folders that they
-            made and the sweep's folder; None if they report nothing.
+        common: the keys that `--help` shows; empty for all.
+        compare: "module:function" that compares the runs of a sweep, called with their folders and the sweep's folder;
+            None if they write no reports.
     """
 
     name: str
@@ -56,6 +56,7 @@ _PLACE = ("plan.allocation", "plan.ranks")
 
 _COMPARE_SWEEP = "embodied_rl.commands.compare:compare_sweep"
 
+# fmt: off
 _ALL = (
     Command(
         "train",
@@ -107,20 +108,8 @@ _ALL = (
         words=Words("policy", "policy"),
         check="embodied_rl.commands.eval:check_evaluation",
         common=(
-            "policy",
-            "benchmark",
-            "sim.name",
-            "episodes",
-            "split",
-            "task",
-            "seed",
-            "ablate",
-            "delay",
-            "strategy",
-            "out",
-            "video.episodes",
-            "video.best",
-            "video.worst",
+            "policy", "benchmark", "sim.name", "episodes", "split", "task", "seed", "ablate", "delay", "strategy",
+            "out", "video.episodes", "video.best", "video.worst",
         ),
         compare=_COMPARE_SWEEP,
     ),
@@ -141,17 +130,8 @@ _ALL = (
         ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
         config="sft",
         common=(
-            "dataset",
-            "sources",
-            "task",
-            "eval_episodes",
-            "export",
-            "sim.num_envs",
-            "policy.checkpoint",
-            "policy.train",
-            "policy.device",
-            *_FILTER,
-            *_RUN,
+            "dataset", "sources", "task", "eval_episodes", "export", "sim.num_envs", "policy.checkpoint",
+            "policy.train", "policy.device", *_FILTER, *_RUN,
         ),
         check="embodied_rl.commands.sft:check_start",
         compare=_COMPARE_SWEEP,
@@ -164,14 +144,8 @@ _ALL = (
         ("policy=pi05 policy.checkpoint=<folder> sim=libero out=pi05_libero.safetensors",),
         config="import",
         common=(
-            "policy.checkpoint",
-            "policy.cameras",
-            "policy.statistics",
-            "policy.tokenizer",
-            "policy.gripper",
-            "policy.relative",
-            "policy.executed",
-            "out",
+            "policy.checkpoint", "policy.cameras", "policy.statistics", "policy.tokenizer", "policy.gripper",
+            "policy.relative", "policy.executed", "out",
         ),
         check="embodied_rl.commands.import_checkpoint:check_start",
     ),
@@ -234,7 +208,7 @@ _ALL = (
         common=("policy", "split", "task", "seed", "out"),
         values=("policy",),
         words=Words("policy", "policy"),
-        check="embodied_rl.assembly.acting:check_acting",
+        check="embodied_rl.assembly.policy_factory:check_acting",
     ),
     Command(
         "serve",
@@ -251,31 +225,23 @@ _ALL = (
         "deploy",
         "Drive a simulated robot over ROS 2 with a policy: server, bridge and robot on this machine, a report, a film.",
         "DeployConfig",
-        "embodied_rl.commands.deploy:run",
+        "embodied_rl.benchmarks.trials.deployment:deploy_policy",
         ("asset:tabletop_careful.safetensors robot=tabletop", "runs/demo/<time>_s0 lockstep=true episodes=64"),
         values=("policy", "robot"),
         words=Words("policy", "policy"),
-        check="embodied_rl.commands.deploy:check_start",
+        check="embodied_rl.benchmarks.trials.deployment:check_deployment",
         common=("policy", "robot", "episodes", "lockstep", "seed", "split", "task", "transport", "out"),
     ),
     Command(
         "bridge",
         "Drive a robot over ROS 2 with a policy behind a server, with or without an installation of ROS 2.",
         "BridgeConfig",
-        "embodied_rl.commands.bridge:run",
+        "embodied_rl.deployment.bridge.running:run_bridge",
         ("robot=<yaml> policy=ws://127.0.0.1:8000", "robot=<yaml> policy=ws://127.0.0.1:8000 dry_run=true"),
         values=("policy", "robot"),
-        check="embodied_rl.commands.bridge:check_start",
+        check="embodied_rl.deployment.bridge.running:check_bridge",
         common=(
-            "robot",
-            "policy",
-            "dry_run",
-            "transport",
-            "strategy",
-            "replan",
-            "instruction",
-            "return_points",
-            "replay",
+            "robot", "policy", "dry_run", "transport", "strategy", "replan", "instruction", "return_points", "replay",
             "server.deadline",
         ),
     ),
@@ -290,15 +256,7 @@ _ALL = (
         words=Words("robot", "robot"),
         check="embodied_rl.commands.robot:check_start",
         common=(
-            "robot",
-            "lockstep",
-            "transport",
-            "task",
-            "seed",
-            "episodes",
-            "faults.states",
-            "faults.cameras",
-            "film",
+            "robot", "lockstep", "transport", "task", "seed", "episodes", "faults.states", "faults.cameras", "film",
         ),
     ),
     Command(
@@ -326,18 +284,8 @@ _ALL = (
         words=Words("runs", "run", many=True),
         check="embodied_rl.commands.critic_eval:check_evaluation",
         common=(
-            "runs",
-            "dataset",
-            "sim.name",
-            "reward.name",
-            "reward.in_flight",
-            "reward.timeout",
-            "episodes",
-            "others",
-            "threshold",
-            "split",
-            "seed",
-            "out",
+            "runs", "dataset", "sim.name", "reward.name", "reward.in_flight", "reward.timeout", "episodes", "others",
+            "threshold", "split", "seed", "out",
         ),
     ),
     Command(
@@ -376,7 +324,7 @@ _ALL = (
         "embodied_rl.commands.contract:run",
         ("robot=my_arm.yaml out=contract.yaml", "contract=contract.yaml out=my_arm.yaml"),
         values=("robot",),
-        check="embodied_rl.commands.contract:convert",
+        check="embodied_rl.commands.contract:check_start",
     ),
     Command(
         "sim",
@@ -406,23 +354,15 @@ _ALL = (
         config="train",
         words=Words("what", "measurement"),
         common=(
-            "what",
-            "seconds",
-            "device",
-            "compiled",
-            "arms",
-            "seeds",
-            "decisions",
-            "target",
-            "out",
-            "sim.num_envs",
+            "what", "seconds", "device", "compiled", "arms", "seeds", "decisions", "target", "out", "sim.num_envs",
             "seed",
         ),
     ),
 )
+# fmt: on
 
-_OTHER_FORMS = {("collect", "from"): ("convert", "recording")}
-"""A command and a key of it that make another command with another key: `from` is no name of a field in Python."""
+_ALIASES = {("collect", "from"): ("convert", "recording")}
+"""(command, key) → (command, key) that is meant: `from` cannot be the name of a Python field."""
 COMMANDS = {command.name: command for command in _ALL}
 LIST_SUMMARY = (
     "Show the choices: sims, policies, algos, curricula, rewards, loggers, prompts, plans, benchmarks, robots, "
@@ -436,13 +376,13 @@ def list_groups() -> list[str]:
 
 
 def find_command_name(arguments: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the name that the arguments begin with, of one word or two, and the other arguments."""
+    """Return the command's name at the start of the arguments, one word or two, and the other arguments."""
     if " ".join(arguments[:2]) in COMMANDS:
         return " ".join(arguments[:2]), list(arguments[2:])
     name, rest = arguments[0], list(arguments[1:])
     for position, word in enumerate(rest):
         key, equals, value = word.partition("=")
-        if equals and (name, key) in _OTHER_FORMS:
-            name, new = _OTHER_FORMS[name, key]
+        if equals and (name, key) in _ALIASES:
+            name, new = _ALIASES[name, key]
             return name, [*rest[:position], f"{new}={value}", *rest[position + 1 :]]
     return name, rest

@@ -1,4 +1,4 @@
-"""Films of a policy's episodes that are kept, plain, until the same episodes are filmed with a later policy."""
+"""Films of episodes before training, stored until the same episodes are filmed after training."""
 
 from collections import Counter
 from collections.abc import Container, Sequence
@@ -14,9 +14,9 @@ from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.atomic_write import TEMPORARY, explain_errors
 
 KEPT = 12
-"""Episodes that are filmed before training: the first of the evaluation."""
+"""Episodes filmed before training: the first of the evaluation."""
 SHOWN = 4
-"""Of these, episodes that are filmed after training, too."""
+"""Of these, episodes that are also filmed after training."""
 
 
 def keep_film(folder: Path, recording: Recording, fps: float) -> Path:
@@ -31,20 +31,31 @@ def keep_film(folder: Path, recording: Recording, fps: float) -> Path:
 
 
 def read_films(folder: Path, results: Sequence[EpisodeResult]) -> dict[int, Recording]:
-    """Return episode index → its recording, of those of these episodes whose film was kept.
+    """Return episode index → its recording, for the episodes with a stored film.
 
     Raises:
         UserError: a film is damaged.
     """
-    files = {result.index: folder / f"episode_{result.index}.mp4" for result in results}
-    return {r.index: _read_recording(files[r.index], r) for r in results if files[r.index].is_file()}
+    found: dict[int, Recording] = {}
+    for result in results:
+        if not (path := folder / f"episode_{result.index}.mp4").is_file():
+            continue
+        episode = Episode(result.index, result.task, result.seed, result.initial_state, split=result.split)
+        try:
+            found[result.index] = Recording(episode, "", _read_frames(path), result.success)
+        except (OSError, RuntimeError, ValueError) as error:
+            why = str(error).partition("\n")[0]  # ffmpeg's log follows
+            raise UserError(
+                f"{path} is not a readable film ({why}). Remove it to go on without it.", code="film-damaged"
+            ) from error
+    return found
 
 
 def choose_pairs(before: Sequence[EpisodeResult], after: Sequence[EpisodeResult], filmed: Container[int]) -> list[int]:
-    """Choose `SHOWN` filmed episodes whose outcomes stand for all: gained, lost, solved twice or never in their shares.
+    """Choose `SHOWN` filmed episodes with outcomes (gained, lost, solved twice or never) in the shares of all episodes.
 
-    The quotas are rounded by largest remainder; within an outcome the first filmed episodes are taken. Where too few
-    episodes of an outcome were filmed, the first others fill up.
+    The quotas are rounded by largest remainder; within an outcome the first filmed episodes are taken. If too few
+    episodes of an outcome were filmed, the first others are added.
 
     Returns:
         The indices of the chosen episodes, in the order of the evaluation.
@@ -65,17 +76,8 @@ def choose_pairs(before: Sequence[EpisodeResult], after: Sequence[EpisodeResult]
     return sorted([*chosen, *others[: SHOWN - len(chosen)]])
 
 
-def _read_recording(path: Path, result: EpisodeResult) -> Recording:
-    episode = Episode(result.index, result.task, result.seed, result.initial_state, split=result.split)
-    try:
-        return Recording(episode, "", _read_frames(path), result.success)
-    except (OSError, RuntimeError, ValueError) as error:
-        why = str(error).partition("\n")[0]  # all that ffmpeg says follows
-        raise UserError(f"{path} is no film that can be read ({why}). Remove it to go on without it.") from error
-
-
 def _read_frames(path: Path) -> list[Array]:
-    """Read an MP4 file. Somebody may have sent it: FFmpeg would also follow lists of other files, whatever the name."""
+    """Read an MP4 file, which may be untrusted: without these options FFmpeg would also read files that it lists."""
     alone = ["-f", "mp4", "-protocol_whitelist", "file"]
     frames = imageio_ffmpeg.read_frames(str(path.absolute()), input_params=alone)
     width, height = next(frames)["size"]

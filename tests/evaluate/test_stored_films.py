@@ -5,12 +5,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from embodied_rl.evaluate.kept_films import SHOWN, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
+from embodied_rl.evaluate.stored_films import SHOWN, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.video import Recording, film_episodes, record_results
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.reports.result import EpisodeResult
+from tests.support.refusals import refuses
 
 
 def result(index, success):
@@ -41,7 +41,7 @@ def test_a_film_whose_writing_fails_is_not_there(tmp_path, monkeypatch):
         path.write_bytes(b"half a film")
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr("embodied_rl.evaluate.kept_films.write_mp4", stop)
+    monkeypatch.setattr("embodied_rl.evaluate.stored_films.write_mp4", stop)
     with pytest.raises(RuntimeError, match="stopped"):
         keep_film(tmp_path, recording(0, 9), 10.0)
     assert read_films(tmp_path, [result(0, True)]) == {}
@@ -49,7 +49,7 @@ def test_a_film_whose_writing_fails_is_not_there(tmp_path, monkeypatch):
 
 def test_a_damaged_film_is_named(tmp_path):
     (tmp_path / "episode_0.mp4").write_bytes(b"no film")
-    with pytest.raises(UserError, match=r"episode_0\.mp4 is no film that can be read .*Remove it"):
+    with refuses("film-damaged", "episode_0.mp4"):
         read_films(tmp_path, [result(0, True)])
 
 
@@ -61,7 +61,7 @@ def test_a_film_that_lists_other_files_is_none(tmp_path):
     listed = f"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n{tmp_path / 'mine' / 'episode_0.mp4'}\n#EXT-X-ENDLIST\n"
     (run / "list.m3u8").write_text(listed)
     (run / "episode_0.mp4").write_text("ffconcat version 1.0\nfile list.m3u8\n")
-    with pytest.raises(UserError, match=r"episode_0\.mp4 is no film that can be read"):
+    with refuses("film-damaged", "episode_0.mp4"):
         read_films(run, [result(0, True)])
 
 

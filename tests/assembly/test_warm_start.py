@@ -1,4 +1,4 @@
-"""A chunk longer than the checkpoint's: what grows, what stays to the bit, and what is still refused."""
+"""Chunks longer than the checkpoint's: new rows, unchanged rows, and refused sizes."""
 
 import logging
 from dataclasses import replace
@@ -30,7 +30,7 @@ def node(tmp_path, embodiment) -> PolicyNode:
     return PolicyNode("pocket", checkpoint=str(path), options={"horizon": 7})
 
 
-def test_only_the_positions_of_actions_grow(node, simulator_spec, caplog) -> None:
+def test_only_action_positions_grow(node, simulator_spec, caplog) -> None:
     small, before = load_backbone(Path(node.checkpoint))
     with caplog.at_level(logging.WARNING):
         large, embodiment = build_backbone(node, simulator_spec)
@@ -59,7 +59,7 @@ def test_a_grown_network_acts(node, simulator_spec, observe) -> None:
 
 
 @pytest.mark.parametrize(("options", "said"), [({"horizon": 3}, "horizon=4, not 3"), ({"width": 64}, "width=32")])
-def test_nothing_else_may_differ(node, simulator_spec, options: dict[str, int], said: str) -> None:
+def test_other_sizes_are_refused(node, simulator_spec, options: dict[str, int], said: str) -> None:
     changed = replace(node, options=options)
     for read in (lambda: build_backbone(changed, simulator_spec), lambda: outline_backbone(changed, simulator_spec)):
         with pytest.raises(CheckpointError, match=said):
@@ -68,7 +68,7 @@ def test_nothing_else_may_differ(node, simulator_spec, options: dict[str, int], 
         find_sizes(changed)
 
 
-def test_its_own_length_changes_nothing(node, simulator_spec) -> None:
+def test_same_length_changes_nothing(node, simulator_spec) -> None:
     same, _ = build_backbone(replace(node, options={"horizon": 4}), simulator_spec)
     small, _ = load_backbone(Path(node.checkpoint))
     assert all(torch.equal(value, small.state_dict()[name]) for name, value in same.state_dict().items())

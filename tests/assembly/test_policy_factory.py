@@ -1,23 +1,23 @@
-"""A scripted operator and its simulator are replaced together when their process dies."""
+"""Policies by a word: a scripted operator is replaced with its simulator; missing files are refused."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from embodied_rl.assembly.acting import RESTARTS, find_policy_file, open_expert
+from embodied_rl.assembly.policy_factory import RESTARTS, find_policy_file, open_expert
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop
+from tests.support.refusals import refuses
 
 CONFIG = Tabletop.Config(horizon=40, image_size=16)
 
 
 class Fragile(Tabletop):
-    """A tabletop whose process dies when its operator, or the simulator, is asked for the n-th time."""
+    """A tabletop that dies at the n-th step, or the n-th action of its operator."""
 
     def __init__(self, num_envs: int, dies: str, at: int) -> None:
         super().__init__(CONFIG, num_envs)
@@ -43,7 +43,7 @@ class Fragile(Tabletop):
 
 
 def run_expert(dies: str, at: list[int]) -> list[EpisodeResult]:
-    """Three episodes; the simulators that are built one after another die at these calls, the ones after them never."""
+    """Evaluate three episodes; the n-th simulator dies at call at[n], later ones never."""
     build = lambda num_envs: Fragile(num_envs, dies, at.pop(0) if at else 10**9)  # noqa: E731
     policy, handle = open_expert(build, "the simulator")
     spec = Tabletop.spec_of(CONFIG)
@@ -51,11 +51,11 @@ def run_expert(dies: str, at: list[int]) -> list[EpisodeResult]:
 
 
 @pytest.mark.parametrize("dies", ["a step", "an action"])
-def test_a_death_costs_time_alone(dies: str) -> None:
+def test_results_do_not_depend_on_a_death(dies: str) -> None:
     assert run_expert(dies, [5, 45]) == run_expert(dies, [])
 
 
-def test_one_that_dies_again_and_again_is_given_up() -> None:
+def test_restarts_are_limited() -> None:
     moments = [3] * 99
     with pytest.raises(RestartLimitReached, match=f"died more than {RESTARTS} times"):
         run_expert("a step", moments)
@@ -63,13 +63,15 @@ def test_one_that_dies_again_and_again_is_given_up() -> None:
 
 
 def test_a_simulator_without_an_operator_is_refused() -> None:
-    with pytest.raises(UserError, match="no scripted operator"):
+    with refuses("operator-missing", "policy=expert"):
         open_expert(FakeSimulator, "the simulator")
 
 
-def test_a_policy_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    """Also below a file, such as the one that names a run's last checkpoint."""
-    (tmp_path / "last").write_text("00000044")
+def test_missing_policy_files_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "last").write_text("00000044")  # names a run's last checkpoint
     for path in (tmp_path / "policy.safetensors", tmp_path / "last" / "policy.safetensors"):
-        with pytest.raises(UserError, match=f"There is no policy file {path}"):
+        with refuses("checkpoint-missing", path):
             find_policy_file(str(path))
+    for text in ("ws://127.0.0.1:8000", "random"):
+        with refuses("policy-not-a-file", text):
+            find_policy_file(text)

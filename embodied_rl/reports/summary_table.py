@@ -1,4 +1,4 @@
-"""The table of a report, for the terminal."""
+"""The table of an evaluation's report, for the terminal."""
 
 from rich.table import Table
 
@@ -7,23 +7,23 @@ from embodied_rl.reports.report import Rate, Report, Summary, describe_delay
 
 def make_summary_table(report: Report) -> Table:
     """Make a table of success by task, by family, and overall."""
-    said = report.metadata
-    where = f"split {said.get('split', '')}"
-    if said.get("episodes_for") == "publish":
+    metadata = report.metadata
+    where = f"split {metadata.get('split', '')}"
+    if metadata.get("episodes_for") == "publish":
         where += ", episodes to publish"
-    if "benchmark" in said:
-        changes = "".join(f", sim.{key}={value}" for key, value in said["changed"].items())
-        where = f"{said['benchmark']}{'' if said['complete'] else ', not all of it'}{changes}"
-    delay = describe_delay(said)
+    if "benchmark" in metadata:
+        changes = "".join(f", sim.{key}={value}" for key, value in metadata["changed"].items())
+        where = f"{metadata['benchmark']}{'' if metadata['complete'] else ', not all of it'}{changes}"
+    delay = describe_delay(metadata)
     where += f", {delay}" if delay else ""
-    table = Table(title=f"{said.get('checkpoint', '')}, {where}")
+    table = Table(title=f"{metadata.get('checkpoint', '')}, {where}")
     table.add_column("")
     last = "to success" if delay else "at the end"
     for heading in ("success", "95 %", last, "episodes", "steps"):
         table.add_column(heading, justify="right", no_wrap=True)
     for name, summary in report.tasks.items():
         table.add_row(f"  {name}", *_cells(summary, bool(delay)))
-    for name in said.get("not_run", ()):
+    for name in metadata.get("not_run", ()):
         table.add_row(f"  {name}", "not run")
     table.add_section()
     for name, summary in report.families.items():

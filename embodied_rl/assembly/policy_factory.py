@@ -1,4 +1,4 @@
-"""The choice of a policy by a word on the command line: `expert`, `random`, or a checkpoint."""
+"""Policies by a word on the command line: `expert`, `random`, or a checkpoint."""
 
 from collections.abc import Callable
 from difflib import get_close_matches
@@ -35,7 +35,7 @@ def load_deployed(text: str) -> Actor:
 
 
 def check_acting(config: CollectConfig | PlayConfig) -> None:
-    """Check that the policy of `config` exists and can be read; raise `UserError` if not."""
+    """Check that the policy of `config` exists and can be read. Raises `UserError` otherwise."""
     if config.policy not in WORDS:
         read_metadata(find_policy_file(config.policy))
 
@@ -57,15 +57,23 @@ def find_policy_file(text: str) -> Path:
         UserError: there is no such file.
     """
     if is_address(text):
-        raise UserError(f"policy={text}: `eval` alone asks a server. Give a run, a file or asset:<name>.")
+        raise UserError(
+            f"policy={text}: only `eval` accepts a server. Give a run, a file or asset:<name>.",
+            code="policy-not-a-file",
+        )
     if text in WORDS and not Path(text).exists():
-        raise UserError(f"policy={text}: here only a policy's file can act. Give a run, a file or asset:<name>.")
-    near = get_close_matches(text, WORDS, n=1, cutoff=0.6)
-    if near and not Path(text).exists():
-        raise UserError(f"policy={text}: there is no such checkpoint. Did you mean '{near[0]}'?")
+        raise UserError(
+            f"policy={text}: only a policy's file can act here. Give a run, a file or asset:<name>.",
+            code="policy-not-a-file",
+        )
+    close = get_close_matches(text, WORDS, n=1, cutoff=0.6)
+    if close and not Path(text).exists():
+        raise UserError(
+            f"policy={text}: there is no such checkpoint. Did you mean '{close[0]}'?", code="checkpoint-missing"
+        )
     file = build.resolve_policy_file(text)
     if not file.is_file():
-        raise UserError(f"There is no policy file {file}.")
+        raise UserError(f"There is no policy file {file}.", code="checkpoint-missing")
     return file
 
 
@@ -73,13 +81,17 @@ def open_expert(make: Callable[[int], Simulator], name: str) -> tuple[OperatorPo
     """Return a simulator of one environment and its operator as a policy; both are replaced if their process dies.
 
     Args:
-        make: builds a simulator of so many environments.
+        make: builds a simulator with a given number of environments.
         name: for messages.
 
     Raises:
         UserError: the simulator has no operator.
     """
-    policy = OperatorPolicy(_refuse, lambda index: 0)
+
+    def refuse() -> Array:
+        raise AssertionError("the operator belongs to a simulator, which is built first")
+
+    policy = OperatorPolicy(refuse, lambda index: 0)
     builds = count()
 
     def build() -> Simulator:
@@ -95,10 +107,10 @@ def open_expert(make: Callable[[int], Simulator], name: str) -> tuple[OperatorPo
 
 
 def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPolicy:
-    """Return the policy for a word, for episodes whose indices count from 0 and fill a simulator row by row.
+    """Return the policy for a word, for episodes with indices from 0 that fill a simulator row by row.
 
     Raises:
-        UserError: the simulator has no operator, or there is no such checkpoint.
+        UserError: the simulator has no operator, or the checkpoint is missing.
     """
     if text == "random":
         return RandomPolicy(simulator.spec)
@@ -110,9 +122,8 @@ def choose_policy(text: str, simulator: Simulator, num_envs: int) -> DeployedPol
 
 def _find_operator(simulator: Simulator) -> Operator:
     if not isinstance(simulator, Operated):
-        raise UserError("policy=expert: this simulator has no scripted operator; give a checkpoint, or random.")
+        raise UserError(
+            "policy=expert: this simulator has no scripted operator; give a checkpoint, or random.",
+            code="operator-missing",
+        )
     return simulator.expert()
-
-
-def _refuse() -> Array:
-    raise AssertionError("the operator belongs to a simulator, which is built first")
