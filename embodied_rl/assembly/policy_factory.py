@@ -14,7 +14,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator
 from embodied_rl.runs.untrusted_files import name_file
-from embodied_rl.runtime.processes.handle import GaveUp
+from embodied_rl.runtime.processes.handle import RestartLimitReached
 from embodied_rl.runtime.processes.local import InlineHandle
 
 WORDS = ("expert", "random")
@@ -96,7 +96,9 @@ def open_expert(make: Callable[[int], Simulator], name: str) -> tuple[OperatorPo
 
     def build() -> Simulator:
         if next(builds) > RESTARTS:
-            raise GaveUp(f"{name}: its process died more than {RESTARTS} times; see above for the first cause")
+            raise RestartLimitReached(
+                f"{name}: its process died more than {RESTARTS} times; see above for the first cause"
+            )
         simulator = make(1)
         policy.operator = _find_operator(simulator)
         return simulator

@@ -19,7 +19,7 @@ from embodied_rl.checkpoints import (
     lerobot,
     lerobot_files,
     lerobot_tokenizer,
-    openpi_files,
+    openpi,
     peft_files,
 )
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
@@ -181,7 +181,7 @@ def _write(
         with explain_failed_writes(partial):
             save_file(tensors, partial, header)
         for file, content in contents.items():
-            lerobot_files.make_folder_of(file, out).write_bytes(content)
+            lerobot_files.make_parent(file, out).write_bytes(content)
         set_usual_mode(partial)
         partial.replace(out / name)
 
@@ -189,8 +189,8 @@ def _write(
 def _make_files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, steps: int) -> dict[str, bytes]:
     source = network.source
     if source is None or source.format != form:
-        files = lerobot_files if form == "lerobot" else openpi_files
+        files = lerobot_files if form == "lerobot" else openpi
         return files.make_files(network, robot, policy, steps)
     if form == "lerobot":
         return lerobot_files.keep_files(network, source, robot, policy, steps)
-    return openpi_files.keep_files(source, robot, policy)
+    return openpi.keep_files(source, robot, policy)

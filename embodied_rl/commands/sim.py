@@ -13,7 +13,7 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import EnvironmentConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.simulators.installation import (
-    find_places,
+    find_folders,
     find_python_version,
     is_current,
     is_foreign,
@@ -42,7 +42,7 @@ def run(config: EnvironmentConfig) -> int:
     if config.keep and is_current(name):
         print(f"Kept: {find_environment_folder(name)}")
         return 0
-    place, temporary, python = *find_places(name), config.python or sys.executable
+    place, temporary, python = *find_folders(name), config.python or sys.executable
     steps = list_steps(found, temporary, python, config.pip)
     print_steps(name, found, place, steps)
     if found.licence and not config.accept_licence:
@@ -111,7 +111,7 @@ def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
         UserError: see `run`; but a licence that is not accepted is among the rows.
     """
     name, found = check_recipe(config)
-    place, temporary, python = *find_places(name), config.python or sys.executable
+    place, temporary, python = *find_folders(name), config.python or sys.executable
     rows = describe_recipe(name, found, place)
     if config.keep and is_current(name):
         return [*rows, ("would", "keep it: it was made with today's pins")]

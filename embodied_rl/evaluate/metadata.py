@@ -54,7 +54,7 @@ def make_metadata(
 def measure_end(began: float) -> dict[str, Any]:
     """Return the metadata at the end of episodes that began at `began` of `time.perf_counter()`."""
     seconds = round(time.perf_counter() - began, 3)
-    return {"finished": provenance.tell_time(), "load_at_end": provenance.measure_load(), "seconds": seconds}
+    return {"finished": provenance.current_time(), "load_at_end": provenance.measure_load(), "seconds": seconds}
 
 
 def list_packages() -> list[str]:

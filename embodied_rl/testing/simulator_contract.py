@@ -15,7 +15,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, S
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.runtime.processes import simulator_answers
+from embodied_rl.runtime.processes import simulator_checks
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
@@ -255,7 +255,7 @@ def check_spec(spec: SimulatorSpec) -> None:
 def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) -> None:
     """Check that shapes, dtypes and words are those of the spec, and that numbers are finite."""
     with _asserting():
-        simulator_answers.check_observation(spec, observation, rows)
+        simulator_checks.check_observation(spec, observation, rows)
     _check_finite("state", observation.state)
     if observation.privileged is not None:
         _check_finite("privileged", observation.privileged)
@@ -267,7 +267,7 @@ def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) 
 def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: int) -> None:
     """Check shapes, dtypes and flags of a chunk in which no environment was parked."""
     with _asserting():
-        simulator_answers.check_result(spec, result, rows, executed)
+        simulator_checks.check_step_result(spec, result, rows, executed)
     _check_finite("reward", result.reward)
     _check_finite("executed", result.executed[_used(result)])
     check_observation(spec, result.observation, rows)
@@ -290,10 +290,10 @@ def _used(result: StepResult) -> Array:
 
 @contextmanager
 def _asserting() -> Iterator[None]:
-    """Convert an `AnswerError` in the `with` block to an `AssertionError`."""
+    """Turn an `InvalidOutput` in the `with` block into an `AssertionError`."""
     try:
         yield
-    except simulator_answers.AnswerError as error:
+    except simulator_checks.InvalidOutput as error:
         raise AssertionError(str(error)) from None
 
 

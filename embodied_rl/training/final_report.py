@@ -59,7 +59,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "episodes_for": "report",
         "seed": config.seed,
         **provenance.select_for_report(provenance.read_provenance(trainer.folder.path)),
-        "finished": provenance.tell_time(),
+        "finished": provenance.current_time(),
         "load_at_end": provenance.measure_load(),
         "seconds": trainer.totals.seconds,
         "simulators": [describe_simulator(trainer.kind, trainer.spec)],

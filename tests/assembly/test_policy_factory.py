@@ -8,7 +8,7 @@ import pytest
 from embodied_rl.assembly.policy_factory import RESTARTS, find_policy_file, open_expert
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.runtime.processes.handle import GaveUp, WorkerDied
+from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop
 from tests.support.refusals import refuses
@@ -57,7 +57,7 @@ def test_results_do_not_depend_on_a_death(dies: str) -> None:
 
 def test_restarts_are_limited() -> None:
     moments = [3] * 99
-    with pytest.raises(GaveUp, match=f"died more than {RESTARTS} times"):
+    with pytest.raises(RestartLimitReached, match=f"died more than {RESTARTS} times"):
         run_expert("a step", moments)
     assert len(moments) == 99 - 1 - RESTARTS, "one at first, and as many as may take its place"
 

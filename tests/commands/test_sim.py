@@ -149,8 +149,8 @@ def test_what_works_stays_until_another_that_works_takes_its_place(recipe: Path)
 
 def test_what_a_killed_one_had_moved_away_is_put_back(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It was killed between the two renames; a later one fails."""
-    place, beside = installation.find_places("tabletop")
-    (old := installation.name_old(beside)).mkdir(parents=True)
+    place, beside = installation.find_folders("tabletop")
+    (old := installation.backup_folder(beside)).mkdir(parents=True)
     (old / "kept").touch()
     beside.mkdir()
     monkeypatch.setattr(installation, "execute_step", lambda step: step[1])
@@ -163,7 +163,7 @@ def test_two_at_once_do_not_meet(recipe: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(installation, "execute_step", lambda _: pytest.fail("it was begun"))
     with (
         installation.lock_environment("tabletop"),
-        pytest.raises(ValueError, match="`embodied-rl sim install tabletop` is at"),
+        refuses("environment-locked", "tabletop"),
     ):
         install.run(config())
     with installation.lock_environment("tabletop"), installation.lock_environment("libero"):
@@ -192,9 +192,9 @@ def test_a_folder_that_cannot_hold_environments_is_named(words, recipe: Path, tm
     (tmp_path / "file").touch()
     for folder in (tmp_path / "file", tmp_path / "file" / "within", tmp_path / ("x" * 300)):
         monkeypatch.setenv("EMBODIED_RL_ENVIRONMENTS", str(folder))
-        with pytest.raises(ValueError, match=r"cannot hold the Python environments.*EMBODIED_RL_ENVIRONMENTS=<folder>"):
+        with refuses("folder-unusable", "EMBODIED_RL_ENVIRONMENTS=<folder>"):
             install.run(config(**words))
-    with pytest.raises(ValueError, match="cannot hold the Python environments"):
+    with refuses("folder-unusable"):
         python_environments.find_installed("tabletop")
 
 
@@ -215,7 +215,7 @@ def test_what_stands_in_the_way_is_said_before_anything_is_made(recipe: Path, mo
     recipe.write_text(text + "licence: the toy licence\n")
     with refuses("licence-not-accepted", "the toy licence", "accept_licence=true"):
         install.run(config())
-    with pytest.raises(ValueError, match="python=/no/python: this is no Python interpreter"):
+    with refuses("interpreter-invalid", "python=/no/python"):
         install.run(config(python="/no/python"))
 
 
@@ -231,7 +231,7 @@ def test_a_misspelt_simulator_is_answered_with_the_nearest(recipe: Path) -> None
 
 
 def test_a_simulator_that_needs_no_environment_says_so() -> None:
-    with pytest.raises(ValueError, match="'tabletop' needs no environment of its own"):
+    with refuses("recipe-missing", "'tabletop'"):
         install.run(config())
 
 
@@ -253,9 +253,9 @@ def test_a_folder_of_something_else_is_not_erased(recipe: Path) -> None:
 
 
 def test_folders_to_import_from_need_an_interpreter(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"give sim\.python=<interpreter>"):
+    with refuses("keys-contradict", "sim.pythonpath", "sim.python=<interpreter>"):
         python_environments.find_interpreter(SimNode("tabletop", pythonpath=(str(tmp_path),)))
-    with pytest.raises(ValueError, match=r"sim\.pythonpath: .*nowhere is not a folder"):
+    with refuses("folder-missing", "sim.pythonpath", "nowhere"):
         python_environments.find_interpreter(SimNode("tabletop", pythonpath=(str(tmp_path / "nowhere"),)))
 
 

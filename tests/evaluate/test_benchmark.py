@@ -18,7 +18,7 @@ from embodied_rl.evaluate import benchmark
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.runtime.processes.handle import GaveUp
+from embodied_rl.runtime.processes.handle import RestartLimitReached
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.refusals import refuses
@@ -225,7 +225,7 @@ def test_tasks_of_equal_names_are_told_apart(nodes) -> None:
 def test_the_operators_simulator_is_not_replaced() -> None:
     handle = wrap_simulator(simulator := FakeSimulator(1))
     assert handle.spec is simulator.spec
-    with pytest.raises(GaveUp, match="another one cannot take over"):
+    with pytest.raises(RestartLimitReached, match="another one cannot take over"):
         handle.restart()
 
 

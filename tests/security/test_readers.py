@@ -163,7 +163,7 @@ def test_a_state_names_a_file_outside(plant: Plant) -> None:
     strangers.change_json(
         state, lambda said: (said["sha256"].update({"../../../../../outside/secret.json": "0"}), said.pop("digest"))
     )
-    with pytest.raises(UserError, match="which does not lie in its folder, and is not opened"):
+    with pytest.raises(UserError, match="which is not in its folder, and is not opened"):
         load_checkpoint(state.parent)
 
 
@@ -258,7 +258,7 @@ def test_metrics_that_are_none_are_left_out(tmp_path: Path) -> None:
         '{"iteration": 2}',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.warns(RuntimeWarning, match="left out line 2, 3, 4, 5, 6"):
+    with pytest.warns(RuntimeWarning, match="skipped line 2, 3, 4, 5, 6"):
         assert read_metrics(tmp_path / "metrics.jsonl") == [{"iteration": 1}, {"iteration": 2}]
 
 

@@ -1,12 +1,12 @@
-"""The format of messages between processes over a network: bytes that hold plain values and cannot run code.
+"""Serialisation of messages between processes over a network, as bytes that cannot run code.
 
-A message is JSON, followed by the bytes of its arrays. Unlike a pickle it names no function: the reader says which
-dataclasses may occur. All other values are numbers, texts, lists, tuples, mappings, arrays or tensors.
+A message is JSON, followed by the bytes of its arrays. Unlike a pickle it names no function: the reader lists the
+dataclasses that may occur. All other values are numbers, texts, lists, tuples, mappings, arrays or tensors.
 
     4 bytes  "ERL1"
     8 bytes  length of the JSON, little-endian
     JSON     {"value": …, "sizes": [bytes of each array]}
-    bytes    of the arrays, one after another
+    bytes    of the arrays, in order
 """
 
 import json
@@ -14,6 +14,7 @@ import math
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
+from itertools import accumulate, pairwise
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,14 @@ from embodied_rl.runtime.processes.handle import RunFailed
 MARK = b"ERL1"
 _LENGTH = struct.Struct("<Q")
 _KINDS = "biuf"
-"""Of arrays: truth values, whole numbers and numbers; none of them refers to anything."""
+"""Kinds of array entries: booleans, integers and floats, which hold no references."""
 _DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
     torch.uint8, torch.bool,
 )}  # fmt: skip
 
 
-class NotPlain(RunFailed):
+class NotSerialisable(RunFailed):
     """The bytes are not a message of this format, or the value cannot be encoded in it."""
 
 
@@ -39,12 +40,12 @@ def encode(value: Any) -> bytes:
     """Encode a value as bytes.
 
     Raises:
-        NotPlain: the value contains something other than numbers, text, lists, tuples, mappings, arrays, tensors, or
-            dataclasses of these.
+        NotSerialisable: the value contains something other than numbers, text, lists, tuples, mappings, arrays,
+            tensors, or dataclasses of these.
     """
     buffers: list[bytes] = []
-    written = _written(value, buffers)
-    head = json.dumps({"value": written, "sizes": [len(buffer) for buffer in buffers]}).encode()
+    encoded = _encode_value(value, buffers)
+    head = json.dumps({"value": encoded, "sizes": [len(buffer) for buffer in buffers]}).encode()
     return b"".join([MARK, _LENGTH.pack(len(head)), head, *buffers])
 
 
@@ -56,66 +57,56 @@ def decode(data: bytes | memoryview, kinds: Sequence[type[Any]] = ()) -> Any:
         kinds: the dataclasses that may occur.
 
     Raises:
-        NotPlain: `data` is not a message, or contains a dataclass that is not among `kinds`.
+        NotSerialisable: `data` is not a message, or contains a dataclass that is not among `kinds`.
     """
     view = memoryview(data)
     start = len(MARK) + _LENGTH.size
     if bytes(view[: len(MARK)]) != MARK or len(view) < start:
-        raise NotPlain(f"{len(view)} bytes are no message of ours: they begin with {bytes(view[:8])!r}.")
+        raise NotSerialisable(f"{len(view)} bytes are not a valid message: they begin with {bytes(view[:8])!r}.")
     end = start + _LENGTH.unpack(view[len(MARK) : start])[0]
     try:
         head = json.loads(bytes(view[start:end]))
-        buffers = _divided(view[end:], head["sizes"])
+        sizes = head["sizes"]
+        if any(size < 0 for size in sizes) or sum(sizes) != len(view[end:]):
+            raise NotSerialisable(f"a message declares arrays of {sizes} bytes, and holds {len(view[end:])}.")
+        ends = list(accumulate(sizes, initial=end))
+        buffers = [view[first:last] for first, last in pairwise(ends)]
         return _Reader(buffers, {kind.__name__: kind for kind in kinds}).read(head["value"])
-    except NotPlain:
+    except NotSerialisable:
         raise
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, RecursionError) as error:
-        raise NotPlain(f"{len(view)} bytes are no message of ours ({type(error).__name__}: {error}).") from None
+        raise NotSerialisable(f"{len(view)} bytes are not a valid message ({type(error).__name__}: {error}).") from None
 
 
-def _divided(view: memoryview, sizes: Sequence[int]) -> list[memoryview]:
-    if any(size < 0 for size in sizes) or sum(sizes) != len(view):
-        raise NotPlain(f"a message says {sizes} bytes of arrays, and holds {len(view)}.")
-    parts, start = list[memoryview](), 0
-    for size in sizes:
-        parts.append(view[start : start + size])
-        start += size
-    return parts
-
-
-def _written(value: Any, buffers: list[bytes]) -> Any:
-    """Return `value` as JSON data. A type that JSON lacks becomes an object whose only key names the type."""
+def _encode_value(value: Any, buffers: list[bytes]) -> Any:
+    """Return `value` as JSON data. A type that JSON lacks becomes an object with the name of the type as its key."""
     if value is None or type(value) in (bool, int, float, str):
         return value
     if isinstance(value, list):
-        return [_written(each, buffers) for each in value]
+        return [_encode_value(each, buffers) for each in value]
     if isinstance(value, tuple):
-        return {"tuple": [_written(each, buffers) for each in value]}
+        return {"tuple": [_encode_value(each, buffers) for each in value]}
     if isinstance(value, Mapping):
-        return {"mapping": [[_written(key, buffers), _written(each, buffers)] for key, each in value.items()]}
+        return {"mapping": [[_encode_value(key, buffers), _encode_value(each, buffers)] for key, each in value.items()]}
     if isinstance(value, torch.Tensor):
-        return _written_tensor(value, buffers)
+        name = str(value.dtype).removeprefix("torch.")
+        if name not in _DTYPES:
+            raise NotSerialisable(f"a tensor of {name} cannot be sent to another process.")
+        buffers.append(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        return {"tensor": [name, list(value.shape), len(buffers) - 1]}
     if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in _KINDS:
         array = np.ascontiguousarray(value).reshape(value.shape)
         buffers.append(array.tobytes())
-        word = "array" if isinstance(value, np.ndarray) else "scalar"
-        return {word: [array.dtype.str, list(value.shape), len(buffers) - 1]}
+        kind = "array" if isinstance(value, np.ndarray) else "scalar"
+        return {kind: [array.dtype.str, list(value.shape), len(buffers) - 1]}
     if is_dataclass(value) and not isinstance(value, type):
-        content = {item.name: _written(getattr(value, item.name), buffers) for item in fields(value)}
+        content = {item.name: _encode_value(getattr(value, item.name), buffers) for item in fields(value)}
         return {"dataclass": [type(value).__name__, content]}
-    raise NotPlain(f"{type(value).__name__} cannot be told to another process.")
-
-
-def _written_tensor(tensor: torch.Tensor, buffers: list[bytes]) -> Any:
-    name = str(tensor.dtype).removeprefix("torch.")
-    if name not in _DTYPES:
-        raise NotPlain(f"a tensor of {name} cannot be told to another process.")
-    buffers.append(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
-    return {"tensor": [name, list(tensor.shape), len(buffers) - 1]}
+    raise NotSerialisable(f"{type(value).__name__} cannot be sent to another process.")
 
 
 class _Reader:
-    """Restores the values that `_written` converted to JSON data."""
+    """Restores the values that `_encode_value` converted to JSON data."""
 
     def __init__(self, buffers: Sequence[memoryview], kinds: Mapping[str, type[Any]]) -> None:
         self._buffers, self._kinds = buffers, kinds
@@ -125,8 +116,10 @@ class _Reader:
             return [self.read(each) for each in value]
         if not isinstance(value, dict):
             return value
-        ((what, content),) = value.items()
-        return getattr(self, f"_{what}" if what in _READS else "_unknown")(content)
+        ((kind, content),) = value.items()
+        if kind not in _READS:
+            raise NotSerialisable("a message holds a value of unknown type.")
+        return getattr(self, f"_{kind}")(content)
 
     def _tuple(self, content: Any) -> tuple[Any, ...]:
         return tuple(self.read(each) for each in content)
@@ -138,7 +131,7 @@ class _Reader:
         text, shape, place = content
         dtype = np.dtype(str(text))
         if dtype.kind not in _KINDS:
-            raise NotPlain(f"a message holds an array of {dtype}.")
+            raise NotSerialisable(f"a message holds an array of {dtype}.")
         return np.frombuffer(self._bytes(place, shape, dtype.itemsize), dtype).reshape(shape).copy()
 
     def _scalar(self, content: Any) -> Any:
@@ -151,20 +144,17 @@ class _Reader:
         return torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
 
     def _dataclass(self, content: Any) -> Any:
-        name, said = content
+        name, values = content
         if name not in self._kinds:
-            raise NotPlain(f"a message holds a {name!r}, which nobody waits for here.")
+            raise NotSerialisable(f"a message holds a {name!r}, which is not expected here.")
         kind = self._kinds[name]
-        if said.keys() != {item.name for item in fields(kind)}:
-            raise NotPlain(f"a message holds a {name!r} with other fields: {', '.join(said)}.")
-        return kind(**{key: self.read(each) for key, each in said.items()})
-
-    def _unknown(self, content: Any) -> Any:
-        raise NotPlain("a message holds something unknown.")
+        if values.keys() != {item.name for item in fields(kind)}:
+            raise NotSerialisable(f"a message holds a {name!r} with other fields: {', '.join(values)}.")
+        return kind(**{key: self.read(each) for key, each in values.items()})
 
     def _bytes(self, place: int, shape: Sequence[int], each: int) -> memoryview:
         if any(size < 0 for size in shape) or len(self._buffers[place]) != math.prod(shape) * each:
-            raise NotPlain(f"a message holds {len(self._buffers[place])} bytes for an array of shape {shape}.")
+            raise NotSerialisable(f"a message holds {len(self._buffers[place])} bytes for an array of shape {shape}.")
         return self._buffers[place]
 
 

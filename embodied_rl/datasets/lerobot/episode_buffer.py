@@ -1,4 +1,4 @@
-"""Collect the frames of the episode that is being recorded."""
+"""Buffer of the frames of the current episode of a writer."""
 
 import io
 import os
@@ -17,7 +17,7 @@ from embodied_rl.datasets.lerobot.video_files import Encoder
 from embodied_rl.interfaces.sim import Array
 
 
-class EpisodeInHand:
+class EpisodeBuffer:
     """The current episode: numbers and PNG files stay in memory, videos are encoded frame by frame.
 
     Args:
@@ -30,7 +30,7 @@ class EpisodeInHand:
         self.tasks: list[str] = []
         self._values: dict[str, list[Any]] = {name: [] for name in info.features if name not in BOOKKEEPING}
         self._features = info.features
-        pictured = [name for name in self._values if info.features[name].pictured]
+        pictured = [name for name in self._values if info.features[name].is_image]
         self._colours = {name: ColourStatistics() for name in pictured}
         self._encoders = {
             key: Encoder(folder / f"{TEMPORARY}{number}-{os.getpid()}", codec, info.rate, info.features[key])
@@ -70,7 +70,7 @@ class EpisodeInHand:
                 found[name] = feature_statistics.summarise(np.reshape(values[name], (len(self), *feature.shape)))
         return {name: found[name] for name in self._features if name in found}
 
-    def finished(self) -> dict[str, Encoder]:
+    def finish_videos(self) -> dict[str, Encoder]:
         """Finish the videos; return their encoders by feature."""
         for encoder in self._encoders.values():
             encoder.close()
@@ -83,21 +83,23 @@ class EpisodeInHand:
 
 
 def check_value(name: str, feature: Feature, frame: Mapping[str, Any]) -> Any:
-    """Return a frame's value of a feature in the feature's dtype; raise `DatasetError` if the value does not fit."""
+    """Return a frame's value of a feature in the feature's dtype; raise `DatasetError` if shape or type differ."""
     if name not in frame:
-        raise DatasetError(f"frame: the feature '{name}' is missing")
+        raise DatasetError(f"frame: the feature '{name}' is missing", code="feature-missing")
     if feature.dtype == "string":
         return str(frame[name])
-    wanted = np.dtype(np.uint8 if feature.pictured else feature.dtype)
+    wanted = np.dtype(np.uint8 if feature.is_image else feature.dtype)
     array = np.asarray(frame[name])
     if array.shape == () and feature.shape == (1,):
         array = array.reshape(1)
-    if array.shape != feature.held or not _fits(array, wanted):
+    if array.shape != feature.memory_shape or not _fits(array, wanted):
         raise DatasetError(
-            f"frame: '{name}' is {array.dtype} {list(array.shape)}, and the dataset has {wanted} {list(feature.held)}"
+            f"frame: '{name}' is {array.dtype} {list(array.shape)}, and the dataset has {wanted} "
+            f"{list(feature.memory_shape)}",
+            code="feature-mismatch",
         )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise DatasetError(f"frame: '{name}' holds numbers that are not finite")
+        raise DatasetError(f"frame: '{name}' holds numbers that are not finite", code="not-finite")
     return array.astype(wanted)
 
 
