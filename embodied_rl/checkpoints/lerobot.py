@@ -144,7 +144,7 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
         return load_file(file)
     except SafetensorError as error:
         raise CheckpointError(
-            f"{file} is damaged, or no safetensors file: {shorten(error)}.", code="checkpoint-damaged"
+            f"{file} is damaged, or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
         ) from error
 
 

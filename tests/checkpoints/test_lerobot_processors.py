@@ -141,7 +141,7 @@ def test_relative_actions_that_are_never_made_absolute(tmp_path: Path) -> None:
     )
     change(folder, AFTER, lambda steps: steps.clear())
     change(folder, BEFORE, set_in("relative_actions_processor", enabled=False))
-    refused(folder, "pi0", "normalizer_processor is at work, and unnormalizer_processor")
+    refused(folder, "pi0", "normalizer_processor is enabled, but its inverse unnormalizer_processor")
 
 
 def test_actions_that_are_undone_by_other_statistics(tmp_path: Path) -> None:

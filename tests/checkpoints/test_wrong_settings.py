@@ -117,7 +117,7 @@ def test_no_processors(folder: Path) -> None:
 
 def test_a_state_file_that_is_missing_or_damaged(folder: Path) -> None:
     (folder / BEFORE).write_bytes(b"PK\x03\x04")
-    refused(folder, str(folder / BEFORE), "damaged, or no safetensors file")
+    refused(folder, str(folder / BEFORE), "damaged, or not a safetensors file")
     (folder / BEFORE).unlink()
     refused(folder, f"names {BEFORE}, which is missing")
 

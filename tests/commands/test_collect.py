@@ -115,7 +115,7 @@ def test_a_dataset_is_not_collected_into_twice(tmp_path) -> None:
         SimNode("tabletop", options=OPTIONS), "random", episodes=1, format="lerobot", out=str(tmp_path)
     )
     run(config)
-    with pytest.raises(DatasetError, match="holds a dataset already"):
+    with pytest.raises(DatasetError, match="already holds a dataset"):
         run(config)
 
 

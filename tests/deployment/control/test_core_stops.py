@@ -108,7 +108,11 @@ def test_a_plan_is_dropped_when_its_policy_is_silent_for_long_enough() -> None:
     slow, fast = start(), start(silence_s=0.3)
     for loop in (slow, fast):
         loop.answer = lambda request: None
-        loop.pass_s(0.6)
+    while fast.tick().source == Source.POLICY:
+        pass
+    assert 0.3 < fast.now - fast.requests[0].time <= 0.3 + 1 / fast.settings.control_hz + 1e-9
+    slow.pass_s(0.6)
+    fast.pass_s(0.2)
     assert slow.last.source == Source.POLICY and fast.last.source == Source.HOLD
     assert fast.core.status().counts["silent"] == 1 and "has not answered for" in fast.last.why
 

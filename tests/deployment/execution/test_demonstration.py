@@ -40,6 +40,7 @@ def replay(
     for number in range(10_000):
         found = motion.step(measured, 1e5 + number * (period if hz is None else 1 / hz))
         if found.wanted is None:
+            assert found.done != bool(found.failed)
             return np.array(wanted), found.failed
         wanted.append(found.wanted)
         measured = np.array([measured[0] + found.wanted[0] * period + push, found.wanted[1], math.nan])
@@ -101,7 +102,7 @@ def test_a_demonstration_of_fewer_entries_is_refused() -> None:
         ([0.1, 0.2, 0.3], np.zeros((2, 3)), np.zeros((2, 3))),
         ([0.0, 0.1, math.nan], np.zeros((2, 3)), np.zeros((2, 3))),
         ([0.0, 0.1, math.inf], np.zeros((2, 3)), np.zeros((2, 3))),
-        ([0.0, 0.1, 0.2], np.full((2, 3), math.nan), np.zeros((2, 3))),
+        ([0.0, 0.1, 0.2], np.array([[0, 0, 0], [0, math.nan, 0]]), np.zeros((2, 3))),
         ([0.0, 0.1, 0.2], np.zeros((2, 3)), np.zeros((1, 3))),
         ([0.0], np.zeros((0, 3)), np.zeros((0, 3))),
     ],
@@ -164,11 +165,29 @@ def test_a_demonstration_of_another_robot_is_refused(tmp_path: Path, changes: di
 
 def test_a_measurement_that_is_no_number_is_refused(tmp_path: Path) -> None:
     state = np.zeros((3, 4))
-    state[1, 1] = math.nan
+    state[1, 0] = math.nan
     file = write_episode(tmp_path / "a.npz", BODY, np.zeros((3, 3)), state)
-    read_demonstration(file, BODY, (2, 0, -1))
+    read_demonstration(file, BODY, (2, 1, -1))
     with pytest.raises(UserError, match="measurement that is not a finite number"):
-        read_demonstration(file, BODY, (2, 1, -1))
+        read_demonstration(file, BODY, (2, 0, -1))
+
+
+class Planted:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+    planted = np.array([Planted(tmp_path / "executed")], object)
+    np.savez(tmp_path / "a.npz", allow_pickle=True, actions=planted, state=np.zeros((1, 4)))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_demonstration(tmp_path / "a.npz", BODY, (2, 0, -1))
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("raw", [b"", b"PK\x03\x04", b"\x93NUMPY"])
