@@ -106,12 +106,13 @@ def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: 
 @pytest.mark.parametrize(
     ("matrix", "name", "share"),
     [
-        (np.diag([1e3, 1.0, 1.0]), "x", 0.05),  # and not by all of it: the measured motion is too large before
-        (np.diag([1.0, 1e-3, 1.0]), "y", 1.01),
+        (np.diag([1e3, 1.0, 1.0]), "x", 0.05),
+        (np.diag([3.0, 1.0, 1.0]), "x was measured to move by", 1.01),
+        (np.diag([1.0, 1e-3, 1.0]), "y was commanded to move by", 1.01),
         (np.diag([-1.0, 1.0, 1.0]), "x", 1.01),
         (np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), "x", 1.01),
     ],
-    ids=["millimetres", "kilometres", "sign", "order"],
+    ids=["millimetres", "thrice", "kilometres", "sign", "order"],
 )
 def test_a_tool_that_is_measured_in_other_units_moves_by_the_probing_distance_alone(
     matrix, name: str, share: float
