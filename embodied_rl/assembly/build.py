@@ -1,4 +1,4 @@
-"""The construction of actor and curriculum from a frozen configuration. Only this file turns names into classes."""
+"""Build actors, algorithms and curricula from a frozen configuration. Only this file resolves names to classes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -10,12 +10,12 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.assembly import attach, growing
+from embodied_rl.assembly import foreign_policy, warm_start
 from embodied_rl.checkpoints import detection, unsupported
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.config.trust import freeze_file
+from embodied_rl.config.untrusted_settings import freeze_file
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
@@ -31,7 +31,7 @@ POLICY = "policy.safetensors"
 """The deployable policy inside a checkpoint or a run folder."""
 
 TOKEN_LENGTH = 8
-"""Words an instruction may have, for a policy with new weights, unless the simulator has longer ones."""
+"""Tokens of an instruction for a policy with new weights, unless the simulator has longer instructions."""
 
 
 def build_curriculum(node: CurriculumNode, spec: SimulatorSpec) -> Curriculum:
@@ -88,13 +88,13 @@ def build_policy(learning: Actor, blueprint: Blueprint, plan: Plan, runtime: Run
     """Return the policy that collects experience: the learning actor, or a process that receives its weights."""
     if plan.policy == "shared":
         return learning
-    beside = replace(blueprint, node=replace(blueprint.node, device=str(learning.device)))
+    remote = replace(blueprint, node=replace(blueprint.node, device=str(learning.device)))
     handle = runtime.worker(
         f"{__name__}:{build_policy_worker.__name__}",
-        {"blueprint": beside},
+        {"blueprint": remote},
         name="policy worker",
         deadlines=Deadlines(plan.start_timeout, plan.call_timeout),
-        share=NodeShare(gpus=count_gpus(beside.node.device)),
+        share=NodeShare(gpus=count_gpus(remote.node.device)),
     )
     return RemotePolicy(handle, learning)
 
@@ -125,7 +125,7 @@ def find_method(node: AlgoNode) -> Method:
     """Return the algorithm that a configuration names.
 
     Raises:
-        UserError: there is no such algorithm, or it does not take these settings.
+        UserError: unknown algorithm, or it does not take these settings.
     """
     kind, options = plugins.configure_plugin("algorithms", node, "algo")
     found: Any = kind
@@ -145,7 +145,7 @@ def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone,
     cls = plugins.find_plugin_with_keys("policies", node, "policy")  # its other sizes are the checkpoint's
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        network, embodiment = attach.attach_network(path, node, cls, spec, choose_backbone_maker)
+        network, embodiment = foreign_policy.attach_network(path, node, cls, spec, choose_backbone_maker)
         return network, configure_embodiment(embodiment, node)
     network, embodiment = load_backbone(resolve_policy_file(node.checkpoint), node)
     check_fit(embodiment, spec)
@@ -156,17 +156,19 @@ def find_sizes(node: PolicyNode) -> Any:
     """Return the configuration of the network that `build_backbone` would build: the checkpoint's, or the given one.
 
     Raises:
-        UserError: there is no such policy, or the checkpoint is damaged or of another policy.
+        UserError: unknown policy, or the checkpoint is damaged or of another policy.
     """
     if node.checkpoint is None:
         return plugins.configure_plugin("policies", node, "policy")[1]
     cls = plugins.find_plugin_with_keys("policies", node, "policy")
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        return attach.find_network_sizes(detection.read_checkpoint(path, attach.find_asset(node)), cls, node.options)
+        return foreign_policy.find_network_sizes(
+            detection.read_checkpoint(path, foreign_policy.find_asset(node)), cls, node.options
+        )
     metadata = read_metadata(resolve_policy_file(node.checkpoint))
-    growth = growing.find_growth(metadata, cls, node.options)
-    check_config(path, metadata, node.name, growing.without_growth(node.options, growth))
+    growth = warm_start.find_growth(metadata, cls, node.options)
+    check_config(path, metadata, node.name, warm_start.without_growth(node.options, growth))
     with name_file(path):
         return freeze_file(cls.Config, {**metadata.config, **growth}, path, "policy")
 
@@ -186,8 +188,8 @@ def load_backbone(
     growth: dict[str, int] = {}
     if node is not None:
         metadata, cls = read_metadata(path), plugins.find_plugin_with_keys("policies", node, "policy")
-        growth = growing.find_growth(metadata, cls, node.options)
-        check_config(path, metadata, node.name, growing.without_growth(node.options, growth))
+        growth = warm_start.find_growth(metadata, cls, node.options)
+        check_config(path, metadata, node.name, warm_start.without_growth(node.options, growth))
 
     def find(metadata: PolicyMetadata) -> type[Any]:
         with name_file(path):
@@ -206,7 +208,7 @@ def load_backbone(
         can_be_empty=lambda metadata: find(metadata).CAN_BE_EMPTY,
     )
     if growth:
-        network = growing.grow_network(path, network, embodiment, growth, choose_backbone_maker)
+        network = warm_start.grow_network(path, network, embodiment, growth, choose_backbone_maker)
     return network, embodiment
 
 
@@ -214,13 +216,13 @@ def check_fit(embodiment: Embodiment, spec: SimulatorSpec) -> None:
     """Check that the embodiment of a checkpoint fits the simulator's cameras, state, actions and words.
 
     Raises:
-        UserError: it does not fit; the message says what else to start from.
+        UserError: it does not fit; the message names alternatives.
     """
     try:
         embodiment.check_body(spec.body, spec.words)
-    except ValueError as error:
+    except UserError as error:
         others = "`embodied-rl sft` clones one for this simulator, policy.checkpoint=null starts from new weights"
-        raise UserError(f"policy.checkpoint: {error} Give one that fits: {others}.") from None
+        raise UserError(f"policy.checkpoint: {error} Give one that fits: {others}.", code=error.code) from None
 
 
 def build_embodiment(spec: SimulatorSpec, options: Any, node: PolicyNode, cls: type[Any]) -> Embodiment:
@@ -246,13 +248,14 @@ def resolve_policy_file(text: str) -> Path:
     """Return the policy file of a run folder, a checkpoint folder, a file or `asset:<name>`.
 
     Raises:
-        CheckpointError: there is no checkpoint, or it is not attached to a simulator yet.
+        CheckpointError: the checkpoint is missing, or not attached to a simulator yet.
     """
     path = assets.resolve_path(text)
     if (form := detection.detect_format(path)) is not None:
         raise CheckpointError(
-            f"{path} is a checkpoint of {form}, attached to no simulator yet. This does it: embodied-rl import "
-            f"policy=<pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>"
+            f"{path} is a checkpoint of {form}, attached to no simulator yet. Type: embodied-rl import "
+            f"policy=<pi0|pi05|smolvla> policy.checkpoint={path} sim=<simulator> out=<file>",
+            code="checkpoint-not-imported",
         )
     if path.suffix == ".safetensors" and not path.is_dir():
         return path
@@ -260,11 +263,11 @@ def resolve_policy_file(text: str) -> Path:
         return checkpoint.resolve_checkpoint(path) / POLICY
     except CheckpointError as error:
         known = unsupported.explain_folder(path) or other_files.explain_path(path)
-        raise CheckpointError(known or str(error)) from None
+        raise CheckpointError(known or str(error), code=error.code or "checkpoint-missing") from None
 
 
 def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
-    """Return a function that makes a network from an embodiment and the names of its auxiliary targets."""
+    """Return a function that builds a network from an embodiment and the names of its auxiliary targets."""
 
     def make(embodiment: Embodiment, auxiliary_names: tuple[str, ...]) -> FlowBackbone:
         return cls(

@@ -1,4 +1,4 @@
-"""A policy for whoever deploys it: load it, read what it expects, give it an observation, get actions."""
+"""Loaded policies, as `embodied_rl.load_policy` returns them: observations in, actions out."""
 
 import hashlib
 import json
@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.assembly import build
-from embodied_rl.assembly.acting import WORDS, load_deployed
+from embodied_rl.assembly.policy_factory import WORDS, load_deployed
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import as_array, read_observation
+from embodied_rl.interfaces.observation_input import as_array, read_observation
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 
 HASHED = (
     "state_names", "state", "action_names", "action_low", "action_high", "action", "views", "relative", "gripper",
 )  # fmt: skip
-"""Entries of an embodiment that lie between the robot and the network."""
+"""Entries of an embodiment that convert between the robot's units and the network's."""
 
 
 class LoadedPolicy:
@@ -66,8 +66,8 @@ class LoadedPolicy:
         Args:
             observation: `images/<camera>` uint8 [h, w, 3] of each camera (or `images`, a mapping of them), `state` [S]
                 or a mapping of its names, `prompt` a text; see `spec`. Or n rows of each, the prompts in a list.
-            prefix: [p, A] in the robot's units, what is planned from now on, such as the actions that the robot
-                executes meanwhile; [n, p, A] for rows.
+            prefix: [p, A] in the robot's units, the actions planned from now on, such as those that the robot executes
+                during inference; [n, p, A] for rows.
             committed: how many of these are executed regardless of the answer, which begins with them; int64 [n] for
                 rows. None: all.
             strategy: how the answer continues them: "prefix", by a policy that is trained to, up to
@@ -78,7 +78,7 @@ class LoadedPolicy:
             float32 [executed, A] in the robot's units, within its limits; [n, executed, A] for rows.
 
         Raises:
-            UserError: the observation or the prefix does not fit; the message says what does.
+            UserError: the observation or the prefix does not fit.
         """
         seen, single = read_observation(observation, self.spec)
         given, counts = _read_plan(prefix, committed, single)
@@ -86,7 +86,7 @@ class LoadedPolicy:
         return actions[0] if single else actions
 
     def reset(self) -> None:
-        """Begin anew with the draws of a seed, as for a new episode. Without a seed there is nothing to begin."""
+        """Restart the noise of a seed, as for a new episode. No effect without a seed."""
         self._calls = 0
 
     def _draw_keys(self, rows: int) -> NoiseKeys | None:
@@ -100,13 +100,18 @@ def _read_plan(prefix: Any, committed: Any, single: bool) -> tuple[NDArray[np.fl
     """Return a prefix [n, p, A] and how many of its actions are committed [n]; the actor checks both against itself."""
     if prefix is None:
         if committed is not None:
-            raise UserError("committed says how many actions of a prefix are: give the prefix, too.")
+            raise UserError("committed counts actions of a prefix: give the prefix, too.", code="prefix-missing")
         return None, None
     given, counts = as_array(prefix, "prefix"), None if committed is None else as_array(committed, "committed")
     if given.dtype.kind not in "fiu":
-        raise UserError(f"prefix is {given.dtype}: it holds actions, numbers in the robot's units.")
+        raise UserError(
+            f"prefix is {given.dtype}: it holds actions, numbers in the robot's units.", code="prefix-invalid"
+        )
     if counts is not None and counts.dtype.kind not in "iu":
-        raise UserError(f"committed is {ascii(committed)[:40]}: it is a whole number, or one for each row.")
+        raise UserError(
+            f"committed is {ascii(committed)[:40]}: it must be a whole number, or one for each row.",
+            code="committed-invalid",
+        )
     with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinity, which is refused
         given = given.astype(np.float32)
     return (given[None], None if counts is None else counts[None]) if single else (given, counts)
@@ -116,21 +121,24 @@ def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, devi
     """Load a policy to act with; see `embodied_rl.load_policy`."""
     policy = os.fspath(policy)
     if not policy:
-        raise UserError("load_policy('') names no policy. Give a run, a file or asset:<name>.")
+        raise UserError("load_policy('') names no policy. Give a run, a file or asset:<name>.", code="path-empty")
     if policy in WORDS or "://" in policy:
         remedy = "embodied_rl.deployment.policy_server.client.PolicyClient asks a server" if "://" in policy else ""
-        raise UserError(f"{policy!r} is no file of a policy. Give a run, a file or asset:<name>. {remedy}".rstrip())
-    if device not in (there := _list_devices()):
-        raise UserError(f"device={device} is not there; {', '.join(f'device={name!r}' for name in there)} is.")
+        raise UserError(
+            f"{policy!r} is not a policy's file. Give a run, a file or asset:<name>. {remedy}".rstrip(),
+            code="policy-not-a-file",
+        )
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices += ["cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
+    if device not in devices:
+        listed = ", ".join(f"device={name!r}" for name in devices)
+        raise UserError(f"device={device} is not available; {listed} is.", code="device-missing")
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed < 2**64):
-        raise UserError(f"seed={ascii(seed)[:40]} must be a whole number from 0 to 2**64 - 1, or None.")
+        raise UserError(
+            f"seed={ascii(seed)[:40]} must be a whole number from 0 to 2**64 - 1, or None.", code="seed-invalid"
+        )
     return LoadedPolicy(load_deployed(policy).to(device), read_metadata(build.resolve_policy_file(policy)), seed)
-
-
-def _list_devices() -> list[str]:
-    if not torch.cuda.is_available():
-        return ["cpu"]
-    return ["cpu", "cuda", *(f"cuda:{index}" for index in range(torch.cuda.device_count()))]
 
 
 def describe_actor(actor: Actor, control_hz: float | None) -> PolicyDescription:
@@ -153,27 +161,30 @@ def describe_actor(actor: Actor, control_hz: float | None) -> PolicyDescription:
 
 
 def hash_normalisation(body: Embodiment) -> str:
-    """Return the SHA-256 of what lies between the robot's units and the network's."""
-    said = asdict(body)
-    return hashlib.sha256(json.dumps({name: said[name] for name in HASHED}, sort_keys=True).encode()).hexdigest()
+    """Return the SHA-256 of the conversion between the robot's units and the network's."""
+    values = asdict(body)
+    return hashlib.sha256(json.dumps({name: values[name] for name in HASHED}, sort_keys=True).encode()).hexdigest()
 
 
 def find_control_hz(metadata: PolicyMetadata) -> float | None:
     """Return the control steps per second of the robot that a policy was trained for.
 
-    Files of earlier versions do not say it, but name their simulator: it is asked where it is installed in this
-    environment, and where its settings name no code to run. Else None.
+    Files of earlier versions do not store it, but name their simulator: its spec is read if it is installed in this
+    environment, and if its settings name no code to run. Else None.
 
     Raises:
-        UserError: the file says something that is no rate.
+        UserError: the file's rate is not a positive number.
     """
-    if (said := metadata.extra.get("control_hz")) is not None:
-        if isinstance(said, bool) or not isinstance(said, int | float) or not 0 < said < math.inf:
-            raise UserError(f"The policy's file says control_hz={ascii(said)[:40]}, which is no rate.")
-        return float(said)
+    if (rate := metadata.extra.get("control_hz")) is not None:
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < math.inf:
+            raise UserError(
+                f"The policy's file has control_hz={ascii(rate)[:40]}; it must be a positive number.",
+                code="control-rate-invalid",
+            )
+        return float(rate)
     from embodied_rl.config.freeze import freeze_config
     from embodied_rl.config.schema import SimNode
-    from embodied_rl.config.trust import check_file
+    from embodied_rl.config.untrusted_settings import check_file
     from embodied_rl.interfaces.sim import Unavailable
     from embodied_rl.runtime.simulators.kind import SimulatorKind
 
@@ -185,4 +196,4 @@ def find_control_hz(metadata: PolicyMetadata) -> float | None:
         kind = SimulatorKind.find(freeze_config(SimNode, dict(sim), "sim"))
         return None if kind.interpreter is not None else float(kind.spec.control_hz)
     except (UserError, Unavailable):
-        return None  # the file names a simulator that is not here, or settings of another version
+        return None  # the simulator is not installed, or its settings are of another version

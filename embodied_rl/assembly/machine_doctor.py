@@ -5,13 +5,13 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
 from embodied_rl.config import assets
-from embodied_rl.config.checks import check_writable
+from embodied_rl.config.checks import check_folder
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis
 from embodied_rl.runs.provenance import count_cores
 
@@ -22,19 +22,11 @@ _OPEN_EGL = "import mujoco; context = mujoco.GLContext(16, 16); context.make_cur
 
 def examine_machine(run_root: Path) -> list[Diagnosis]:
     """Run all checks of the machine, for runs stored in `run_root`."""
-    plain: tuple[Callable[[], Diagnosis], ...] = (
-        check_python,
-        check_torch,
-        check_cores,
-        check_memory,
-        check_shared_memory,
-    )
-    extra: tuple[Callable[[], Diagnosis], ...] = (check_mujoco, check_egl, check_video_encoder, check_base_checkpoint)
     return [
-        *(check() for check in plain),
+        *(check() for check in (check_python, check_torch, check_cores, check_memory, check_shared_memory)),
         check_disk(run_root),
         check_run_root(run_root),
-        *(check() for check in extra),
+        *(check() for check in (check_mujoco, check_egl, check_video_encoder, check_base_checkpoint)),
     ]
 
 
@@ -101,8 +93,8 @@ def check_disk(run_root: Path) -> Diagnosis:
 def check_run_root(run_root: Path) -> Diagnosis:
     """Check that the folder of runs is writable."""
     try:
-        check_writable(str(run_root), "run.root")
-    except ValueError as error:
+        check_folder(str(run_root), "run.root")
+    except UserError as error:
         return Diagnosis("run folder", "fail", str(error), "choose run.root=<a folder you may write>")
     return Diagnosis("run folder", "ok", str(run_root))
 

@@ -1,7 +1,7 @@
-"""The actor of a configuration with its shapes and without its weights: what a dry run looks at.
+"""Actors on the meta device, with shapes and without weights, for dry runs.
 
-Networks are built on the meta device. Of a checkpoint the headers are read, and compared with the network by name and
-shape; what only its weights show, such as a number that is not finite, is found where they are loaded.
+The headers of a checkpoint are read and compared with the network by name and shape. Faults in the weights, such as
+numbers that are not finite, are found only when they are loaded.
 """
 
 from dataclasses import replace
@@ -12,7 +12,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import check_placement, resolve_placement
-from embodied_rl.assembly import attach, growing
+from embodied_rl.assembly import foreign_policy, warm_start
 from embodied_rl.assembly.build import (
     build_embodiment,
     check_fit,
@@ -24,7 +24,7 @@ from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.schema import PolicyNode, SamplerNode
-from embodied_rl.config.trust import freeze_file
+from embodied_rl.config.untrusted_settings import freeze_file
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 
@@ -71,18 +71,18 @@ def _outline(
             return choose_backbone_maker(cls, options)(embodiment, auxiliary_names), embodiment
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        network, embodiment = attach.outline_network(path, node, cls, spec, choose_backbone_maker)
+        network, embodiment = foreign_policy.outline_network(path, node, cls, spec, choose_backbone_maker)
         return network, configure_embodiment(embodiment, node)
     file = resolve_policy_file(node.checkpoint)
-    growth = growing.find_growth(read_metadata(file), cls, node.options)
+    growth = warm_start.find_growth(read_metadata(file), cls, node.options)
 
     def make(metadata: PolicyMetadata) -> FlowBackbone:
-        check_config(file, metadata, node.name, growing.without_growth(node.options, growth))
+        check_config(file, metadata, node.name, warm_start.without_growth(node.options, growth))
         found = freeze_file(cls.Config, metadata.config, file, "policy")
         return choose_backbone_maker(cls, found)(metadata.embodiment, metadata.auxiliary_names)
 
     network, embodiment = outline_network(file, make, merged=node.train != "lora" or bool(growth))
     if growth:
-        network = growing.grow_network(file, network, embodiment, growth, choose_backbone_maker)
+        network = warm_start.grow_network(file, network, embodiment, growth, choose_backbone_maker)
     check_fit(embodiment, spec)
     return network, configure_embodiment(embodiment, node)

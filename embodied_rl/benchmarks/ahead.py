@@ -19,8 +19,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.runtime.processes.base import BoardReader, Deadlines, NodeShare, Runtime
-from embodied_rl.runtime.processes.local import InlineHandle
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.planner.allocation import Allocation
@@ -93,7 +92,7 @@ class AheadOutcome:
 
 def measure_overhead() -> float:
     """Measure the seconds of an iteration without sleeps: weights go to the worker, a rollout comes to the learner."""
-    return measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), ThisMachine())[0]
+    return measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), LocalRuntime())[0]
 
 
 def predict_case(case: AheadCase, extra: float) -> float:
@@ -163,7 +162,7 @@ def make_sleeping_worker(case: AheadCase, number: int, board: BoardReader) -> Ro
 def run_case(case: AheadCase, extra: float) -> AheadOutcome:
     """Predict a case, then measure it on this machine."""
     predicted = predict_case(case, extra)
-    return AheadOutcome(case, predicted, *measure_case(case, ThisMachine()))
+    return AheadOutcome(case, predicted, *measure_case(case, LocalRuntime()))
 
 
 def make_ahead_table(outcomes: Sequence[AheadOutcome]) -> Table:

@@ -20,7 +20,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.planner.allocation import Allocation, Order
 from embodied_rl.training.planner.costs import Costs, LinearCost
@@ -166,7 +166,7 @@ def measure_case(case: PipelineCase, seed: int, runtime: Runtime | None = None) 
 @contextmanager
 def make_simulators(case: PipelineCase, seed: int, runtime: Runtime | None = None) -> Iterator[Sequence[Handle]]:
     """Start the simulator processes of a case (default: on this machine), yield their handles, and close them."""
-    count, runtime = case.slices * case.workers, runtime or ThisMachine()
+    count, runtime = case.slices * case.workers, runtime or LocalRuntime()
     handles: list[Handle] = []
     try:
         for part in range(count):

@@ -19,8 +19,8 @@ from embodied_rl.benchmarks import ahead, pipeline
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
-from embodied_rl.runtime.processes.handle import Handle, WorkerDied, revive
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.handle import Handle, WorkerDied, restart_and_reset
+from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import RayRuntime
@@ -70,7 +70,7 @@ class ClusterRecovery:
 
 def measure_cluster() -> tuple[list[ClusterOutcome], ClusterRecovery]:
     """Measure all cases in turns on this machine and on the cluster, then the recovery from deaths."""
-    with cluster.pretend_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
+    with cluster.start_fake_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
         outcomes = [measure_both(APART.name, runtime, lambda where: pipeline.measure_case(APART, 0, where))]
         outcomes += [
             measure_both(case.name, runtime, lambda where, c=case: ahead.measure_case(c, where)[0]) for case in WORKERS
@@ -81,7 +81,7 @@ def measure_cluster() -> tuple[list[ClusterOutcome], ClusterRecovery]:
 def measure_both(name: str, runtime: RayRuntime, seconds: Any) -> ClusterOutcome:
     """Measure the median over some runs on this machine and on the cluster, in turns."""
     found: dict[bool, list[float]] = {True: [], False: []}
-    places: tuple[tuple[bool, Runtime], ...] = ((True, ThisMachine()), (False, runtime))
+    places: tuple[tuple[bool, Runtime], ...] = ((True, LocalRuntime()), (False, runtime))
     for _ in range(REPEATS):
         for here, where in places:
             found[here].append(seconds(where))
@@ -102,7 +102,7 @@ def measure_recovery(nodes: Any, runtime: RayRuntime) -> ClusterRecovery:
     lost = time.perf_counter() - began
     nodes.add_node(num_cpus=CORES + 1, object_store_memory=100 << 20)
     began = time.perf_counter()
-    revive(handle, _episodes())
+    restart_and_reset(handle, _episodes())
     back = time.perf_counter() - began
     handle.close()
     return ClusterRecovery(statistics.median(noticed), statistics.median(recovered), lost, back)
@@ -124,7 +124,7 @@ def _kill(handle: RayHandle) -> tuple[float, float]:
     os.kill(handle.pid, signal.SIGKILL)
     _await_death(call)
     noticed = time.perf_counter() - began
-    revive(handle, _episodes())
+    restart_and_reset(handle, _episodes())
     return noticed, time.perf_counter() - began
 
 

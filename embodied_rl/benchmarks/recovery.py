@@ -10,7 +10,7 @@ import numpy as np
 
 from embodied_rl.config.schema import Plan
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.runtime.processes.handle import WorkerDied, revive
+from embodied_rl.runtime.processes.handle import WorkerDied, restart_and_reset
 from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 
@@ -65,6 +65,6 @@ def measure_recovery(kind: SimulatorKind, envs: int, kills: int = KILLS) -> Simu
                 noticed.append(time.perf_counter() - began)
             else:
                 raise RuntimeError("the chunk was over before the process was killed")
-            revive(handle, episodes)
+            restart_and_reset(handle, episodes)
             recovered.append(time.perf_counter() - began)
     return SimulatorRecovery(statistics.median(noticed), statistics.median(recovered), envs, kills)

@@ -1,4 +1,4 @@
-"""Detect which project stored a checkpoint, and read it with the right reader."""
+"""Detection of the project that stored a checkpoint, and its reader."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.runs import other_files
 
 READERS = {"lerobot": lerobot, "openpi": openpi}
-"""In the order they are asked: what has lerobot's configuration is lerobot's."""
+"""In the order of detection: a folder with lerobot's configuration is lerobot's."""
 
 
 def detect_format(path: Path) -> str | None:
@@ -23,13 +23,13 @@ def read_checkpoint(path: Path, asset: str | None = None) -> FoundCheckpoint:
 
     Args:
         path: the checkpoint folder; `detect_format` must know its format.
-        asset: id of the robot whose statistics to take, if the checkpoint has statistics of several robots.
+        asset: id of the robot with the statistics to use, if the checkpoint has statistics of several robots.
 
     Raises:
-        CheckpointError: something is missing, damaged or ambiguous; the message says what to do.
+        CheckpointError: something is missing, damaged or ambiguous; the message gives a remedy.
     """
     name = detect_format(path)
-    assert name is not None, "ask `detect_format` first"
-    if (adapters := other_files.name_adapters(path)) is not None:
-        raise CheckpointError(adapters)
+    assert name is not None, "call `detect_format` first"
+    if (adapters := other_files.explain_adapters(path)) is not None:
+        raise CheckpointError(adapters, code="checkpoint-adapters-only")
     return READERS[name].read_folder(path, asset)

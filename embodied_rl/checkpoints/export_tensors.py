@@ -1,4 +1,4 @@
-"""Convert a network's tensors to the names and dtypes of another project's checkpoint format."""
+"""Conversion of a network's tensors to the names and dtypes of another project's checkpoint format."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,14 @@ def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
     if source is not None and source.format == form:
         found = {name: state[mine] if mine else source.carried[name] for name, mine in source.names.items()}
         return separate_tensors({name: value.to(source.dtypes[name]) for name, value in found.items()})
-    plain = _plain(network, state)
+    cls = type(as_foreign(network))
+    renamed = {to_their_name(cls, name): value for name, value in state.items()}
+    renamed |= {copy: renamed[first] for copy, first in cls.CHECKPOINT_COPIES.items() if first in renamed}
+    carried = {} if source is None else {strip_outermost(name): value for name, value in source.carried.items()}
+    for name, shape in as_foreign(network).unread_shapes().items():
+        renamed[name] = carried.get(name, torch.zeros(shape))
+    dtypes = {} if source is None else {strip_outermost(name): dtype for name, dtype in source.dtypes.items()}
+    plain = {name: value.to(dtypes.get(name, value.dtype)) for name, value in renamed.items()}
     if form == "openpi":  # safetensors keeps the first name of a weight that has two
         firsts = as_foreign(network).CHECKPOINT_COPIES.values()
         return separate_tensors({name: value for name, value in plain.items() if name not in firsts})
@@ -32,7 +39,7 @@ def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
 def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:
     """Return the safetensors header: the original one, or a new one with the second names of weights stored once.
 
-    Either says how many committed actions the network is trained to continue.
+    Both hold the number of committed actions that the network is trained to continue.
     """
     source: CheckpointSource | None = network.source
     if source is not None and source.format == form and source.header:
@@ -40,16 +47,3 @@ def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str)
     copies = as_foreign(network).CHECKPOINT_COPIES.items()
     shared = {first: copy for copy, first in copies if copy in tensors and first not in tensors}
     return write_prefix_length({"format": "pt"} | shared, network.prefix_trained_to)
-
-
-def _plain(network: FlowBackbone, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors by their names in the other project, without the outermost module."""
-    cls, source = type(as_foreign(network)), network.source
-    found = {to_their_name(cls, name): value for name, value in state.items()}
-    found |= {copy: found[first] for copy, first in cls.CHECKPOINT_COPIES.items() if first in found}
-    carried = {} if source is None else {strip_outermost(name): value for name, value in source.carried.items()}
-    wanted = {
-        name: carried.get(name, torch.zeros(shape)) for name, shape in as_foreign(network).unread_shapes().items()
-    }
-    types = {} if source is None else {strip_outermost(name): dtype for name, dtype in source.dtypes.items()}
-    return {name: value.to(types.get(name, value.dtype)) for name, value in (found | wanted).items()}

@@ -1,4 +1,4 @@
-"""Make an embodiment from a checkpoint's statistics and views and a simulator. A mismatch is an error, not a guess."""
+"""Embodiment of a checkpoint in a simulator, from its statistics and views. A mismatch is an error."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -35,9 +35,11 @@ def match_views(found: FoundCheckpoint, spec: SimulatorSpec, given: Mapping[str,
     known = f"The policy sees {', '.join(found.cameras)}; the simulator shows {', '.join(cameras) or 'nothing'}."
     for view, camera in given.items():
         if view not in found.cameras:
-            raise UserError(f"policy.cameras: the policy has no view {view!r}. {known}")
+            raise UserError(f"policy.cameras: the policy has no view {view!r}. {known}", code="view-unknown")
         if camera is not None and camera not in cameras:
-            raise UserError(f"policy.cameras.{view}={camera}: the simulator has no such camera. {known}")
+            raise UserError(
+                f"policy.cameras.{view}={camera}: the simulator has no such camera. {known}", code="camera-unknown"
+            )
     chosen = {view: given.get(view, view if view in cameras else None) for view in found.cameras}
     undecided = [view for view in found.cameras if view not in given and view not in cameras]
     if undecided:
@@ -45,11 +47,12 @@ def match_views(found: FoundCheckpoint, spec: SimulatorSpec, given: Mapping[str,
         guess = {view: chosen[view] or (free.pop(0) if free else "null") for view in found.cameras}
         typed = ", ".join(f"{view}: {camera}" for view, camera in guess.items())
         raise UserError(
-            f"{known} Say which is which (null for a view that stays empty), such as policy.cameras='{{{typed}}}'."
+            f"{known} Assign cameras (null for a view that stays empty), such as policy.cameras='{{{typed}}}'.",
+            code="views-undecided",
         )
     seen = {view: camera for view, camera in chosen.items() if camera is not None}
     if not seen:
-        raise UserError(f"policy.cameras leaves the policy without any view. {known}")
+        raise UserError(f"policy.cameras leaves the policy without any view. {known}", code="views-all-empty")
     return seen
 
 
@@ -66,10 +69,10 @@ def choose_statistics(
     Raises:
         UserError: no statistics are found, or they belong to another embodiment.
     """
-    known = found.statistics if file is None else _of_file(Path(file), found)
+    known = found.statistics if file is None else _read_statistics(Path(file), found)
     return (
-        _checked(known.state, "state", len(spec.state_names), known.where, known.problem),
-        _checked(known.action, "action", len(spec.action_names), known.where, known.problem),
+        _check_size(known.state, "state", len(spec.state_names), known.where, known.problem),
+        _check_size(known.action, "action", len(spec.action_names), known.where, known.problem),
     )
 
 
@@ -90,11 +93,20 @@ def make_embodiment(
     """
     if not tokenizer:
         raise UserError(
-            f"{found.folder} brings no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
-            "model the policy was made from."
+            f"{found.folder} has no tokenizer.json: give policy.tokenizer=<file or folder>, that of the language "
+            "model the policy was made from.",
+            code="tokenizer-missing",
         )
-    plain = Embodiment.of_simulator(_showing(spec, seen), min(found.executed or horizon, horizon), token_length)
-    return _with(plain, found, seen, known, tokenizer)
+    cameras = {camera.name: camera for camera in spec.cameras}
+    spec = replace(spec, cameras=tuple(cameras[name] for name in seen.values()))
+    plain = Embodiment.of_simulator(spec, min(found.executed or horizon, horizon), token_length)
+    entries = range(len(plain.action_names))
+    names = found.action_names if len(found.action_names) == len(entries) else plain.action_names
+    absolute = [any(part.lower() in name.lower() for part in found.exceptions) for name in names]
+    relative = tuple(-1 if absolute[entry] else entry for entry in entries) if found.relative else ()
+    return replace(
+        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer, vocabulary=()
+    )
 
 
 def find_relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
@@ -106,43 +118,25 @@ def find_relative(spec: SimulatorSpec, names: Sequence[str]) -> tuple[int, ...]:
     for name in names:
         if name not in spec.action_names:
             raise UserError(
-                f"policy.relative: the simulator has no action '{name}'.{suggest_name(name, spec.action_names)}"
+                f"policy.relative: the simulator has no action '{name}'.{suggest_name(name, spec.action_names)}",
+                code="action-unknown",
             )
         if (entry := spec.action_names.index(name)) >= len(spec.state_names):
             raise UserError(
                 f"policy.relative: '{name}' is action {entry}, and the simulator's state has "
-                f"{len(spec.state_names)} entries: it cannot be relative to one of them."
+                f"{len(spec.state_names)} entries: it cannot be relative to one of them.",
+                code="action-without-state",
             )
     return tuple(entry if name in names else -1 for entry, name in enumerate(spec.action_names)) if names else ()
 
 
-def _showing(spec: SimulatorSpec, seen: Mapping[str, str]) -> SimulatorSpec:
-    cameras = {camera.name: camera for camera in spec.cameras}
-    return replace(spec, cameras=tuple(cameras[name] for name in seen.values()))
-
-
-def _with(
-    plain: Embodiment,
-    found: FoundCheckpoint,
-    seen: Mapping[str, str],
-    known: tuple[Normalisation, Normalisation],
-    tokenizer: str,
-) -> Embodiment:
-    entries = range(len(plain.action_names))
-    names = found.action_names if len(found.action_names) == len(entries) else plain.action_names
-    kept = [any(part.lower() in name.lower() for part in found.exceptions) for name in names]
-    relative = tuple(-1 if kept[entry] else entry for entry in entries) if found.relative else ()
-    return replace(
-        plain, views=tuple(seen), state=known[0], action=known[1], relative=relative, tokenizer=tokenizer, vocabulary=()
-    )
-
-
-def _of_file(path: Path, found: FoundCheckpoint) -> FoundStatistics:
+def _read_statistics(path: Path, found: FoundCheckpoint) -> FoundStatistics:
     kind = "quantiles" if _mode(found, "ACTION") == "QUANTILES" else "mean_std"
     file = next((place for place in (path / "meta/stats.json", path / openpi.STATS, path) if place.is_file()), None)
     if file is None:
         raise UserError(
-            f"policy.statistics={path}: there are no statistics; give a LeRobotDataset or a norm_stats.json."
+            f"policy.statistics={path} has no statistics; give a LeRobotDataset or a norm_stats.json.",
+            code="statistics-missing",
         )
     if "norm_stats" in parse_json(file):
         return openpi.read_statistics(file, kind)
@@ -156,28 +150,30 @@ def _of_file(path: Path, found: FoundCheckpoint) -> FoundStatistics:
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         if isinstance(error, UserError):
             raise
-        raise CheckpointError(f"{file} is damaged: {shorten(error)}.") from error
+        raise CheckpointError(f"{file} is damaged: {shorten(error)}.", code="statistics-damaged") from error
     both = (lerobot.read_normalisation(values, name, _mode(found, key), 1e-8, file) for key, name in KINDS.items())
     return FoundStatistics(*both, where=str(file))
 
 
 def _mode(found: FoundCheckpoint, key: str) -> str:
-    """Return the normalisation mode of a feature, under lerobot's name for it."""
+    """Return lerobot's name of the normalisation mode of a feature."""
     default = "QUANTILES" if found.policy == "pi05" else "MEAN_STD"
     return str(found.config.get("normalization_mapping", {}).get(key, default))
 
 
-def _checked(known: Normalisation | None, name: str, entries: int, where: str, problem: str) -> Normalisation:
+def _check_size(known: Normalisation | None, name: str, entries: int, where: str, problem: str) -> Normalisation:
     if known is None:
         raise CheckpointError(
             problem
             or f"{where} has no statistics of the {name}, and without them the policy would act in wrong units: give "
-            "policy.statistics=<LeRobotDataset folder, or norm_stats.json>."
+            "policy.statistics=<LeRobotDataset folder, or norm_stats.json>.",
+            code="statistics-missing",
         )
     known = known.unpadded(entries)
     if len(known) != entries:
         raise CheckpointError(
             f"{where} holds statistics of {len(known)} {name} entries, the simulator has {entries}: choose the "
-            "simulator's settings that the policy was trained with, or give policy.statistics=<of this robot>."
+            "simulator's settings that the policy was trained with, or give policy.statistics=<of this robot>.",
+            code="statistics-size-mismatch",
         )
     return known

@@ -1,4 +1,4 @@
-"""The contents of another project's checkpoint, as read from its files, before any network is built."""
+"""Contents of another project's checkpoint, read before a network is built."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,8 +1,8 @@
-"""Read lerobot's policy folders: config.json, model.safetensors, and the processor files.
+"""Reader of lerobot's policy folders: config.json, model.safetensors, and the processor files.
 
 A processor file lists steps. The step of a normaliser names a safetensors file, which holds the statistics as
-`<feature>.<statistic>`. Newer versions also keep the tokenizer in the folder. Folders from before processors hold
-their statistics among the weights; lerobot has a script that migrates them.
+`<feature>.<statistic>`. Newer versions also keep the tokenizer in the folder. Folders of versions without
+processors hold their statistics among the weights; lerobot has a script that migrates them.
 """
 
 from collections.abc import Mapping
@@ -50,7 +50,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         CheckpointError: a file is missing or damaged, the kind of statistics is unknown, or an asset was given.
     """
     if asset is not None:
-        raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.")
+        raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.", code="statistics-missing")
     config = tensor_files.parse_json(folder / CONFIG)
     unsupported.check_lerobot(folder, config.get("type"))
     lerobot_settings.check_settings(config, folder / CONFIG)
@@ -58,11 +58,14 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
     before, after = lerobot_processors.read_processors(folder / BEFORE, folder / AFTER, policy)
     relative = _settings(before, lerobot_processors.RELATIVE)
     names = tuple(relative.get("action_names") or ())
+    tokenizers = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
+    below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
+    small_files = [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
     return FoundCheckpoint(
         format="lerobot",
         folder=folder,
         policy=policy,
-        config=config | _said_by_steps(before),
+        config=config | _modes_from_processors(before),
         tensors=tensor_files.find_tensors(folder),
         statistics=_statistics(folder, config, before, after),
         cameras=tuple(
@@ -75,8 +78,8 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         relative=bool(relative.get("enabled", False)),
         exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
         action_names=names,
-        tokenizer=_tokenizer(folder),
-        files=tensor_files.read_contents(folder, _small_files(folder)),
+        tokenizer=next((tensor_files.read_text(file) for file in tokenizers if file.is_file()), ""),
+        files=tensor_files.read_contents(folder, small_files),
     )
 
 
@@ -90,35 +93,49 @@ def _statistics(
     state, action = (_normalisation(folder, config, step, BEFORE, key) for key in ("STATE", "ACTION"))
     undone = after.get(lerobot_processors.UNNORMALISER, {})
     if "state_file" in undone and _normalisation(folder, config, undone, AFTER, "ACTION") != action:
-        raise CheckpointError(f"{folder / AFTER} normalises actions by other statistics than {BEFORE}; not supported.")
+        raise CheckpointError(
+            f"{folder / AFTER} normalises actions by other statistics than {BEFORE}; not supported.",
+            code="checkpoint-unsupported",
+        )
     return FoundStatistics(state, action, where=str(folder / Path(step["state_file"]).name))
 
 
 def _normalisation(
     folder: Path, config: Mapping[str, Any], step: Mapping[str, Any], named_in: str, key: str
 ) -> Normalisation | None:
-    """Return the normalisation of state or action that a step does; `named_in`: the file of the step."""
-    file, told = folder / Path(step["state_file"]).name, step.get("config") or {}
+    """Return the normalisation of state or action by a step; `named_in`: the file of the step."""
+    file, settings = folder / Path(step["state_file"]).name, step.get("config") or {}
     if not file.is_file():
-        raise CheckpointError(f"{folder / named_in} names {file.name}, which is missing.")
-    name, mode = {"STATE": STATE, "ACTION": ACTION}[key], _modes(told, config, folder / named_in).get(key, "IDENTITY")
-    features = _features(config)
-    if mode == "IDENTITY" and name in features:
-        return Normalisation.identity(features[name])
-    if key == "STATE" and "features" in told and told["features"].get(STATE, {}).get("type") != "STATE":
-        raise CheckpointError(f"{folder / named_in} leaves {STATE} out of what it normalises; not supported.")
-    return read_normalisation(_tensors(file), name, mode, float(told.get("eps", 1e-8)), file)
+        raise CheckpointError(
+            f"{folder / named_in} names {file.name}, which is missing.", code="checkpoint-file-missing"
+        )
+    name, mode = (
+        {"STATE": STATE, "ACTION": ACTION}[key],
+        _modes(settings, config, folder / named_in).get(key, "IDENTITY"),
+    )
+    listed = {**config.get("input_features", {}), **config.get("output_features", {})}
+    if mode == "IDENTITY" and name in listed and len(shape := listed[name]["shape"]) == 1:
+        return Normalisation.identity(shape[0])
+    if key == "STATE" and "features" in settings and settings["features"].get(STATE, {}).get("type") != "STATE":
+        raise CheckpointError(
+            f"{folder / named_in} leaves {STATE} out of what it normalises; not supported.",
+            code="checkpoint-unsupported",
+        )
+    return read_normalisation(_tensors(file), name, mode, float(settings.get("eps", 1e-8)), file)
 
 
-def _modes(told: Mapping[str, Any], config: Mapping[str, Any], file: Path) -> Mapping[str, str]:
-    """Return kind of features → mode of normalisation; a step's own modes count, otherwise the configuration's.
+def _modes(settings: Mapping[str, Any], config: Mapping[str, Any], file: Path) -> Mapping[str, str]:
+    """Return kind of features → mode of normalisation, from a step's settings or else the configuration.
 
     Raises:
         CheckpointError: pictures are normalised.
     """
-    modes = told["norm_map"] if "norm_map" in told else config.get("normalization_mapping", {})
+    modes = settings["norm_map"] if "norm_map" in settings else config.get("normalization_mapping", {})
     if (mode := modes.get("VISUAL", "IDENTITY")) != "IDENTITY":
-        raise CheckpointError(f"{file} normalises pictures by {mode} (VISUAL); supported is IDENTITY alone.")
+        raise CheckpointError(
+            f"{file} normalises pictures by {mode} (VISUAL); supported is IDENTITY alone.",
+            code="checkpoint-unsupported",
+        )
     return modes
 
 
@@ -126,7 +143,9 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
     try:
         return load_file(file)
     except SafetensorError as error:
-        raise CheckpointError(f"{file} is damaged, or no safetensors file: {shorten(error)}.") from error
+        raise CheckpointError(
+            f"{file} is damaged, or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
+        ) from error
 
 
 def _settings(steps: lerobot_processors.Steps, name: str) -> Mapping[str, Any]:
@@ -134,61 +153,41 @@ def _settings(steps: lerobot_processors.Steps, name: str) -> Mapping[str, Any]:
     return steps.get(name, {}).get("config") or {}
 
 
-def _said_by_steps(before: lerobot_processors.Steps) -> dict[str, Any]:
+def _modes_from_processors(before: lerobot_processors.Steps) -> dict[str, Any]:
     """Return the entries of the configuration that lerobot takes from the steps: prompt length and normalisation."""
-    words, scale = (_settings(before, name) for name in (TOKENIZER, NORMALISER))
-    length = {"tokenizer_max_length": words["max_length"]} if "max_length" in words else {}
-    return length | ({"normalization_mapping": scale["norm_map"]} if "norm_map" in scale else {})
-
-
-def _features(config: Mapping[str, Any]) -> dict[str, int]:
-    """Return the number of entries of each input and output vector of the policy."""
-    listed = {**config.get("input_features", {}), **config.get("output_features", {})}
-    return {name: entry["shape"][0] for name, entry in listed.items() if len(entry["shape"]) == 1}
+    tokenizer, normaliser = (_settings(before, name) for name in (TOKENIZER, NORMALISER))
+    length = {"tokenizer_max_length": tokenizer["max_length"]} if "max_length" in tokenizer else {}
+    return length | ({"normalization_mapping": normaliser["norm_map"]} if "norm_map" in normaliser else {})
 
 
 def read_normalisation(
     values: Mapping[str, torch.Tensor], feature: str, mode: str, epsilon: float, where: Path
 ) -> Normalisation | None:
-    """Return a feature's normalisation in a mode that lerobot names; None if the file has no statistics of it.
+    """Return a feature's normalisation in a mode of lerobot; None if the file has no statistics of it.
 
     Raises:
         CheckpointError: the mode is unknown, the file lacks a statistic that the mode needs, or a value is invalid.
     """
     if mode not in KINDS:
-        raise CheckpointError(f"{where}: normalisation {mode!r} is not known; known: {', '.join(KINDS)}.")
-    known = {name.rpartition(".")[2]: value.double().numpy() for name, value in values.items() if _of(name, feature)}
+        raise CheckpointError(
+            f"{where}: normalisation {mode!r} is not known; known: {', '.join(KINDS)}.", code="checkpoint-unsupported"
+        )
+    parts = {name.rpartition("."): value for name, value in values.items()}
+    known = {part[2]: value.double().numpy() for part, value in parts.items() if part[0] == feature}
     if not known:
         return None
     kind = KINDS[mode]
     needed = BOUNDS.get(kind, ("mean", "std") if kind == "mean_std" else ())
     if missing := [name for name in needed if name not in known]:
-        raise CheckpointError(f"{where} has no {missing[0]!r} of {feature}, which normalisation {mode} needs.")
+        raise CheckpointError(
+            f"{where} has no {missing[0]!r} of {feature}, which normalisation {mode} needs.", code="statistics-missing"
+        )
     try:
-        return _made(kind, known, epsilon)
+        if kind == "identity":
+            return Normalisation.identity(len(next(iter(known.values()))))
+        if kind == "mean_std":
+            return Normalisation(kind, tuple(known["mean"].tolist()), tuple((known["std"] + epsilon).tolist()))
+        low, high = (known[name] for name in BOUNDS[kind])
+        return Normalisation.from_bounds(kind, low, np.where(high == low, low + epsilon, high))
     except ValueError as error:
-        raise CheckpointError(f"{where}, {feature}: {error}") from error
-
-
-def _made(kind: str, known: Mapping[str, np.ndarray], epsilon: float) -> Normalisation:
-    if kind == "identity":
-        return Normalisation.identity(len(next(iter(known.values()))))
-    if kind == "mean_std":
-        return Normalisation(kind, tuple(known["mean"].tolist()), tuple((known["std"] + epsilon).tolist()))
-    low, high = (known[name] for name in BOUNDS[kind])
-    return Normalisation.from_bounds(kind, low, np.where(high == low, low + epsilon, high))
-
-
-def _of(name: str, feature: str) -> bool:
-    return name.rpartition(".")[0] == feature
-
-
-def _small_files(folder: Path) -> list[Path]:
-    below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
-    return [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
-
-
-def _tokenizer(folder: Path) -> str:
-    """Return the text of the tokenizer.json in the folder or one of its subfolders; empty if there is none."""
-    files = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
-    return next((tensor_files.read_text(file) for file in files if file.is_file()), "")
+        raise CheckpointError(f"{where}, {feature}: {error}", code="checkpoint-damaged") from error

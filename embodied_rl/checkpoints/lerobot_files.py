@@ -1,4 +1,4 @@
-"""Make the small files of a lerobot policy folder: configuration, processors, statistics and tokenizer.
+"""Writer of the small files of a lerobot policy folder: configuration, processors, statistics and tokenizer.
 
 Names of steps and keys are lerobot's (0.6; older versions lack the relative steps). Its loader refuses unknown
 configuration keys, so only keys that every version knows are written.
@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
+from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot_tokenizer
@@ -35,7 +36,7 @@ MODES = {
     "limits": "MIN_MAX",
 }
 STEPS_KEYS, DEFAULT_STEPS = ("num_inference_steps", "num_steps"), 10
-"""lerobot's keys of the number of denoise steps, and what it takes where its files do not say."""
+"""lerobot's keys of the number of denoise steps, and its default."""
 
 BEFORE_STATE, AFTER_STATE = (
     "policy_preprocessor_step_3_normalizer_processor.safetensors",
@@ -44,7 +45,7 @@ BEFORE_STATE, AFTER_STATE = (
 
 
 def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
-    """Make the files for a network that was not imported from this format, or whose files cannot be kept.
+    """Return the files for a network that was not imported from this format, or cannot keep its files.
 
     Args:
         network: the network to export.
@@ -54,11 +55,12 @@ def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int
     """
     config = make_configuration(network, robot, policy, steps)
     known = save(make_statistics(robot))
+    pad = str(tokenizer.load_tokenizer(robot.tokenizer).id_to_token(0))  # id 0 is the padding token
     texts = {
         CONFIG: config,
-        BEFORE: _before(network, robot, config),
-        AFTER: _after(robot, config),
-        f"{FOLDER}/tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": _pad(robot)},
+        BEFORE: _make_preprocessor(network, robot, config),
+        AFTER: _make_postprocessor(robot, config),
+        f"{FOLDER}/tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": pad},
     }
     written = {name: json.dumps(content, indent=2).encode() for name, content in texts.items()}
     stored = {f"{FOLDER}/tokenizer.json": robot.tokenizer.encode()}
@@ -70,21 +72,26 @@ def keep_files(
 ) -> dict[str, bytes]:
     """Return the imported files of a network, with its current statistics and numbers of executed actions and steps.
 
-    If the processor files hold no statistics, or cannot hold the current ones, they are made anew.
+    If the processor files hold no statistics, or cannot hold the current ones, new ones are made.
     """
-    files = source.files | _configuration(network, source, robot.executed, steps)
+    files = source.files | _update_config(network, source, robot.executed, steps)
     if not any(name.endswith("tokenizer.json") for name in files):
         files[f"{FOLDER}/tokenizer.json"] = robot.tokenizer.encode()
     if source.holds(robot.state, robot.action):
         return files
-    if (told := _in_words_of(source, robot)) is None:
+    statistics = _to_feature_names(source, robot)
+    if statistics is None:
         others = {name: content for name, content in files.items() if not name.startswith("policy_")}
         return others | make_files(network, robot, policy, steps)
-    return files | {name: _replaced(files[name], told) for name in files if name.endswith(".safetensors")}
+    for name in [name for name in files if name.endswith(".safetensors")]:
+        stored = load(files[name]).items()
+        others = {key: value for key, value in stored if key.rpartition(".")[0] not in (STATE, ACTION)}
+        files[name] = save(others | statistics)
+    return files
 
 
-def _configuration(network: FlowBackbone, source: CheckpointSource, executed: int, steps: int) -> dict[str, bytes]:
-    """Return config.json with the new numbers of executed actions and denoise steps; empty if both are as they were."""
+def _update_config(network: FlowBackbone, source: CheckpointSource, executed: int, steps: int) -> dict[str, bytes]:
+    """Return config.json with the current numbers of executed actions and denoise steps; empty without a change."""
     config, horizon = json.loads(source.files[CONFIG]), network.spec.horizon
     key = next(key for key in STEPS_KEYS if key in as_foreign(network).checkpoint_config("lerobot", steps))
     changed = {"n_action_steps": executed} if min(config.get("n_action_steps") or horizon, horizon) != executed else {}
@@ -92,8 +99,8 @@ def _configuration(network: FlowBackbone, source: CheckpointSource, executed: in
     return {CONFIG: json.dumps(config | changed, indent=4).encode()} if changed else {}
 
 
-def _in_words_of(source: CheckpointSource, robot: Embodiment) -> dict[str, Tensor] | None:
-    """Return the current statistics, each in the kind that the files use; None if that kind cannot express them."""
+def _to_feature_names(source: CheckpointSource, robot: Embodiment) -> dict[str, Tensor] | None:
+    """Return the current statistics by `<feature>.<statistic>`, in the kinds of the files; None if not expressible."""
     if not source.where or source.state is None or source.action is None:
         return None
     pairs = {STATE: (robot.state, source.state.kind), ACTION: (robot.action, source.action.kind)}
@@ -101,12 +108,6 @@ def _in_words_of(source: CheckpointSource, robot: Embodiment) -> dict[str, Tenso
         return None
     entries = (_entries(feature, replace(known, kind=kind)) for feature, (known, kind) in pairs.items())
     return {name: value for found in entries for name, value in found.items()}
-
-
-def _replaced(blob: bytes, told: Mapping[str, Tensor]) -> bytes:
-    """Return a statistics file with new statistics of state and action; its other tensors stay."""
-    others = {name: value for name, value in load(blob).items() if name.rpartition(".")[0] not in (STATE, ACTION)}
-    return save(others | dict(told))
 
 
 def make_configuration(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, Any]:
@@ -146,23 +147,23 @@ def _entries(feature: str, known: Normalisation) -> dict[str, Tensor]:
     return {f"{feature}.{name}": torch.tensor(value, dtype=torch.float32) for name, value in found.items()}
 
 
-def _before(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
+def _make_preprocessor(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
     length = {"max_length": network.spec.token_length, "task_key": "task", "padding_side": "right"}
-    told = {**length, "padding": "max_length", "truncation": True, **lerobot_tokenizer.make_setting(network, robot)}
+    settings = {**length, "padding": "max_length", "truncation": True, **lerobot_tokenizer.make_setting(network, robot)}
     features = {**config["input_features"], **config["output_features"]}
     steps = [
         _step("rename_observations_processor", {"rename_map": {}}),
         _step("to_batch_processor", {}),
-        _step("relative_actions_processor", _relative(robot)),
+        _step("relative_actions_processor", _make_relative(robot)),
         _step("normalizer_processor", _normaliser(features, robot)) | {"state_file": BEFORE_STATE},
         _step(as_foreign(network).LEROBOT_PROMPT, {}),
-        _step(TOKENIZER, told) | {"artifacts": {"tokenizer_name": FOLDER}},
+        _step(TOKENIZER, settings) | {"artifacts": {"tokenizer_name": FOLDER}},
         _step("device_processor", {"device": "cpu", "float_dtype": None}),
     ]
     return {"name": "policy_preprocessor", "steps": steps}
 
 
-def _after(robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
+def _make_postprocessor(robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
     steps = [
         _step("unnormalizer_processor", _normaliser(config["output_features"], robot)) | {"state_file": AFTER_STATE},
         _step("absolute_actions_processor", {"enabled": bool(robot.relative)}),
@@ -171,12 +172,15 @@ def _after(robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
     return {"name": "policy_postprocessor", "steps": steps}
 
 
-def _relative(robot: Embodiment) -> dict[str, Any]:
+def _make_relative(robot: Embodiment) -> dict[str, Any]:
     pairs = list(zip(robot.action_names, robot.relative, strict=False))
     absolute = [name for name, source in pairs if source < 0]
     for name, source in pairs:
         if source >= 0 and any(part.lower() in name.lower() for part in absolute):
-            raise UserError(f"lerobot tells absolute actions by parts of their names, and {name!r} has one in its own.")
+            raise UserError(
+                f"lerobot recognises absolute actions by parts of their names, and {name!r} has one.",
+                code="export-not-expressible",
+            )
     return {"enabled": bool(robot.relative), "exclude_joints": absolute, "action_names": list(robot.action_names)}
 
 
@@ -196,14 +200,7 @@ def _feature(kind: str, *shape: int) -> dict[str, Any]:
     return {"type": kind, "shape": list(shape)}
 
 
-def _pad(robot: Embodiment) -> str:
-    """Return the token with id 0, which is the padding token."""
-    from embodied_rl.actors import tokenizer
-
-    return str(tokenizer.load_tokenizer(robot.tokenizer).id_to_token(0))
-
-
-def make_folder_of(name: str, out: Path) -> Path:
+def make_parent(name: str, out: Path) -> Path:
     """Return the path of a file below `out`, after creating its folder."""
     file = out / name
     file.parent.mkdir(parents=True, exist_ok=True)

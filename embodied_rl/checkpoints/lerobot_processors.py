@@ -1,7 +1,7 @@
-"""Read lerobot's processor files: the steps around a policy. A step that is not understood is refused by name.
+"""Reader of lerobot's processor files: the steps around a policy. Unknown steps are refused.
 
-The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5 and SmolVLA. What they do is done here by the
-embodiment (relative actions, normalisation, tokens) and by the network (prompts).
+The steps are those that lerobot 0.4 to 0.6 writes for π0, π0.5 and SmolVLA. Here the embodiment (relative actions,
+normalisation, tokens) and the network (prompts) do their work.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +30,7 @@ Steps = Mapping[str, Mapping[str, Any]]
 Rule = Callable[[Any], bool]
 
 
-def _anything(value: Any) -> bool:
+def _anything(_: Any) -> bool:
     return True
 
 
@@ -46,22 +46,14 @@ def _is_names(value: Any) -> bool:
     return value is None or (isinstance(value, list) and all(isinstance(name, str) for name in value))
 
 
-def _is_modes(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(mode, str) for mode in value.values())
-
-
-def _is_features(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(entry, Mapping) for entry in value.values())
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < 1
+def _mapping_to(kind: type) -> Rule:
+    return lambda value: isinstance(value, Mapping) and all(isinstance(entry, kind) for entry in value.values())
 
 
 NORMALISATION: Mapping[str, Rule] = {
-    "eps": _is_positive,
-    "features": _is_features,
-    "norm_map": _is_modes,
+    "eps": lambda value: isinstance(value, Real) and not isinstance(value, bool) and 0 < float(value) < 1,
+    "features": _mapping_to(Mapping),
+    "norm_map": _mapping_to(str),
     "normalize_observation_keys": lambda value: _is_names(value) and STATE in (value or [STATE]),
 }
 RULES: Mapping[str, Mapping[str, Rule]] = {
@@ -115,20 +107,24 @@ def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Step
             what the other does.
     """
     if policy not in PROMPTS:
-        return dict(_listed(before)), dict(_listed(after))
+        return dict(_read_steps(before)), dict(_read_steps(after))
     prompt = PROMPTS[policy]
-    first = _checked(before, (*BEFORE_STEPS, prompt), needed=(prompt, TOKENIZER))
-    second = _checked(after, AFTER_STEPS, needed=())
+    first = _read_checked_steps(before, (*BEFORE_STEPS, prompt), needed=(prompt, TOKENIZER))
+    second = _read_checked_steps(after, AFTER_STEPS, needed=())
     if after.is_file():
-        _check_pair(first, second, after)
+        _check_inverses(first, second, after)
     return first, second
 
 
-def _check_pair(before: Steps, after: Steps, file: Path) -> None:
+def _check_inverses(before: Steps, after: Steps, file: Path) -> None:
+    """Check that the steps after a policy undo those before it."""
     for first, second in ((RELATIVE, ABSOLUTE), (NORMALISER, UNNORMALISER)):
         if _enabled(before, first) != _enabled(after, second):
             which = (first, second) if _enabled(before, first) else (second, first)
-            raise CheckpointError(f"{file}: {which[0]} is at work, and {which[1]}, which belongs to it, is not.")
+            raise CheckpointError(
+                f"{file}: {which[0]} is enabled, but its inverse {which[1]} is not.",
+                code="checkpoint-unsupported",
+            )
 
 
 def _enabled(steps: Steps, name: str) -> bool:
@@ -139,46 +135,50 @@ def _settings(step: Mapping[str, Any]) -> Mapping[str, Any]:
     return step.get("config") or {}
 
 
-def _listed(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
+def _read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
     """Return the names and entries of the steps; raise if the file is damaged."""
     if not file.is_file():
         return []
     listed = tensor_files.parse_json(file).get("steps")
     if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
-        raise CheckpointError(f"{file} is damaged: its 'steps' should be a list of mappings.")
+        raise CheckpointError(
+            f"{file} is damaged: its 'steps' should be a list of mappings.", code="checkpoint-damaged"
+        )
     named = [(str(step.get("registry_name", step.get("class"))), step) for step in listed]
     for name, step in named:
         if not isinstance(_settings(step), Mapping) or not isinstance(step.get("state_file", ""), str):
-            raise CheckpointError(f"{file} is damaged: {name} should have a mapping 'config' and a name 'state_file'.")
+            raise CheckpointError(
+                f"{file} is damaged: {name} should have a mapping 'config' and a name 'state_file'.",
+                code="checkpoint-damaged",
+            )
     return [(ALIASES.get(name, name), step) for name, step in named]
 
 
-def _checked(file: Path, known: Sequence[str], needed: Sequence[str]) -> Steps:
-    listed = _listed(file)
+def _read_checked_steps(file: Path, known: Sequence[str], needed: Sequence[str]) -> Steps:
+    listed = _read_steps(file)
     names = [name for name, _ in listed]
     for name, step in listed:
         if name not in known or (names.count(name) > 1 and name not in REPEATABLE):
             problem = "more than once" if name in known else "which is not understood"
             raise CheckpointError(
-                f"{file} has the step {name!r}, {problem}: the policy would act otherwise here than in lerobot. "
-                f"Understood are {', '.join(known)}."
+                f"{file} has the step {name!r}, {problem}: the policy would act differently than in lerobot. "
+                f"Understood are {', '.join(known)}.",
+                code="checkpoint-unsupported",
             )
-        _check_settings(file, name, _settings(step))
+        for key, value in _settings(step).items():
+            if key not in RULES[name]:
+                message = f"{file}: the step {name} has the setting {key!r}, which is not understood."
+                raise CheckpointError(message, code="checkpoint-unsupported")
+            if not RULES[name][key](value):
+                message = f"{file}: {key}={value!r} of the step {name} is not supported."
+                raise CheckpointError(message, code="checkpoint-unsupported")
     if absent := [name for name in needed if file.is_file() and name not in names]:
-        raise CheckpointError(f"{file} has no step {absent[0]!r}: the policy would act otherwise here than in lerobot.")
-    _check_order(file, names)
-    return dict(listed)
-
-
-def _check_settings(file: Path, name: str, settings: Mapping[str, Any]) -> None:
-    for key, value in settings.items():
-        if key not in RULES[name]:
-            raise CheckpointError(f"{file}: the step {name} has the setting {key!r}, which is not understood.")
-        if not RULES[name][key](value):
-            raise CheckpointError(f"{file}: {key}={value!r} of the step {name} is not supported.")
-
-
-def _check_order(file: Path, names: Sequence[str]) -> None:
+        raise CheckpointError(
+            f"{file} has no step {absent[0]!r}: the policy would act differently than in lerobot.",
+            code="checkpoint-unsupported",
+        )
     for first, second in ORDER:
         if first in names and second in names and names.index(first) > names.index(second):
-            raise CheckpointError(f"{file}: {second} comes before {first}, which is not supported.")
+            message = f"{file}: {second} comes before {first}, which is not supported."
+            raise CheckpointError(message, code="checkpoint-unsupported")
+    return dict(listed)

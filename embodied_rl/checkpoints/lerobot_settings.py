@@ -1,7 +1,7 @@
-"""Check lerobot's config.json: every key is read, is known to change no action, or holds the one value supported.
+"""Checks of lerobot's config.json: each key is read, changes no action, or has its only supported value.
 
 The keys are those of the configurations of π0, π0.5 and SmolVLA in lerobot 0.3 to 0.6. Any other key is refused, as is
-a value that makes lerobot act otherwise than the networks here.
+a value that makes lerobot act differently than the networks here.
 """
 
 import json
@@ -53,7 +53,7 @@ HARMLESS = frozenset(
         "pretrained_revision", "rtc_training_max_delay", "train_expert_only", "train_state_proj",
         # what is published
         "license", "private", "push_to_hub", "repo_id", "tags",
-        # what the weights or the processors say themselves
+        # what the weights or the processors determine
         "action_expert_variant", "action_feature_names", "paligemma_variant", "proj_width",
         "relative_exclude_joints", "use_relative_actions", "vlm_model_name",
         # of memory that is switched off, and of pads, which nothing attends to
@@ -83,13 +83,18 @@ def check_settings(config: Mapping[str, Any], file: Path) -> None:
         CheckpointError: a value is invalid or not supported, or a key is not understood; the message names it.
     """
     if "type" in config and not isinstance(config["type"], str):
-        raise CheckpointError(f'{file}: type={_short(config["type"])} should be the name of a policy, such as "pi0".')
+        raise CheckpointError(
+            f'{file}: type={_short(config["type"])} should be the name of a policy, such as "pi0".',
+            code="checkpoint-damaged",
+        )
     _check_numbers(config, file)
     for key in ("input_features", "output_features"):
         _check_features(config.get(key, {}), f"{file}: {key}")
     modes = config.get("normalization_mapping", {})
     if not isinstance(modes, Mapping) or not all(isinstance(mode, str) for mode in modes.values()):
-        raise CheckpointError(f"{file}: normalization_mapping should map kinds of features to modes.")
+        raise CheckpointError(
+            f"{file}: normalization_mapping should map kinds of features to modes.", code="checkpoint-damaged"
+        )
     if config.get("type") in POLICIES:
         _check_supported(config, file)
         _check_views(config, file)
@@ -99,21 +104,29 @@ def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
     for key in WHOLE & config.keys():
         value = config[key]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise CheckpointError(f"{file}: {key}={value!r} should be a whole number from 1.")
+            raise CheckpointError(
+                f"{file}: {key}={value!r} should be a whole number from 1.", code="checkpoint-damaged"
+            )
     for key in KINDS.keys() & config.keys():
         value, kinds = config[key], KINDS[key]
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-            raise CheckpointError(f"{file}: {key}={value!r} should be a value of type {kinds[-1].__name__}.")
+            raise CheckpointError(
+                f"{file}: {key}={value!r} should be a value of type {kinds[-1].__name__}.", code="checkpoint-damaged"
+            )
 
 
 def _check_features(listed: object, where: str) -> None:
     """Check that features are a mapping from names to a type and a shape."""
     if not isinstance(listed, Mapping):
-        raise CheckpointError(f"{where} should map names to types and shapes, not be {_short(listed)}.")
+        raise CheckpointError(
+            f"{where} should map names to types and shapes, not be {_short(listed)}.", code="checkpoint-damaged"
+        )
     for name, entry in listed.items():
         shape = entry.get("shape") if isinstance(entry, Mapping) else None
         if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
-            raise CheckpointError(f"{where}: {name} should have a 'shape', a list of whole numbers.")
+            raise CheckpointError(
+                f"{where}: {name} should have a 'shape', a list of whole numbers.", code="checkpoint-damaged"
+            )
 
 
 def _check_supported(config: Mapping[str, Any], file: Path) -> None:
@@ -122,27 +135,31 @@ def _check_supported(config: Mapping[str, Any], file: Path) -> None:
         if key not in known and not key.startswith(HARMLESS_STARTS):
             raise CheckpointError(
                 f"{file} has the key {key!r}, which is not understood.{suggest_name(key, sorted(known))} The policy "
-                f"could act otherwise than in lerobot. If {key} changes no action, take it out of a copy of the file."
+                f"could act differently than in lerobot. If {key} changes no action, remove it in a copy of the file.",
+                code="checkpoint-unsupported",
             )
         if key in ONLY and value != ONLY[key]:
             raise CheckpointError(
                 f"{file}: {key}={_short(value)} changes the policy's actions and is not supported yet, only "
-                f"{key}={_short(ONLY[key])} is."
+                f"{key}={_short(ONLY[key])} is.",
+                code="checkpoint-unsupported",
             )
     rtc = config.get("rtc_config")
     if rtc is not None and (not isinstance(rtc, Mapping) or rtc.get("enabled", True) is not False):
         raise CheckpointError(
             f"{file}: rtc_config guides a chunk of actions by the last one, which is not supported yet: the policy "
-            "acts without it if rtc_config is null in a copy of the file."
+            "acts without it if rtc_config is null in a copy of the file.",
+            code="checkpoint-unsupported",
         )
 
 
 def _check_views(config: Mapping[str, Any], file: Path) -> None:
-    """Refuse pictures whose names are no names of views; lerobot's networks see them."""
+    """Check that the names of pictures are names of views."""
     for name, entry in config.get("input_features", {}).items():
         if entry.get("type") == "VISUAL" and not name.startswith(IMAGES):
             raise CheckpointError(
-                f"{file}: input_features has the picture {name!r}; supported are names that start with {IMAGES!r}."
+                f"{file}: input_features has the picture {name!r}; supported are names that start with {IMAGES!r}.",
+                code="checkpoint-unsupported",
             )
 
 

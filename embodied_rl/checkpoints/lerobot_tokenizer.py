@@ -1,14 +1,15 @@
-"""How lerobot finds the tokenizer of a policy folder: from version 0.6.2 on in the folder, before by a name on its hub.
+"""Tokenizer of a lerobot policy folder: in the folder since version 0.6.2, before by a name on the hub.
 
-A step of policy_preprocessor.json holds `tokenizer_name`. From lerobot 0.6.2 on, the folder that `artifacts` names
-beside it counts instead. Older versions do not know `artifacts`, and give the name to transformers, which asks the hub.
-So an export names the tokenizer on the hub where that is known, and always has the folder.
+A step of policy_preprocessor.json holds `tokenizer_name`. Since lerobot 0.6.2 the folder in `artifacts` replaces it.
+Older versions ignore `artifacts`, and pass the name to transformers, which downloads it. An export therefore names the
+tokenizer on the hub if that is known, and always has the folder.
 """
 
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
+from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.checkpoints.lerobot import BEFORE
 from embodied_rl.checkpoints.lerobot_processors import TOKENIZER
@@ -20,22 +21,12 @@ FOLDER, KEY = "tokenizer", "tokenizer_name"
 
 def make_setting(network: FlowBackbone, robot: Embodiment) -> dict[str, str]:
     """Return the setting of the tokenizer's step: its name on the hub if it is known, or else the folder."""
-    return {KEY: _find_in_source(network) or _recognise(network, robot) or FOLDER}
-
-
-def _find_in_source(network: FlowBackbone) -> str | None:
-    """Return the name in the files that the network was imported with; None if they name none on the hub."""
-    named = _find_name(network.source.files.get(BEFORE, b"{}")) if network.source is not None else None
-    return None if named == FOLDER else named
-
-
-def _recognise(network: FlowBackbone, robot: Embodiment) -> str | None:
-    """Return the name on the hub of the tokenizer that the policy was published with, if the robot has that one."""
-    from embodied_rl.actors import tokenizer
-
+    imported = _find_name(network.source.files.get(BEFORE, b"{}")) if network.source is not None else None
+    if imported and imported != FOLDER:
+        return {KEY: imported}
     cls, loaded = type(as_foreign(network)), tokenizer.load_tokenizer(robot.tokenizer)
     same = bool(cls.HUB_TOKENS) and all(loaded.token_to_id(token) == index for token, index in cls.HUB_TOKENS.items())
-    return cls.HUB_TOKENIZER if same else None
+    return {KEY: (cls.HUB_TOKENIZER if same else None) or FOLDER}  # of the published policy, if the robot has that one
 
 
 def _find_name(before: bytes) -> str | None:

@@ -1,4 +1,4 @@
-"""Read openpi's PyTorch checkpoints: model.safetensors, and norm_stats.json below assets/<asset id>.
+"""Reader and writer of openpi's PyTorch checkpoints: model.safetensors, and assets/<asset id>/norm_stats.json.
 
 A checkpoint converted from JAX has a config.json with sizes. A checkpoint of openpi's trainer has metadata.pt, a
 pickle, which is never opened. Neither names cameras: openpi has three fixed cameras.
@@ -10,20 +10,26 @@ from typing import Any
 
 import numpy as np
 
+from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
+from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.runs.untrusted_files import shorten
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 EPSILON = 1e-6
 """`openpi.transforms.Normalize` adds it to deviations, and to the distance of quantiles."""
 STATS = "norm_stats.json"
+ASSET = "embodied_rl"
+"""Asset id of new statistics."""
 
 
 def recognise_folder(folder: Path) -> bool:
-    """Return whether a folder holds weights; `detection` asks lerobot's reader first."""
+    """Return whether a folder holds weights; `detection` tries lerobot's reader first."""
     return any((folder / name).is_file() for name in (tensor_files.SINGLE, tensor_files.INDEX, *tensor_files.PICKLES))
 
 
@@ -32,7 +38,7 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
 
     Args:
         folder: the checkpoint folder of one training step.
-        asset: id of the asset whose statistics to take, if there are several.
+        asset: id of the asset with the statistics to use, if there are several.
 
     Raises:
         CheckpointError: a file is missing or damaged, the asset does not exist, or the weights are of another project.
@@ -62,7 +68,9 @@ def _statistics(folder: Path, asset: str | None, kind: str) -> FoundStatistics:
     }
     if asset is not None and asset not in files:
         listed = ", ".join(files) or "none"
-        raise CheckpointError(f"policy.statistics={asset}: no such file, and {folder / 'assets'} has {listed}.")
+        raise CheckpointError(
+            f"policy.statistics={asset}: no such file, and {folder / 'assets'} has {listed}.", code="statistics-missing"
+        )
     if not files:
         return FoundStatistics(None, None, str(folder / "assets"))
     if asset is None and len(files) > 1:
@@ -80,7 +88,9 @@ def read_statistics(file: Path, kind: str) -> FoundStatistics:
     """
     data = tensor_files.parse_json(file).get("norm_stats")
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
-        raise CheckpointError(f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.")
+        raise CheckpointError(
+            f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.", code="checkpoint-damaged"
+        )
     return FoundStatistics(
         *(_normalisation(data[name], name, kind, file) if name in data else None for name in ("state", "actions")),
         where=str(file),
@@ -90,14 +100,16 @@ def read_statistics(file: Path, kind: str) -> FoundStatistics:
 def _normalisation(entry: dict[str, Any], name: str, kind: str, file: Path) -> Normalisation:
     first, second = ("mean", "std") if kind == "mean_std" else ("q01", "q99")
     if missing := [key for key in (first, second) if entry.get(key) is None]:
-        raise CheckpointError(f"{file} has no {missing[0]!r} of {name}, which this policy is normalised with.")
+        raise CheckpointError(
+            f"{file} has no {missing[0]!r} of {name}, which this policy is normalised with.", code="statistics-missing"
+        )
     try:
         a, b = np.asarray(entry[first], np.float64), np.asarray(entry[second], np.float64)
         if kind == "mean_std":
             return Normalisation(kind, tuple(a.tolist()), tuple((b + EPSILON).tolist()))
         return Normalisation.from_bounds(kind, a, b + EPSILON)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{file}, {name}: {shorten(error)}.") from error
+        raise CheckpointError(f"{file}, {name}: {shorten(error)}.", code="checkpoint-damaged") from error
 
 
 def make_norm_stats(state: Normalisation, action: Normalisation) -> str:
@@ -116,3 +128,40 @@ def _entry(known: Normalisation) -> dict[str, list[float] | None]:
     return {
         "mean": center.tolist(), "std": (scale / 3**0.5).tolist(), "q01": low.tolist(), "q99": high.tolist()
     }  # fmt: skip
+
+
+def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
+    """Return the small files for a network that was not imported from this format, as openpi's converter writes them.
+
+    Raises:
+        UserError: openpi's format cannot express the statistics.
+    """
+    config = {
+        "action_dim": network.spec.action_dim,
+        "action_horizon": network.spec.horizon,
+        **as_foreign(network).checkpoint_config("openpi", steps),
+    }
+    written = {
+        "config.json": json.dumps(config, indent=2).encode(),
+        f"assets/{ASSET}/{STATS}": _make_statistics(robot, policy),
+    }
+    return written | ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {})
+
+
+def keep_files(source: CheckpointSource, robot: Embodiment, policy: str) -> dict[str, bytes]:
+    """Return the imported files of a network, with its current statistics if they have changed."""
+    files = ({"tokenizer.json": robot.tokenizer.encode()} if robot.tokenizer else {}) | source.files
+    if source.holds(robot.state, robot.action):
+        return files
+    return files | {source.where or f"assets/{ASSET}/{STATS}": _make_statistics(robot, policy)}
+
+
+def _make_statistics(robot: Embodiment, policy: str) -> bytes:
+    kind = "quantiles" if policy == "pi05" else "mean_std"
+    for known, name in ((robot.state, "state"), (robot.action, "actions")):
+        if known.kind == "identity" and not len(known):
+            message = f"openpi needs statistics of the {name}, and the robot has no such entries."
+            raise UserError(message, code="export-not-expressible")
+    # each kind describes the same affine map
+    state, action = (Normalisation(kind, known.center, known.scale) for known in (robot.state, robot.action))
+    return make_norm_stats(state, action).encode()

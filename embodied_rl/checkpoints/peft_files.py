@@ -1,16 +1,16 @@
-"""Write adapters (LoRA, arXiv:2106.09685) as the package peft stores them, for a policy of lerobot's.
+"""Writer of adapters (LoRA, arXiv:2106.09685) in the format of the package peft, for a lerobot policy.
 
     adapter_config.json          settings, the adapted modules, and the name of the base
     adapter_model.safetensors    base_model.model.<module>.lora_A.weight [r, inputs], ….lora_B.weight [outputs, r], and
-                                 base_model.model.<module>.weight of modules that were trained whole (`modules_to_save`)
+                                 base_model.model.<module>.weight of fully trained modules (`modules_to_save`)
 
-The names of modules are lerobot's. lerobot reads such a folder if config.json beside it has `use_peft`: it loads the
+The names of modules are lerobot's. lerobot reads such a folder if its config.json has `use_peft`: it loads the
 base, then the adapters. Sources: peft/utils/save_and_load.py of peft 0.21, lerobot/policies/factory.py of lerobot 0.6.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +67,7 @@ def make_settings(network: FlowBackbone, base: str) -> dict[str, Any]:
 
 
 def make_tensors(network: FlowBackbone) -> dict[str, Tensor]:
-    """Return the adapters and the modules that were trained whole, by peft's names."""
+    """Return the adapters and the fully trained modules, by peft's names."""
     found = {
         f"{WRAPPED}{_their_name(network, name)}.{part}.weight": getattr(module, part)[ADAPTER].weight
         for name, module in list_adapters(network)
@@ -80,28 +80,35 @@ def make_tensors(network: FlowBackbone) -> dict[str, Tensor]:
 
 
 def list_heads(network: FlowBackbone) -> list[str]:
-    """Return the names of the modules that learn whole beside the adapters."""
+    """Return the names of the modules that are fully trained in addition to the adapters."""
     heads = {id(parameter) for parameter in network.head_parameters()}
     names = [name.rpartition(".")[0] for name, value in network.named_parameters() if id(value) in heads]
     return list(dict.fromkeys(names))
 
 
 def check_base_name(base: str, policy: str) -> None:
-    """Check that `base` is a folder of lerobot's with this policy, or can be a name on the hub.
+    """Check that `base` is a lerobot folder with this policy, or can be a name on the hub.
 
     Raises:
-        UserError: it is neither.
+        UserError: `base` is neither.
     """
     if not Path(base).is_dir():
         if Path(base).exists() or not HUB_NAME.fullmatch(base):
-            raise UserError(f"base={base}: there is no such folder, and names on the hub are <owner>/<name>.")
+            raise UserError(
+                f"base={base}: there is no such folder, and names on the hub are <owner>/<name>.", code="base-missing"
+            )
         return
     if (form := detection.detect_format(Path(base))) != "lerobot":
-        what = "no checkpoint folder" if form is None else f"a checkpoint of {form}"
-        raise UserError(f"base={base} is {what}; adapters in peft's layout are for one of lerobot's.")
+        what = "not a checkpoint folder" if form is None else f"a checkpoint of {form}"
+        raise UserError(
+            f"base={base} is {what}; adapters in peft's layout are for one of lerobot's.", code="base-format-mismatch"
+        )
     found = detection.read_checkpoint(Path(base))
     if found.policy != policy:
-        raise UserError(f"base={base} holds policy {found.policy!r}; the adapters are of {policy!r}.")
+        raise UserError(
+            f"base={base} holds policy {found.policy!r}; the adapters are of {policy!r}.",
+            code="checkpoint-of-another-policy",
+        )
 
 
 def check_base_weights(network: FlowBackbone, base: Path) -> None:
@@ -111,27 +118,23 @@ def check_base_weights(network: FlowBackbone, base: Path) -> None:
         UserError: a tensor differs, has another shape, or is missing; the message names the first.
     """
     found, cls = detection.read_checkpoint(base), type(as_foreign(network))
-    theirs = {weight_names.to_our_name(cls, name): name for name in sorted(found.tensors, key=_copies_first(cls))}
-    for name, value in _frozen(network):
+
+    def is_first(name: str) -> bool:  # the first copy of a weight comes last, and replaces the second copy
+        return weight_names.strip_outermost(name) not in cls.CHECKPOINT_COPIES
+
+    theirs = {weight_names.to_our_name(cls, name): name for name in sorted(found.tensors, key=is_first)}
+    heads = {id(parameter) for parameter in network.head_parameters()}
+    for parameter_name, parameter in network.named_parameters():
+        if ".lora_" in parameter_name or id(parameter) in heads:
+            continue  # trained
+        name, value = parameter_name.replace(".base_layer.", "."), parameter.detach()
         stored = found.tensors.load(theirs[name]) if name in theirs else torch.empty(0)
         if stored.shape != value.shape or not torch.equal(value.cpu().to(stored.dtype), stored):
             raise UserError(
-                f"base={base} is not what the adapters were trained on: {theirs.get(name, name)} differs. Give the "
-                "checkpoint that the run started from."
+                f"base={base} is not the base of the adapters: {theirs.get(name, name)} differs. Give the "
+                "checkpoint that the run started from.",
+                code="base-weights-differ",
             )
-
-
-def _copies_first(cls: type[Any]) -> Any:
-    """Return a key that sorts second copies of a weight before the first one, which then counts."""
-    return lambda name: weight_names.strip_outermost(name) not in cls.CHECKPOINT_COPIES
-
-
-def _frozen(network: FlowBackbone) -> Iterator[tuple[str, Tensor]]:
-    """Yield names, without the adapters' part, and values of the weights that were not trained."""
-    heads = {id(parameter) for parameter in network.head_parameters()}
-    for name, value in network.named_parameters():
-        if ".lora_" not in name and id(value) not in heads:
-            yield name.replace(".base_layer.", "."), value.detach()
 
 
 def _their_name(network: FlowBackbone, module: str) -> str:

@@ -1,9 +1,9 @@
-"""Read and write policy files: one safetensors file holds weights, embodiment and the network's configuration.
+"""Policy files: one safetensors file holds weights, embodiment and the network's configuration.
 
 The file's header holds JSON under the key "embodied_rl": format, policy name, its configuration, the names of its
 auxiliary targets, the embodiment, adapters, the source checkpoint, and further entries of the writer. Nothing in the
-file is ever executed. The tokenizer and other files are long, so they are stored as tensors of bytes. From format 3 on
-that JSON also holds two checksums, of its other entries and of the tensors, which every reader verifies.
+file is executed. The tokenizer and other long files are stored as tensors of bytes. Since format 3 the JSON also holds
+checksums of its other entries and of the tensors, which every reader verifies.
 """
 
 import ctypes
@@ -38,7 +38,7 @@ from embodied_rl.runs.atomic_write import make_folder, replace_file
 from embodied_rl.runs.untrusted_files import check_name, name_file, parse_json, shorten
 
 FORMATS = (1, 2, 3)
-"""Those that are read; the last one is written."""
+"""Formats that can be read; the last one is written."""
 CHECKED = 3
 """The first format with checksums."""
 HEADER, HEADER_SUM, TENSORS_SUM = "embodied_rl", "header_sha256", "tensors_sha256"
@@ -100,7 +100,7 @@ def save_backbone(
     Raises:
         StorageError: the disk is full or the folder cannot be written; an existing file stays unchanged.
     """
-    metadata = _described(backbone, embodiment, policy, config, extra)
+    metadata = _make_metadata(backbone, embodiment, policy, config, extra)
     _write(path, {BACKBONE + name: value for name, value in backbone.state_dict().items()}, metadata, dtype)
 
 
@@ -118,7 +118,7 @@ def save_actor(
     Raises:
         StorageError: the disk is full or the folder cannot be written; an existing file stays unchanged.
     """
-    _write(path, gather_whole(actor), _described(actor.network, actor.embodiment, policy, config, extra), dtype)
+    _write(path, gather_whole(actor), _make_metadata(actor.network, actor.embodiment, policy, config, extra), dtype)
 
 
 def read_metadata(path: Path) -> PolicyMetadata:
@@ -152,7 +152,7 @@ def load_network(
         path: a policy file.
         make: a function that builds the network from the file's metadata, or refuses it; see `check_config`.
         merged: whether to merge adapters into the weights, or to keep them separate.
-        can_be_empty: whether it is worth trying to build the network without memory; see `build_empty`.
+        can_be_empty: whether the network may be built without memory; see `build_empty`.
 
     Raises:
         CheckpointError: the file is missing, damaged or a pickle, or its tensors belong to another network.
@@ -205,14 +205,17 @@ def check_config(path: Path, metadata: PolicyMetadata, policy: str, given: Mappi
     """
     if metadata.policy != policy:
         installed = metadata.policy in plugins.list_names("policies")
-        remedy = f"set policy={metadata.policy}" if installed else "install the package that brings that policy"
-        raise CheckpointError(f"{path} holds policy {metadata.policy!r}, not {policy!r}: {remedy}.")
+        remedy = f"set policy={metadata.policy}" if installed else "install the package of that policy"
+        raise CheckpointError(
+            f"{path} holds policy {metadata.policy!r}, not {policy!r}: {remedy}.", code="checkpoint-of-another-policy"
+        )
     plain = json.loads(json.dumps(dict(given)))
     for key, value in plain.items():
         if key in metadata.config and metadata.config[key] != value:
             stored = metadata.config[key]
             raise CheckpointError(
-                f"{path} was made with policy.{key}={stored}, not {value}: leave policy.{key} out, it is in the file."
+                f"{path} was made with policy.{key}={stored}, not {value}: leave policy.{key} out, it is in the file.",
+                code="key-contradicts-checkpoint",
             )
 
 
@@ -226,13 +229,16 @@ def load_actor(path: Path, actor: Actor) -> PolicyMetadata:
     if metadata.embodiment != actor.embodiment:
         mine, stored = actor.embodiment.to_dict(), metadata.embodiment.to_dict()
         names = ", ".join(name for name in mine if mine[name] != stored[name])
-        raise CheckpointError(f"{path} was trained for another embodiment; these entries differ: {names}.")
+        raise CheckpointError(
+            f"{path} was trained for another embodiment; these entries differ: {names}.",
+            code="checkpoint-of-another-embodiment",
+        )
     _load(path, actor, tensors, "")
     actor.network.prefix_trained_to = metadata.prefix_trained_to
     return metadata
 
 
-def _described(
+def _make_metadata(
     backbone: FlowBackbone,
     embodiment: Embodiment,
     policy: str,
@@ -269,7 +275,7 @@ def make_header(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[
 
 
 def _hash_header(data: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a header's JSON values but that of this checksum."""
+    """Return the SHA-256 of a header's JSON values without this checksum."""
     rest = {name: value for name, value in data.items() if name != HEADER_SUM}
     return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
@@ -279,14 +285,14 @@ def _hash(tensors: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(f"{name} {value.dtype} {list(value.shape)}\n".encode())
-        whole = value.contiguous()  # NumPy would keep its memory, which a sharded learner has to free
+        whole = value.contiguous()  # NumPy would keep its memory, which a sharded learner must free
         digest.update((ctypes.c_char * whole.nbytes).from_address(whole.data_ptr()))
     return digest.hexdigest()
 
 
 def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, Tensor]]:
     if not path.is_file():
-        raise CheckpointError(f"There is no policy file {path}.")
+        raise CheckpointError(f"There is no policy file {path}.", code="checkpoint-missing")
     verified = weights and checkpoint.verify_file(path)
     try:
         with safe_open(path, "pt") as opened:
@@ -298,13 +304,25 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
         with path.open("rb") as raw:
             if raw.read(4).startswith(PICKLE_STARTS):
                 message = f"{path} is a pickle, which can run any code when opened; policies are safetensors files."
-                raise CheckpointError(message) from error
-        raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
-    metadata, expected = _parsed(path, header)
+                raise CheckpointError(message, code="checkpoint-is-pickle") from error
+        raise CheckpointError(
+            f"{path} is damaged, or not a safetensors file: {error}.", code="checkpoint-damaged"
+        ) from error
+    metadata, expected = _parse_header(path, header)
     if weights and not verified:
-        _check_tensors(path, expected, tensors)
+        if expected is None:
+            message = f"{path} was written by an earlier version without a checksum: damage would not be detected."
+            warnings.warn(message, RuntimeWarning, stacklevel=2)
+        elif _hash(tensors) != expected:
+            message = f"{path} is damaged: its tensors have another SHA-256 than when they were written."
+            raise CheckpointError(message, code="checkpoint-damaged")
     if TOKENIZER in tensors:
-        metadata = replace(metadata, embodiment=_with_tokenizer(path, metadata.embodiment, tensors.pop(TOKENIZER)))
+        try:
+            tokenizer = _as_bytes(tensors.pop(TOKENIZER)).decode()
+        except UnicodeDecodeError as error:
+            message = f"{path} is damaged: its tokenizer is not text: {error}."
+            raise CheckpointError(message, code="checkpoint-damaged") from error
+        metadata = replace(metadata, embodiment=replace(metadata.embodiment, tokenizer=tokenizer))
     if metadata.source is not None:
         carried = [name for name in tensors if name.startswith(CARRIED)]
         metadata.source.carried |= {name.removeprefix(CARRIED): tensors.pop(name) for name in carried}
@@ -315,22 +333,6 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
     return metadata, tensors
 
 
-def _check_tensors(path: Path, expected: str | None, tensors: Mapping[str, Tensor]) -> None:
-    """Compare the tensors with their checksum; warn of a file of an earlier format, which has none."""
-    if expected is None:
-        text = f"{path} was written by an earlier version, without a checksum: damaged weights would not be noticed."
-        warnings.warn(text, RuntimeWarning, stacklevel=2)
-    elif _hash(tensors) != expected:
-        raise CheckpointError(f"{path} is damaged: its tensors have another SHA-256 than when they were written.")
-
-
-def _with_tokenizer(path: Path, embodiment: Embodiment, stored: Tensor) -> Embodiment:
-    try:
-        return replace(embodiment, tokenizer=_as_bytes(stored).decode())
-    except UnicodeDecodeError as error:
-        raise CheckpointError(f"{path} is damaged: its tokenizer is no text: {error}.") from error
-
-
 def _as_tensor(content: bytes) -> Tensor:
     return torch.from_numpy(np.frombuffer(content, np.uint8).copy())
 
@@ -339,19 +341,26 @@ def _as_bytes(tensor: Tensor) -> bytes:
     return tensor.numpy().tobytes()
 
 
-def _parsed(path: Path, header: str | None) -> tuple[PolicyMetadata, str | None]:
+def _parse_header(path: Path, header: str | None) -> tuple[PolicyMetadata, str | None]:
     """Return the metadata in a header, and the checksum of the tensors; None in a file of an earlier format."""
     if header is None:
         raise CheckpointError(
-            f"{path} is a safetensors file, but no policy of this library: it has no {HEADER} header."
+            f"{path} is a safetensors file, but not a policy of this library: it has no {HEADER} header.",
+            code="checkpoint-not-a-policy",
         )
     data = parse_json(header, f"{path}, in its {HEADER} header,", CheckpointError)
     try:
         if data["format"] not in FORMATS:
             known = ", ".join(map(str, FORMATS))
-            raise CheckpointError(f"{path} has format {data['format']}; this version reads formats {known}.")
+            raise CheckpointError(
+                f"{path} has format {data['format']}; this version reads formats {known}.",
+                code="checkpoint-format-unknown",
+            )
         if data["format"] >= CHECKED and data[HEADER_SUM] != _hash_header(data):
-            raise CheckpointError(f"{path} is damaged: its {HEADER} header has another SHA-256 than when written.")
+            raise CheckpointError(
+                f"{path} is damaged: its {HEADER} header has another SHA-256 than when written.",
+                code="checkpoint-damaged",
+            )
         metadata = PolicyMetadata(
             policy=str(data["policy"]),
             config=dict(data["config"]),
@@ -370,7 +379,7 @@ def _parsed(path: Path, header: str | None) -> tuple[PolicyMetadata, str | None]
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path} has a damaged {HEADER} header: {shorten(error)}.")
+    return CheckpointError(f"{path} has a damaged {HEADER} header: {shorten(error)}.", code="checkpoint-damaged")
 
 
 def count_weights(path: Path) -> int:

@@ -1,6 +1,7 @@
-"""Read a checkpoint's tensors one at a time, from one safetensors file or from several with an index."""
+"""Reader of a checkpoint's tensors, from one safetensors file or from several with an index."""
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -63,19 +64,19 @@ class TensorFiles(Mapping[str, TensorEntry]):
             with safe_open(file, "pt") as opened:
                 return opened.get_tensor(name)
         except SafetensorError as error:
-            raise CheckpointError(f"{file} is damaged at {name}: {error}.") from error
+            raise CheckpointError(f"{file} is damaged at {name}: {error}.", code="checkpoint-damaged") from error
 
     @property
     def nbytes(self) -> int:
         """Return the size of all tensors in bytes."""
-        return sum(entry.dtype.itemsize * _product(entry.shape) for entry in self._entries.values())
+        return sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in self._entries.values())
 
 
 def read_contents(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
     """Read small files; return their contents by path relative to `folder`. Skip an index of weight shards.
 
     Raises:
-        CheckpointError: a file is a link that leads out of the folder; its content would go into policy files.
+        CheckpointError: a file is a link out of the folder; its content would go into policy files.
     """
     kept = sorted(file for file in files if file.is_file() and file.name != INDEX)
     for file in kept:
@@ -87,23 +88,23 @@ def read_text(file: Path) -> str:
     """Read a file of UTF-8 text.
 
     Raises:
-        CheckpointError: it holds something else.
+        CheckpointError: it is not UTF-8.
     """
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{file} is damaged: {error}.") from error
+        raise CheckpointError(f"{file} is damaged: {error}.", code="checkpoint-damaged") from error
 
 
 def parse_json(file: Path) -> dict[str, Any]:
     """Read a JSON file that holds a mapping.
 
     Raises:
-        CheckpointError: the file is damaged, or holds no mapping.
+        CheckpointError: the file is damaged, or does not hold a mapping.
     """
     data = read_json(file, CheckpointError)
     if not isinstance(data, dict):
-        raise CheckpointError(f"{file} is damaged: it should hold a mapping.")
+        raise CheckpointError(f"{file} is damaged: it should hold a mapping.", code="checkpoint-damaged")
     return data
 
 
@@ -114,63 +115,68 @@ def find_tensors(folder: Path) -> TensorFiles:
         CheckpointError: the folder has no weights, they are a pickle, a shard is missing, or a file is damaged.
     """
     if (folder / INDEX).is_file():
-        return _sharded(folder)
+        return _find_shards(folder)
     if (folder / SINGLE).is_file():
-        return TensorFiles(*_header(folder / SINGLE))
+        return TensorFiles(*_read_header(folder / SINGLE))
     if pickled := [name for name in PICKLES if (folder / name).exists()]:
         raise CheckpointError(
             f"{folder / pickled[0]} is a pickle, which can run any code when opened, and is not read: store it as "
-            f"{SINGLE} with the project that it comes from."
+            f"{SINGLE} with the project that it comes from.",
+            code="checkpoint-is-pickle",
         )
-    raise CheckpointError(f"{folder} has no weights: {SINGLE} is missing.")
+    raise CheckpointError(f"{folder} has no weights: {SINGLE} is missing.", code="checkpoint-file-missing")
 
 
-def _sharded(folder: Path) -> TensorFiles:
+def _find_shards(folder: Path) -> TensorFiles:
     listed = parse_json(folder / INDEX).get("weight_map")
     if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-        raise CheckpointError(f"{folder / INDEX} is damaged: it has no 'weight_map' from tensors to names of files.")
+        raise CheckpointError(
+            f"{folder / INDEX} is damaged: it has no 'weight_map' from tensors to names of files.",
+            code="checkpoint-damaged",
+        )
     entries: dict[str, TensorEntry] = {}
     for name in sorted(set(listed.values())):
         file = folder / Path(name).name
         if not file.is_file():
-            raise CheckpointError(f"{folder / INDEX} names {name}, which is missing.")
-        entries |= _header(file)[0]
+            raise CheckpointError(f"{folder / INDEX} names {name}, which is missing.", code="checkpoint-file-missing")
+        entries |= _read_header(file)[0]
     if absent := sorted(set(listed) - set(entries)):
-        raise CheckpointError(f"{folder / INDEX} names {absent[0]}, which no file holds.")
+        raise CheckpointError(f"{folder / INDEX} names {absent[0]}, which no file holds.", code="checkpoint-damaged")
     return TensorFiles(entries)
 
 
-def _header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
     """Read a file's header; return the entries of its tensors, and its other metadata."""
     try:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
             if length > LARGEST_HEADER:
-                raise CheckpointError(f"{file} is no safetensors file, or damaged: its header is too long.")
+                raise CheckpointError(
+                    f"{file} is damaged or not a safetensors file: its header is too long.", code="checkpoint-damaged"
+                )
             header = json.loads(opened.read(length))
         metadata = header.pop("__metadata__", {})
-        found = {name: _entry(file, said) for name, said in header.items()}
+        found = {name: _read_entry(file, entry) for name, entry in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
-        raise CheckpointError(f"{file} is no safetensors file, or damaged: {shorten(error)}.") from error
+        raise CheckpointError(
+            f"{file} is damaged or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
+        ) from error
     return found, metadata
 
 
-def _entry(file: Path, said: Mapping[str, Any]) -> TensorEntry:
-    if str(said["dtype"]).startswith("F8_"):
+def _read_entry(file: Path, entry: Mapping[str, Any]) -> TensorEntry:
+    if str(entry["dtype"]).startswith("F8_"):
         raise CheckpointError(
-            f"{file} holds weights in float8 ({said['dtype']}), which is not supported: with other scales they are "
-            "other weights. Take the checkpoint in bfloat16 or float32 that they were made from."
+            f"{file} holds weights in float8 ({entry['dtype']}), which is not supported: their values "
+            "depend on scales. Use the checkpoint in bfloat16 or float32 that they were made from.",
+            code="checkpoint-unsupported",
         )
-    shape = tuple(said["shape"])
+    shape = tuple(entry["shape"])
     if not all(type(size) is int and size >= 0 for size in shape):
-        raise ValueError(f"the shape {shape} is none")
-    return TensorEntry(file, DTYPES[said["dtype"]], shape)
-
-
-def _product(shape: tuple[int, ...]) -> int:
-    return int(torch.Size(shape).numel())
+        raise ValueError(f"the shape {shape} is invalid")
+    return TensorEntry(file, DTYPES[entry["dtype"]], shape)
 
 
 def check_shapes(
@@ -192,5 +198,6 @@ def check_shapes(
         more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
         listed = "; ".join(sorted(differences)[:3])
         raise CheckpointError(
-            f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name."
+            f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name.",
+            code="checkpoint-of-another-network",
         )

@@ -1,4 +1,4 @@
-"""Name what a checkpoint holds that no reader supports: by files, configuration, or the names of its tensors."""
+"""Recognition of unsupported checkpoints by their files, configuration, or names of tensors."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,7 +12,7 @@ from embodied_rl.config.freeze import read_config
 SUPPORTED = "lerobot's pi0, pi05 and smolvla, and openpi's π0 and π0.5"
 
 OPENPI = "paligemma_with_expert."
-"""Start of the names of the tensors of π0 and π0.5, as openpi stores them."""
+"""Prefix of the names of tensors of π0 and π0.5 in openpi."""
 
 PARTS = {
     "openvla": "OpenVLA",
@@ -28,10 +28,10 @@ PARTS = {
     "molmoact": "MolmoAct",
     "pi0forconditionalgeneration": "transformers' own π0",
 }
-"""A part of a model's type or class, in small letters → its name."""
+"""Part of a model's type or class, in lower case → its name."""
 
 SMOLVLA = "vlm_with_expert."
-"""Start of the names of the tensors of lerobot's SmolVLA."""
+"""Prefix of the names of tensors of lerobot's SmolVLA."""
 
 
 LEROBOT = {
@@ -63,15 +63,19 @@ def check_lerobot(folder: Path, kind: object) -> None:
 
 
 def explain_folder(folder: Path) -> str | None:
-    """Return that a folder belongs to a project whose checkpoints have no tensors that can be read, or None.
+    """Return an error message for a folder of a project with unreadable checkpoints, or None.
 
-    Octo's example_batch.msgpack lies beside its config.json. CogACT and OpenVLA, as Prismatic trains them, keep pickled
+    Octo has an example_batch.msgpack. CogACT and OpenVLA, as Prismatic trains them, keep pickled
     weights in checkpoints/ and the key `vla` in config.json; StarVLA has the key `framework` in config.yaml or
     config.json.
     """
     if not folder.is_dir() or not (folder / "dataset_statistics.json").is_file():
         return None
-    config = _read_config(folder)
+    config: Mapping[str, Any] = {}
+    if (folder / "config.json").is_file():
+        config = tensor_files.parse_json(folder / "config.json")
+    elif (folder / "config.yaml").is_file():
+        config = read_config(folder / "config.yaml")
     what = None
     if (folder / "example_batch.msgpack").is_file():
         what = "Octo"
@@ -82,30 +86,25 @@ def explain_folder(folder: Path) -> str | None:
     return None if what is None else str(refuse_network(folder, what))
 
 
-def _read_config(folder: Path) -> Mapping[str, Any]:
-    """Return a folder's config.json or else config.yaml; empty without either."""
-    if (folder / "config.json").is_file():
-        return tensor_files.parse_json(folder / "config.json")
-    return read_config(folder / "config.yaml") if (folder / "config.yaml").is_file() else {}
-
-
 def name_network(config: Mapping[str, Any], names: Iterable[str] = ()) -> str | None:
-    """Return what a configuration, or else the names of tensors, say of another network; None if they say nothing."""
+    """Return the name of a network from its configuration, or else its tensors; None if unknown."""
     classes = config.get("architectures")
-    told = [config.get("type"), *(classes if isinstance(classes, list) else []), config.get("model_type")]
-    said = [text for text in told if isinstance(text, str)]
-    for text in said:
+    values = [config.get("type"), *(classes if isinstance(classes, list) else []), config.get("model_type")]
+    texts = [text for text in values if isinstance(text, str)]
+    for text in texts:
         if known := next((name for part, name in PARTS.items() if part in text.lower()), None):
             return known
-    if said:
-        return f"transformers' own π0 ({said[0]})" if said[-1] == "pi0" else said[0]
+    if texts:
+        return f"transformers' own π0 ({texts[0]})" if texts[-1] == "pi0" else texts[0]
     smolvla = any(name.removeprefix("model.").startswith(SMOLVLA) for name in names)
     return "lerobot's SmolVLA without its config.json" if smolvla else None
 
 
 def refuse_network(folder: Path, what: str) -> CheckpointError:
     """Return the error for a folder that holds another network."""
-    return CheckpointError(f"{folder} holds {what}, which is not supported yet; supported are {SUPPORTED}.")
+    return CheckpointError(
+        f"{folder} holds {what}, which is not supported yet; supported are {SUPPORTED}.", code="checkpoint-unsupported"
+    )
 
 
 def check_openpi(folder: Path, config: Mapping[str, Any]) -> None:
@@ -127,5 +126,5 @@ def check_openpi_tensors(folder: Path, names: Iterable[str]) -> None:
     """
     listed = list(names)
     if not any(name.removeprefix("model.").startswith(OPENPI) for name in listed):
-        first = f"a network that is not known (with a tensor {listed[0]!r})" if listed else "no tensors"
+        first = f"an unknown network (with a tensor {listed[0]!r})" if listed else "no tensors"
         raise refuse_network(folder, name_network({}, listed) or first)

@@ -1,4 +1,4 @@
-"""Translate tensor names between this library ("our") and other projects ("their"), and load their weights.
+"""Translation of tensor names between this library ("our") and other projects ("their"), and loading of weights.
 
 A network's class defines the name translation (`ForeignCheckpoint.CHECKPOINT_NAMES`), second names of the same weight
 (`CHECKPOINT_COPIES`), and tensors that its forward pass never reads (`CHECKPOINT_UNREAD`; carried for export only).
@@ -72,19 +72,22 @@ class CheckpointSource:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> "CheckpointSource":
-        """Restore a source from the values of `to_dict`, which may come from a stranger.
+        """Restore a source from untrusted values of `to_dict`.
 
         Raises:
             KeyError, TypeError, AttributeError: an entry is missing, or of another type.
-            UserError: a dtype is none, or `where` leads out of a folder.
+            UserError: a dtype is unknown, or `where` leads out of a folder.
         """
-        where = str(data["where"])
+        where, dtypes = str(data["where"]), _texts(data["dtypes"])
+        for name in dtypes.values():
+            if not isinstance(getattr(torch, name, None), torch.dtype):
+                raise CheckpointError(f"source.dtypes: {name!r:.80} is not a dtype.", code="checkpoint-damaged")
         if where:
             check_name(where, "source.where", CheckpointError)
         return CheckpointSource(
             format=str(data["format"]),
             names=_texts(data["names"]),
-            dtypes={name: _dtype(dtype) for name, dtype in _texts(data["dtypes"]).items()},
+            dtypes={name: getattr(torch, dtype) for name, dtype in dtypes.items()},
             header=_texts(data["header"]),
             state=_statistics(data["state"]),
             action=_statistics(data["action"]),
@@ -98,22 +101,15 @@ def _texts(data: Mapping[str, Any]) -> dict[str, str]:
     return dict(data)
 
 
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise CheckpointError(f"source.dtypes: {name!r:.80} is no dtype.")
-    return found
-
-
 def _statistics(data: Mapping[str, Any] | None) -> Normalisation | None:
     return None if data is None else Normalisation(data["kind"], tuple(data["center"]), tuple(data["scale"]))
 
 
 def build_empty(build: Callable[[], FlowBackbone], allowed: bool = True) -> FlowBackbone:
-    """Build a network whose weights will be replaced; on the meta device, without memory, if the network allows it.
+    """Build a network without its weights, on the meta device if the network supports it.
 
-    `allowed=False` says that the network is known not to allow it: then nothing is tried on the meta device, whose
-    first use imports PyTorch's compiler and takes seconds.
+    `allowed=False`: the network is known not to support it. The meta device is then not used, because its first use
+    imports PyTorch's compiler and takes seconds.
     """
     if not allowed:
         return build()
@@ -124,7 +120,7 @@ def build_empty(build: Callable[[], FlowBackbone], allowed: bool = True) -> Flow
 
 @contextmanager
 def explain_sizes(path: Path) -> Iterator[None]:
-    """Name a policy file whose header tells sizes that no network has, or none that fits into memory.
+    """Add the name of a policy file to errors of sizes that PyTorch cannot build, or that do not fit into memory.
 
     Raises:
         CheckpointError: PyTorch cannot build the network in the `with` block.
@@ -134,7 +130,9 @@ def explain_sizes(path: Path) -> Iterator[None]:
     except (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, UserError | Unavailable):
             raise
-        raise CheckpointError(f"{path} tells sizes that no network can be built with: {shorten(error)}.") from error
+        raise CheckpointError(
+            f"{path} holds sizes of which no network can be built: {shorten(error)}.", code="checkpoint-damaged"
+        ) from error
 
 
 def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:
@@ -188,7 +186,7 @@ def fit_checkpoint(cls: type[ForeignCheckpoint], found: FoundCheckpoint, network
         header=dict(found.tensors.metadata),
         state=found.statistics.state,
         action=found.statistics.action,
-        where=_place(found),
+        where=next((name for name in found.files if str(found.folder / name) == found.statistics.where), ""),
     )
 
 
@@ -201,7 +199,7 @@ def match_tensors(
         Their name → our name, and those of their names that the network does not have, but an export needs.
 
     Raises:
-        CheckpointError: tensors are missing, unknown, of another shape or no floating-point numbers; the message lists
+        CheckpointError: tensors are missing, unknown, of another shape or not floating-point numbers; the message lists
             them, with nearest names.
     """
     own = network.state_dict()
@@ -210,21 +208,20 @@ def match_tensors(
     carried = [name for name, mine in names.items() if mine not in own and unread.match(strip_outermost(name))]
     extra = [name for name, mine in names.items() if mine not in own and name not in carried]
     missing = [to_their_name(cls, mine) for mine in own if mine not in names.values()]
-    _refuse(found, missing, extra)
+    _check_complete(found, missing, extra)
     for name, mine in names.items():
         if mine in own and tuple(own[mine].shape) != found.tensors[name].shape:
             raise CheckpointError(
-                f"{found.folder}: {name} is {found.tensors[name].shape}, expected {tuple(own[mine].shape)}."
+                f"{found.folder}: {name} is {found.tensors[name].shape}, expected {tuple(own[mine].shape)}.",
+                code="checkpoint-of-another-network",
             )
         if mine in own and not (dtype := found.tensors[name].dtype).is_floating_point:
             kind = str(dtype).removeprefix("torch.")
-            raise CheckpointError(f"{found.tensors[name].file}: {name} is {kind}; weights are floating-point numbers.")
+            raise CheckpointError(
+                f"{found.tensors[name].file}: {name} is {kind}; weights are floating-point numbers.",
+                code="checkpoint-of-another-network",
+            )
     return names, carried
-
-
-def _place(found: FoundCheckpoint) -> str:
-    """Return the name of the small file that holds the statistics; empty if none does."""
-    return next((name for name in found.files if str(found.folder / name) == found.statistics.where), "")
 
 
 def load_weights(
@@ -243,31 +240,35 @@ def load_weights(
     for name in (name for name in firsts if fitted.names[name]):
         stored, mine = found.tensors.load(name), fitted.names[name]
         if not stored.isfinite().all():
-            raise CheckpointError(f"{found.tensors[name].file}: {name} has values that are NaN or infinite.")
+            raise CheckpointError(
+                f"{found.tensors[name].file}: {name} has values that are NaN or infinite.", code="checkpoint-not-finite"
+            )
         if mine in state and not torch.equal(state[mine], stored.to(dtype)):
             fitted.names[name], fitted.carried[name] = "", stored
         else:
             state[mine] = stored.to(dtype)
     network.load_state_dict(state, assign=True)
     network.restore_buffers()
-    assert not any(buffer.is_meta for buffer in network.buffers()), "restore_buffers left one without memory"
+    assert not any(buffer.is_meta for buffer in network.buffers()), "restore_buffers left a buffer on the meta device"
 
 
-def _refuse(found: FoundCheckpoint, missing: list[str], extra: list[str]) -> None:
+def _check_complete(found: FoundCheckpoint, missing: list[str], extra: list[str]) -> None:
+    """Raise an error that lists missing and unknown tensors with the nearest names."""
     if not missing and not extra:
         return
     known = list(found.tensors)
     if any(name.startswith(BEFORE_PROCESSORS) for name in extra):
         raise CheckpointError(
             f"{found.folder} holds its statistics among its weights, as lerobot stored them before version 0.4: "
-            "migrate it there with lerobot.processor.migrate_policy_normalization."
+            "migrate it there with lerobot.processor.migrate_policy_normalization.",
+            code="checkpoint-unsupported",
         )
     lines = [f"{found.folder} is not a checkpoint of this network."]
     lines += [f"  missing: {name}{_nearest(name, extra or known)}" for name in missing[:SHOWN]]
     lines += [f"  … and {len(missing) - SHOWN} more are missing" for _ in range(len(missing) > SHOWN)]
-    lines += [f"  has no place here: {name}{_nearest(name, missing)}" for name in extra[:SHOWN]]
-    lines += [f"  … and {len(extra) - SHOWN} more have no place" for _ in range(len(extra) > SHOWN)]
-    raise CheckpointError("\n".join(lines))
+    lines += [f"  unknown: {name}{_nearest(name, missing)}" for name in extra[:SHOWN]]
+    lines += [f"  … and {len(extra) - SHOWN} more are unknown" for _ in range(len(extra) > SHOWN)]
+    raise CheckpointError("\n".join(lines), code="checkpoint-of-another-network")
 
 
 def _nearest(name: str, among: Iterable[str]) -> str:
@@ -283,12 +284,13 @@ def find_sizes(cls: type[Any], found: FoundCheckpoint, given: Mapping[str, objec
         UserError: the network does not read checkpoints of other projects.
     """
     if not issubclass(cls, ForeignCheckpoint):
-        raise UserError(f"{cls.__name__} reads checkpoints of this library only.")
+        raise UserError(f"{cls.__name__} reads checkpoints of this library only.", code="checkpoint-unsupported")
     read = cls.checkpoint_sizes(list_shapes(cls, found), found.config, given)
     for key, value in given.items():
         if key in read and read[key] != value:
             raise CheckpointError(
                 f"{found.folder} has policy.{key}={read[key]}, not {value}: leave policy.{key} out, it is read from "
-                "the checkpoint."
+                "the checkpoint.",
+                code="key-contradicts-checkpoint",
             )
     return {**read, **given}

@@ -31,7 +31,7 @@ def list_schema_keys(name: str) -> list[Key]:
     """Return the keys of a dataclass in `embodied_rl.config.schema`."""
     found = _find_class("embodied_rl.config.schema", name)
     assert found is not None, f"embodied_rl.config.schema has no {name}"
-    return _keys(*found, "")
+    return _list_keys(*found, "")
 
 
 def list_plugin_keys(path: str, where: str) -> list[Key]:
@@ -43,7 +43,7 @@ def list_plugin_keys(path: str, where: str) -> list[Key]:
     """
     plugin = _plugin_class(path)
     config = _find_config(*plugin) if plugin else None
-    return _keys(*config, where) if config else []
+    return _list_keys(*config, where) if config else []
 
 
 def read_summary(path: str) -> str:
@@ -67,7 +67,7 @@ def _find_config(module: str, plugin: ast.ClassDef) -> Located | None:
 
 def _find_class(module: str, name: str, body: Sequence[ast.stmt] | None = None) -> Located | None:
     """Return the class called `name` in `body`, or else in `module`: defined there, imported, or an alias."""
-    for node in _statements(module) if body is None else body:
+    for node in _parse_module(module) if body is None else body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return module, node
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
@@ -80,8 +80,8 @@ def _find_class(module: str, name: str, body: Sequence[ast.stmt] | None = None) 
 
 
 @cache
-def _statements(module: str) -> list[ast.stmt]:
-    """Return the top-level statements of a module; empty if there is no such module. Parent packages are not run."""
+def _parse_module(module: str) -> list[ast.stmt]:
+    """Return the top-level statements of a module, or none if it does not exist. Parent packages are not imported."""
     top, *inner = module.split(".")
     spec = find_spec(top)
     for name in inner:
@@ -91,44 +91,35 @@ def _statements(module: str) -> list[ast.stmt]:
     return ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body
 
 
-def _keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
-    """Return the keys of a dataclass, those of its bases first."""
+def _list_keys(module: str, node: ast.ClassDef, where: str) -> list[Key]:
+    """Return the keys of a dataclass, those of its bases first; for fields that are dataclasses, the nested keys."""
     bases = [found for base in node.bases if (found := _find_class(module, ast.unparse(base)))]
-    result = [key for base in bases for key in _keys(*base, where)]
+    result = [key for base in bases for key in _list_keys(*base, where)]
     for item, after in zip_longest(node.body, node.body[1:]):
-        if isinstance(item, ast.AnnAssign):
-            result += _field_keys(module, item, _string(after), where)
+        if not isinstance(item, ast.AnnAssign):
+            continue
+        name, kind = join_key(where, ast.unparse(item.target)), ast.unparse(item.annotation)
+        if kind.startswith("ClassVar") or (item.value and ast.unparse(item.value) == "take_other_keys()"):
+            continue
+        group = _find_class(module, kind.removesuffix(" | None"))
+        nested = _list_keys(*group, name) if group and group[1].decorator_list else []
+        result += nested
+        if not nested or kind.endswith(" | None"):
+            text = after.value.value if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant) else ""
+            result.append(Key(name, _format_default(item.value), " ".join(str(text).split())))
     return result
 
 
-def _field_keys(module: str, field: ast.AnnAssign, doc: str, where: str) -> list[Key]:
-    """Return the key of a field, or the nested keys if the field is a dataclass."""
-    name, kind = join_key(where, ast.unparse(field.target)), ast.unparse(field.annotation)
-    if kind.startswith("ClassVar") or (field.value and ast.unparse(field.value) == "take_other_keys()"):
-        return []
-    group = _find_class(module, kind.removesuffix(" | None"))
-    nested = _keys(*group, name) if group and group[1].decorator_list else []
-    if nested and not kind.endswith(" | None"):
-        return nested
-    return [*nested, Key(name, _default(field.value), doc)]
-
-
-def _string(node: ast.stmt | None) -> str:
-    """Return the text of a string statement in one line; empty for any other statement."""
-    value = node.value if isinstance(node, ast.Expr) else None
-    return " ".join(value.value.split()) if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
-
-
-def _default(node: ast.expr | None) -> str:
+def _format_default(node: ast.expr | None) -> str:
     """Return a default as it would be typed: `null`, `true`, text without quotes."""
     if isinstance(node, ast.Call):
         arguments = {keyword.arg: keyword.value for keyword in node.keywords}
         positional = node.args[1] if len(node.args) > 1 else None  # of `at_least`
-        return _default(arguments.get("default", positional or arguments.get("default_factory")))
+        return _format_default(arguments.get("default", positional or arguments.get("default_factory")))
     if node is None:
         return "required"
     if isinstance(node, ast.Tuple | ast.List):
-        return f"[{','.join(_default(item) for item in node.elts)}]"
+        return f"[{','.join(_format_default(item) for item in node.elts)}]"
     if isinstance(node, ast.Constant):
         names = {"None": "null", "True": "true", "False": "false"}
         return names.get(str(node.value), str(node.value))

@@ -4,16 +4,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from embodied_rl.cli.command_table import COMMANDS, LIST_SUMMARY, Command
 from embodied_rl.cli.documentation import Key, list_plugin_keys, list_schema_keys
 from embodied_rl.cli.options import parse_arguments
-from embodied_rl.cli.table import COMMANDS, LIST_SUMMARY, Command
 from embodied_rl.cli.text import print_columns, print_hanging, print_keys
 from embodied_rl.config import plugins
 
-HELP, ALL = ("--help", "-h"), "--help-all"
+HELP_ALL = "--help-all"
+HELP_OPTIONS = ("--help", "-h", HELP_ALL)
 _OPTIONS = [
-    ("--help", "this text; with sim=, policy= or algo= also the keys that the chosen one has of its own"),
-    (ALL, "the same with every key there is"),
+    ("--help", "this text; with sim=, policy= or algo= also the chosen plug-in's keys"),
+    (HELP_ALL, "the same with every key"),
     ("--cfg job", "print the whole configuration, defaults included, and stop"),
     ("--dry-run", "compose, check, find the plug-ins, print what would run and its memory, and stop"),
     ("--config-dir DIR", "also choose from YAML in DIR (sim/, policy/, algo/, experiment/ …)"),
@@ -30,7 +31,7 @@ _KINDS = {
 """Node of the configuration → kind of the plug-in that it names."""
 
 
-def make_overview() -> None:
+def print_overview() -> None:
     """Print the help of `embodied-rl --help`."""
     print("Online reinforcement learning for vision-language-action policies.\n")
     print("usage: embodied-rl <command> [key=value ...] [options]\n\ncommands")
@@ -41,30 +42,34 @@ def make_overview() -> None:
     print("A first run:      embodied-rl train experiment=demo")
 
 
-def make_group_help(group: str) -> None:
-    """Print the help of `embodied-rl <group>`, a word that several commands begin with."""
+def print_group_help(group: str) -> None:
+    """Print the help of `embodied-rl <group>`, the first word of several commands."""
     print(f"usage: embodied-rl {group} <command> [key=value ...] [options]\n\ncommands")
     print_columns([(name, command.summary) for name, command in COMMANDS.items() if name.split()[0] == group])
     print(f"\nA command's keys: embodied-rl {group} <command> --help")
 
 
-def make_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
+def print_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
     """Print the help of `embodied-rl <command> [key=value ...] --help`, or `--help-all`.
 
     Args:
         command: the command.
-        arguments: everything that was typed after it; what is chosen there shows its keys and sets the values shown.
+        arguments: all words typed after it; they decide which plug-ins' keys and which values are shown.
 
     Raises:
         UserError: an argument is wrong.
     """
-    typed = [word for word in arguments if word not in (*HELP, ALL)]
+    typed = [word for word in arguments if word not in HELP_OPTIONS]
     values = compose_values(command, typed)
-    _print_usage(command)
+    words = f" <{command.words.called}>{' ...' if command.words.many else ''}" if command.words else ""
+    print_hanging("", command.summary, 0)
+    print(f"\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
+    for example in command.examples:
+        print(f"  embodied-rl {command.name} {example}".rstrip())
     _print_choices(command, values)
     keys = [_with_value(key, values) for key in list_schema_keys(command.schema)]
     common = [key for name in command.common for key in keys if key.name == name]
-    shown = keys if ALL in arguments or not common else common
+    shown = keys if HELP_ALL in arguments or not common else common
     print("\nkeys, with their values" if shown is keys else "\ncommon keys, with their values")
     print_keys([(_as_typed(key), key.doc) for key in shown])
     for node, plugin in find_chosen(typed, values).items():
@@ -73,21 +78,13 @@ def make_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
         print_keys([(_as_typed(_with_value(key, values)), key.doc) for key in list_plugin_keys(path, node)])
     if shown is not keys:
         print()
-        print_hanging("", f"All {len(keys)} keys: embodied-rl {command.name} {ALL}", 0)
+        print_hanging("", f"All {len(keys)} keys: embodied-rl {command.name} {HELP_ALL}", 0)
     print("\noptions")
     print_columns(_OPTIONS)
 
 
-def _print_usage(command: Command) -> None:
-    words = f" <{command.words.called}>{' ...' if command.words.many else ''}" if command.words else ""
-    print_hanging("", command.summary, 0)
-    print(f"\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
-    for example in command.examples:
-        print(f"  embodied-rl {command.name} {example}".rstrip())
-
-
 def _print_choices(command: Command, values: Mapping[str, Any]) -> None:
-    """Print what can be chosen by name: a file of YAML each."""
+    """Print the groups of the configuration, with the names of their YAML files."""
     if command.config is None:
         return
     from embodied_rl.config.compose import list_default_choices, list_experiments, list_options  # Hydra
@@ -98,20 +95,16 @@ def _print_choices(command: Command, values: Mapping[str, Any]) -> None:
         if group == "experiment":
             names = [each.name for each in list_experiments() if each.command in (command.name, command.config)]
         if names:
-            rows.append((f"{group}={values.get(_chosen(group), default)}", ", ".join(names)))
+            rows.append((f"{group}={values.get(f'choice of {group}', default)}", ", ".join(names)))
     if rows:
         print("\nchoices, by name; `embodied-rl list` describes them")
         print_keys(rows)
 
 
-def _chosen(group: str) -> str:
-    return f"choice of {group}"
-
-
 def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
-    """Return the values that a command with these words would have, by full key, and the typed choices.
+    """Return the values that a command with these words would use, by full key, and the typed choices.
 
-    Empty for a sweep, whose values are several, and for a command that starts from no YAML.
+    Empty for a sweep, which has several values, and for a command without YAML.
 
     Raises:
         UserError: a word is wrong.
@@ -123,12 +116,12 @@ def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
 
     composed = compose_config(command.config, options.overrides, command.values, options.config_dir)
     pairs = (text.lstrip("+").partition("=") for text in options.overrides)
-    chosen = {_chosen(key): value for key, _, value in pairs if key in list_groups(options.config_dir)}
+    chosen = {f"choice of {key}": value for key, _, value in pairs if key in list_groups(options.config_dir)}
     return {**_flatten(composed, ""), **chosen}
 
 
 def find_chosen(typed: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return node → plug-in for the nodes that a typed word chooses or sets a key of."""
+    """Return node → plug-in for the nodes that a typed word chooses or changes."""
     nodes = [text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text]
     return {node: str(values[f"{node}.name"]) for node in _KINDS if node in nodes and values.get(f"{node}.name")}
 

@@ -31,56 +31,47 @@ def list_choices(words: Sequence[str]) -> int:
     Raises:
         UserError: an unknown section, name or option.
     """
-    words, config_dir = _config_dir(words)
+    typed, words = make_option_parser().parse_known_args(words)
+    if unknown := [text for text in words if text.startswith("-")]:
+        raise UserError(f"unknown option '{unknown[0]}': list takes only --config-dir DIR.", code="option-unknown")
+    config_dir = read_config_folder(typed.config_dir)
     if not words:
         for section in SECTIONS[:-1]:
             print(section)
-            print_columns(_rows(section, config_dir))
+            print_columns(_list_rows(section, config_dir))
         print("tasks")
         print_hanging("  ", f"embodied-rl list tasks <sim>: {', '.join(plugins.list_names('sims'))}", 2)
         return 0
     section, *more = words
     if section not in SECTIONS:
-        raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}")
+        raise UserError(f"unknown list '{section}'.{suggest_name(section, SECTIONS)}", code="list-unknown")
     if section != "tasks" and (excess := more[1 if section in (*_KINDS, "prompts") else 0 :]):
-        raise UserError(f"list {section} cannot show '{excess[0]}': leave it out.")
+        raise UserError(f"list {section} cannot show '{excess[0]}': leave it out.", code="too-many-words")
     if section == "tasks":
-        _tasks(more)
+        _print_tasks(more)
     elif more and section == "prompts":
         print(find_prompt(more[0]).read_text(encoding="utf-8"), end="")
     elif more:
-        _keys(section, more[0], config_dir)
+        _print_keys(section, more[0], config_dir)
     else:
-        print_columns(_rows(section, config_dir), indent=0)
+        print_columns(_list_rows(section, config_dir), indent=0)
     return 0
 
 
-def _keys(section: str, name: str, config_dir: Path | None) -> None:
-    """Print the keys of the plug-in that a choice uses."""
+def _print_keys(section: str, name: str, config_dir: Path | None) -> None:
+    """Print the keys of the plug-in that the choice `name` uses, or of the plug-in `name`."""
+    from embodied_rl.config.compose import list_options  # Hydra: only where it is needed
+
     kind, node = _KINDS[section]
-    plugin = _plugin(node, name, config_dir)
+    chosen = (item.plugin for item in list_options(node, config_dir) if item.name == name and item.plugin)
+    plugin = next(chosen, name)
     keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
     print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
     if not keys:
         print(f"{node}={name} has no keys of its own.")
 
 
-def _config_dir(words: Sequence[str]) -> tuple[list[str], Path | None]:
-    """Return the plain words and the folder of `--config-dir`."""
-    typed, rest = make_option_parser().parse_known_args(words)
-    if unknown := [text for text in rest if text.startswith("-")]:
-        raise UserError(f"unknown option '{unknown[0]}': list takes --config-dir DIR alone.")
-    return rest, read_config_folder(typed.config_dir)
-
-
-def _plugin(group: str, name: str, config_dir: Path | None) -> str:
-    """Return the plug-in that the choice `name` uses, or `name` itself."""
-    from embodied_rl.config.compose import list_options  # Hydra: only where it is needed
-
-    return next((item.plugin for item in list_options(group, config_dir) if item.name == name and item.plugin), name)
-
-
-def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
+def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
     from embodied_rl.config.compose import list_experiments, list_options
 
     if section == "experiments":
@@ -96,10 +87,10 @@ def _rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
     return [*listed, *((name, paths[name], read_summary(paths[name])) for name in others)]
 
 
-def _tasks(asked: Sequence[str]) -> None:
-    """Print the tasks of the `asked` simulators, or of all; for slow ones in another environment, print a command."""
-    for name in asked or plugins.list_names("sims"):
-        if not asked and find_recipe_file(name) is not None:
+def _print_tasks(simulators: Sequence[str]) -> None:
+    """Print the tasks of simulators, or of all; for slow ones in another environment, print the command instead."""
+    for name in simulators or plugins.list_names("sims"):
+        if not simulators and find_recipe_file(name) is not None:
             print(f"embodied-rl list tasks {name}")
             continue
         spec = SimulatorKind.find(SimNode(name)).spec

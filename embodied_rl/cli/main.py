@@ -3,12 +3,14 @@
 import errno
 import io
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from importlib import import_module
 
-from embodied_rl.cli.signals import announce_end
-from embodied_rl.cli.table import COMMANDS, find_command_name, list_groups
+from embodied_rl.cli.command_table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.version import __version__
@@ -52,7 +54,7 @@ def _run(arguments: list[str]) -> int:
         sys.stdout.flush()
         return code
     except BrokenPipeError:  # the reader, such as `head`, closed the pipe
-        _drop_output()
+        _discard_output()
         return CLOSED_PIPE
     except SystemExit as end:  # rich turns a closed pipe into this
         if not isinstance(end.__context__, BrokenPipeError):
@@ -61,14 +63,14 @@ def _run(arguments: list[str]) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC or error.filename is not None:
             raise
-        _drop_output()
+        _discard_output()
         print("embodied-rl: the output cannot be written: no space left on device.", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         print("embodied-rl: interrupted", file=sys.stderr)
         return INTERRUPTED
     except UserError as error:
-        _tell(error)
+        _print_error(error)
         return USER_ERROR
     except RuntimeError as error:
         from embodied_rl.interfaces.sim import Unavailable
@@ -76,16 +78,43 @@ def _run(arguments: list[str]) -> int:
 
         if not isinstance(error, RunFailed | Unavailable | TransportError):
             raise
-        _tell(error)
+        _print_error(error)
         return FAILED
 
 
-def _drop_output() -> None:
-    """Send what is left in the buffer of standard output to nowhere, which the interpreter flushes at its end."""
+@contextmanager
+def announce_end() -> Iterator[None]:
+    """Print one line if SIGTERM or SIGHUP ends this process in the context.
+
+    Handlers that a command sets in the context replace this one; ignored signals, as under nohup, stay ignored.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _: object) -> None:
+        text = f"embodied-rl: ended by {signal.Signals(number).name}; what was not saved by now is lost.\n"
+        with suppress(OSError):  # the terminal is gone
+            os.write(2, text.encode())
+        signal.signal(number, signal.SIG_DFL)
+        signal.raise_signal(number)
+
+    default = [each for each in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(each) is signal.SIG_DFL]
+    for number in default:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in default:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _discard_output() -> None:
+    """Redirect standard output to /dev/null, because the interpreter flushes its buffer at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
-def _tell(error: Exception) -> None:
+def _print_error(error: Exception) -> None:
     """Print an error with its code, and its notes, such as that a robot was not brought to rest."""
     code = f" [{error.code}]" if isinstance(error, UserError) and error.code else ""
     for line in (f"{error}{code}", *getattr(error, "__notes__", ())):
@@ -95,27 +124,27 @@ def _tell(error: Exception) -> None:
 def _dispatch(arguments: list[str]) -> int:
     from embodied_rl.cli import help as help_text
 
-    if not arguments or arguments[0] in (*help_text.HELP, help_text.ALL, "help"):
-        help_text.make_overview()
+    if not arguments or arguments[0] in (*help_text.HELP_OPTIONS, "help"):
+        help_text.print_overview()
         return 0
     name, rest = find_command_name(arguments)
     if name == "--version":
         print(f"embodied-rl {__version__}")
         return 0
-    if name in list_groups() and (not rest or rest[0] in (*help_text.HELP, help_text.ALL)):
-        help_text.make_group_help(name)
+    if name in list_groups() and (not rest or rest[0] in help_text.HELP_OPTIONS):
+        help_text.print_group_help(name)
         return 0
     if name not in (*COMMANDS, "list"):
         typed = " ".join([name, *rest[:1]]) if name in list_groups() else name
-        near = suggest_name(typed, [*COMMANDS, "list"]) or " `embodied-rl --help` lists all."
-        raise UserError(f"unknown command '{typed}'.{near}", code="command-unknown")
-    asks_for_help = any(word in (*help_text.HELP, help_text.ALL) for word in rest)
+        suggestion = suggest_name(typed, [*COMMANDS, "list"]) or " `embodied-rl --help` lists all."
+        raise UserError(f"unknown command '{typed}'.{suggestion}", code="command-unknown")
+    asks_for_help = any(word in help_text.HELP_OPTIONS for word in rest)
     if name == "list":
         from embodied_rl.cli import listing
 
-        return listing.list_choices([]) if asks_for_help else listing.list_choices(rest)
+        return listing.list_choices([] if asks_for_help else rest)
     if asks_for_help:
-        help_text.make_command_help(COMMANDS[name], rest)
+        help_text.print_command_help(COMMANDS[name], rest)
         return 0
     from embodied_rl.cli import run_command
 

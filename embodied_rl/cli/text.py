@@ -10,19 +10,15 @@ from rich.console import Console
 
 NARROWEST = 40
 NO_TERMINAL = 120
-"""Columns where nothing shows the output at once: a file, or another program."""
+"""Columns of output that goes to a file or another program."""
 LEFT = 34
 """Columns that a left-hand text may take before what belongs to it moves to the next line."""
 
 
 def find_width() -> int:
-    """Return the columns to print: $COLUMNS, or those of the terminal, also behind a program such as less."""
-    with suppress(ValueError):
-        return max(NARROWEST, int(os.environ["COLUMNS"])) if os.environ.get("COLUMNS") else _ask_terminal()
-    return _ask_terminal()
-
-
-def _ask_terminal() -> int:
+    """Return the columns to print: $COLUMNS, or those of the terminal, also behind a pager such as less."""
+    with suppress(ValueError, KeyError):
+        return max(NARROWEST, int(os.environ["COLUMNS"]))
     for stream in (sys.__stdout__, sys.__stderr__, sys.__stdin__):
         with suppress(OSError, ValueError, AttributeError):
             assert stream is not None
@@ -36,9 +32,9 @@ def make_console() -> Console:
 
 
 def print_columns(rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
-    """Print rows with aligned columns; only the last column wraps, and begins a line of its own if it is too narrow.
+    """Print rows with aligned columns; only the last column wraps, on the next line if too little width is left.
 
-    Where the other columns are wider than the screen, each cell but the first has a line of its own.
+    Where the other columns are wider than the screen, each cell gets its own line.
     """
     if not rows:
         return
@@ -53,7 +49,7 @@ def print_columns(rows: Sequence[Sequence[str]], *, indent: int = 2) -> None:
 
 
 def print_keys(pairs: Sequence[tuple[str, str]], *, indent: int = 2) -> None:
-    """Print pairs of a key and what it means. Meanings are aligned; that of a long key begins on the next line."""
+    """Print pairs of a key and its meaning. Meanings are aligned; that of a long key begins on the next line."""
     longest = max((len(key) for key, _ in pairs), default=0)
     start = indent + min(longest, LEFT - indent - 2) + 2
     for key, meaning in pairs:

@@ -46,7 +46,10 @@ def run(config: BenchConfig) -> None:
     measures |= {DEPLOY: measure_deployment}
     if what not in measures:
         hint = suggest_name(what, [*measures, ABLATIONS])
-        raise UserError(f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.")
+        raise UserError(
+            f"bench: cannot measure '{what}'.{hint} Another simulator is chosen with sim=<name>.",
+            code="benchmark-unknown",
+        )
     file = make_folder(Path(config.out), "out") / f"bench_{what}.json"
     print(f"Measuring {what}", flush=True)
     found = measures[what](config)
@@ -164,7 +167,7 @@ def measure_cluster(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_critic(config: BenchConfig) -> dict[str, Any]:
-    """Measure iterations beside a scorer that takes its time, that is too slow, or or that is not there; our server."""
+    """Measure iterations with a slow scorer, one that is too slow, or an absent one; and the speed of our server."""
     from embodied_rl.benchmarks import scoring
     from embodied_rl.critic.examination import server_speed
 
@@ -177,7 +180,7 @@ def measure_critic(config: BenchConfig) -> dict[str, Any]:
 
 
 def compare_rewards(config: BenchConfig) -> dict[str, Any]:
-    """Train with one reward after another from the same start, and compare success after equally many decisions."""
+    """Train with each reward from the same start, and compare success after equally many decisions."""
     from embodied_rl.critic.examination import reward_comparison
 
     table, found = reward_comparison.compare_rewards(config, make_folder(Path(config.out) / "runs", "out"))
@@ -186,7 +189,7 @@ def compare_rewards(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_server(config: BenchConfig) -> dict[str, Any]:
-    """Measure a policy behind `serve`: one client, eight, and what the way costs."""
+    """Measure a policy behind `serve` with one client and with eight, and the cost of the transport."""
     from embodied_rl.deployment.policy_server import speed
     from embodied_rl.deployment.policy_server.settings import check_installed
 
@@ -210,7 +213,7 @@ def measure_deployment(config: BenchConfig) -> dict[str, Any]:
 
 def measure_delay(config: BenchConfig) -> dict[str, Any]:
     """Measure a policy's success under inference delay, for each strategy, and what a decision costs."""
-    from embodied_rl.assembly.acting import find_policy_file, load_deployed
+    from embodied_rl.assembly.policy_factory import find_policy_file, load_deployed
     from embodied_rl.benchmarks import delay_cost
     from embodied_rl.evaluate import delay_table, protocol
     from embodied_rl.evaluate.metadata import describe_policy
@@ -218,7 +221,9 @@ def measure_delay(config: BenchConfig) -> dict[str, Any]:
     who, kind, load = config.policy_file or ASYNC_ASSET, SimulatorKind.find(config.sim), provenance.measure_load()
     policy, episodes = load_deployed(who), protocol.enumerate_episodes(kind.spec, "eval", config.episodes)
     envs, cells = min(config.sim.num_envs, config.episodes), list[delay_table.Cell]()
-    bed = delay_table.TestBed(policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed)
+    bed = delay_table.DelaySetup(
+        policy, lambda: kind.inline(envs, "simulator", config.plan), envs, episodes, config.seed
+    )
     for cell in delay_table.measure_strategies(bed, config.strategies, config.delays):
         cells.append(cell)
         print(cell.describe(), flush=True)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from embodied_rl.assembly.acting import check_acting, choose_policy
+from embodied_rl.assembly.policy_factory import check_acting, choose_policy
 from embodied_rl.config.schema import CollectConfig
 from embodied_rl.critic.examination.demonstration_filter import choose_filter
 from embodied_rl.critic.examination.filtered_demonstrations import filter_records

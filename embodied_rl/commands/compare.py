@@ -26,7 +26,9 @@ def run(config: CompareConfig) -> int:
         UserError: fewer than two runs are given, or a run has no evaluation.
     """
     if len(config.runs) < 2:
-        raise UserError("Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.")
+        raise UserError(
+            "Nothing to compare: give two runs or more, as in `embodied-rl compare <run> <run>`.", code="too-few-runs"
+        )
     compare_reports([Path(text) for text in config.runs], make_folder(Path(config.out), "out"))
     return 0
 

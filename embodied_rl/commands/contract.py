@@ -1,4 +1,4 @@
-"""`embodied-rl contract`: a robot's file as a contract of rosetta, or a contract as a robot's file (docs/robots.md)."""
+"""`embodied-rl contract`: convert a robot's file to a contract of rosetta, or back (docs/robots.md)."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from embodied_rl.runs.atomic_write import make_folder, write_text
 
 def run(config: ContractConfig) -> int:
     """Convert one file, and write or print the other one."""
-    text, missing = _convert(config)
+    text, missing = convert(config)
     if config.out is None:
         print(text, end="")
     else:
@@ -20,20 +20,29 @@ def run(config: ContractConfig) -> int:
         write_text(Path(config.out), text, "out")
         print(f"wrote {config.out}")
     if missing:
-        print(f"# {len(missing)} keys stand as ?, because contracts do not say them: {', '.join(missing)}")
+        print(f"# {len(missing)} keys are ?, because contracts do not have them: {', '.join(missing)}")
     return 0
 
 
-def convert(config: ContractConfig) -> None:
-    """Convert without writing, for `--dry-run`. Raises UserError as `run` would."""
-    _convert(config)
+def convert(config: ContractConfig) -> tuple[str, list[str]]:
+    """Return the text of the other file, and the keys that it lacks.
 
-
-def _convert(config: ContractConfig) -> tuple[str, list[str]]:
+    Raises:
+        UserError: not exactly one file is given, it is damaged, or `out` exists.
+    """
     if (config.robot is None) == (config.contract is None):
-        raise UserError("contract takes one of robot=<name or yaml> and contract=<yaml of rosetta>.")
+        raise UserError(
+            "contract takes one of robot=<name or yaml> and contract=<yaml of rosetta>.", code="keys-contradict"
+        )
     if config.out is not None and Path(config.out).exists() and not config.replace:
-        raise UserError(f"out={config.out} is there already: choose another name, or replace=true.")
+        raise UserError(
+            f"out={config.out} is there already: choose another name, or replace=true.", code="output-exists"
+        )
     if config.contract is not None:
         return read_contract(Path(config.contract))
     return write_contract(find_robot_file(str(config.robot))), []
+
+
+def check_start(config: ContractConfig) -> None:
+    """Convert without writing, for a dry run."""
+    convert(config)

@@ -1,6 +1,6 @@
-"""`embodied-rl convert`, also typed `collect from=`: a recording of a robot made into episodes to learn from.
+"""`embodied-rl convert`, also typed `collect from=`: a recording of a robot converted to episodes for training.
 
-<out>/index.jsonl    beside the dataset: one line per episode, or part of one: steps, label, instruction, who decided
+<out>/index.jsonl    one line per episode, or part of one: steps, label, instruction, source of the actions
 """
 
 import json
@@ -21,7 +21,7 @@ def run(config: ConvertConfig) -> None:
     """Convert a recording, and print what was kept and what was left out.
 
     Raises:
-        UserError: there is no recording, it is damaged or holds no episode, or `out` is not new.
+        UserError: the recording is missing, damaged or without episodes, or `out` is not new.
     """
     conversion, out = check_start(config), Path(config.out)
     writes = (
@@ -29,8 +29,11 @@ def run(config: ConvertConfig) -> None:
     )
     lines = [json.dumps(line) + "\n" for line in writes]
     if not lines:
-        said = "; ".join(conversion.list_lines())
-        raise UserError(f"{config.recording}: nothing could be converted, and {out} holds no episode. {said}.")
+        notes = "; ".join(conversion.list_lines())
+        raise UserError(
+            f"{config.recording}: nothing could be converted, and {out} holds no episode. {notes}.",
+            code="recording-without-episodes",
+        )
     write_text(out / "index.jsonl", "".join(lines), "out")
     for line in conversion.list_lines():
         print(line)

@@ -1,4 +1,4 @@
-"""`embodied-rl critic eval`: measure what a scorer is worth, and say whether its scores may become a reward."""
+"""`embodied-rl critic eval`: measure how reliable a scorer is, and whether its scores may be used as a reward."""
 
 import asyncio
 from pathlib import Path
@@ -37,36 +37,36 @@ def run(config: CriticEvalConfig) -> None:
     """Gather episodes, ask the scorer, print the table, and write `critic.json` and `critic.html`.
 
     Raises:
-        UserError: see `find_examined`; or the scorer answered nothing.
+        UserError: see `open_evaluation`; or the scorer answered nothing.
     """
-    source, scorer = find_examined(config)
+    source, scorer = open_evaluation(config)
     out = make_folder(Path(config.out), "out")
     console = Console(highlight=False)
-    say = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731 - a callback
+    log = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731 - a callback
     episodes = add_mismatches(source.gather(), config.seed)
-    told = {"identity": scorer.traits.identity, "kind": choose_kind(scorer.traits), "source": source.told}
+    about = {"identity": scorer.traits.identity, "kind": choose_kind(scorer.traits), "source": source.told}
     judged = judge_episodes(scorer, episodes, make_limits(config.reward), config.others)
     found = assess_judge(episodes, judged, config.threshold, config.seed)
-    report = make_report(found, episodes, told, config.threshold)
+    report = make_report(found, episodes, about, config.threshold)
     write_report(out / FILE, report)
-    fitted = calibrate(told["identity"], judged, config.seed) if config.calibrate else None
+    fitted = calibrate(about["identity"], judged, config.seed) if config.calibrate else None
     drawn = "" if fitted is None else draw_calibration(fitted)
     write_page(out / PAGE, found, report, episodes, judged, to_yaml(config), drawn)
-    say(f"{told['identity']}: {report['rests_on']['episodes']} episodes, {report['rests_on']['successes']} successes")
+    log(f"{about['identity']}: {report['rests_on']['episodes']} episodes, {report['rests_on']['successes']} successes")
     console.print(make_table(found))
     if fitted is not None:
         write_calibration(out / CALIBRATION, fitted)
         for line in (*describe_calibration(fitted), f"Written: {out / CALIBRATION}"):
-            say(line)
+            log(line)
     for line in (*describe_verdicts(judge_uses(found)), f"Written: {out / FILE}", f"Written: {out / PAGE}"):
-        say(line)
+        log(line)
 
 
-def find_examined(config: CriticEvalConfig) -> tuple[EpisodeSource, Scorer]:
+def open_evaluation(config: CriticEvalConfig) -> tuple[EpisodeSource, Scorer]:
     """Find the episodes and the scorer, and check that it answers, before anything is simulated.
 
     Raises:
-        UserError: there are none, they do not fit each other, or the scorer does not answer.
+        UserError: there are no episodes, they do not fit the scorer, or it does not answer.
     """
     source = find_source(config)
     check_calibration(config)
@@ -77,5 +77,5 @@ def find_examined(config: CriticEvalConfig) -> tuple[EpisodeSource, Scorer]:
 
 
 def check_evaluation(config: CriticEvalConfig) -> None:
-    """Check what `find_examined` does, for a dry run."""
-    find_examined(config)
+    """Check what `open_evaluation` does, for a dry run."""
+    open_evaluation(config)

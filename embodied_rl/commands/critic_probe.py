@@ -1,4 +1,4 @@
-"""`embodied-rl critic probe`: what a vision-language model's server can do, and which settings fit it."""
+"""`embodied-rl critic probe`: find out what a vision-language model's server supports, and print settings for it."""
 
 import asyncio
 
@@ -16,11 +16,13 @@ def run(config: CriticProbeConfig) -> None:
     """Print what a server can do, and the settings to type.
 
     Raises:
-        UserError: the server cannot be used; the message says why and what to do.
+        UserError: the server cannot be used.
     """
     _, options = plugins.configure_plugin("scorers", config.reward, "reward")
     if not isinstance(options, VlmConfig):
-        raise UserError(f"reward.name={config.reward.name} has no server to probe; reward=vlm has.")
+        raise UserError(
+            f"reward.name={config.reward.name} has no server to probe; reward=vlm has.", code="scorer-without-server"
+        )
     limits = ProbeLimits(config.reward.timeout, config.seconds, config.most)
     spec = make_stand_in(config.cameras, options.picture_size or PICTURE_SIZE)
     settings = asyncio.run(probe_server(options, spec, limits, lambda what, found: print(f"{what:{_WIDTH}}{found}")))

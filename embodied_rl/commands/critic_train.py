@@ -1,4 +1,4 @@
-"""`embodied-rl critic train`: train an embedded critic, and say what it is worth on episodes that it has not seen."""
+"""`embodied-rl critic train`: train an embedded critic, and measure it on held-out episodes."""
 
 import time
 
@@ -22,7 +22,7 @@ def run(config: CriticTrainConfig) -> None:
 
 
 def check_training(config: CriticTrainConfig) -> None:
-    """Check that the policy can carry a critic and that the simulator can teach it, for a dry run.
+    """Check, for a dry run, that the policy supports a critic and that the simulator provides its targets.
 
     Raises:
         UserError: see `embodied_rl.critic.making.prepare_critic`.

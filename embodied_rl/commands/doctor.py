@@ -7,9 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from embodied_rl.assembly.machine_doctor import examine_machine
-from embodied_rl.assembly.robot_doctor import examine_robot
+from embodied_rl.assembly.policy_server_client import connect
 from embodied_rl.cli.text import make_console
 from embodied_rl.config.schema import DoctorConfig, SimNode
+from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
+from embodied_rl.deployment.policy_server.robot_fit import examine_policy
+from embodied_rl.deployment.robots.inspection import inspect_robot
+from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl.runs.untrusted_files import make_printable
@@ -18,6 +23,8 @@ from embodied_rl.runtime.simulators.installation import is_current
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.runtime.simulators.python_environments import find_recipe_file
 
+POLICY_TEST_S = 30.0
+"""Seconds for which a policy server is measured."""
 _COLOURS = {"ok": "green", "warn": "yellow", "fail": "red"}
 
 
@@ -25,12 +32,36 @@ def run(config: DoctorConfig) -> int:
     """Print every check; return exit code 1 if one failed, else 0."""
     if config.robot is not None or config.policy is not None:
         if config.sim is not None:
-            raise UserError(f"doctor checks a robot or a simulator: leave out sim={config.sim.name}, or robot=.")
+            raise UserError(
+                f"doctor checks a robot or a simulator: leave out sim={config.sim.name}, or robot=.",
+                code="keys-contradict",
+            )
         return print_checks(examine_robot(config), "ready to move")
     checks = examine_machine(Path(config.run.root).expanduser().absolute())
     if config.sim is not None:
         checks += examine_simulator(config.sim)
     return print_checks(checks, "ready to train")
+
+
+def examine_robot(config: DoctorConfig) -> list[Diagnosis]:
+    """Check a robot's topics, and the policy server if one is given.
+
+    Raises:
+        UserError: no robot is named, or its file is wrong. Unavailable: an extra is missing.
+    """
+    if config.robot is None:
+        raise UserError("policy= is checked against a robot: add robot=<name or yaml>.", code="robot-missing")
+    robot = load_robot(config.robot)
+    with open_transport(config.transport, "embodied_rl_doctor") as transport:
+        checks = inspect_robot(robot, transport, config.seconds)
+    if config.policy is None:
+        return checks
+    try:
+        client = connect(config.policy, config.server)
+    except NoPolicyAnswer as error:
+        return [*checks, Diagnosis("policy", "fail", str(error), "start it, and open its port to this machine")]
+    with client:
+        return [*checks, *examine_policy(client, robot, config.questions, POLICY_TEST_S)]
 
 
 def print_checks(checks: Sequence[Diagnosis], ready: str) -> int:
@@ -56,18 +87,18 @@ def examine_simulator(node: SimNode) -> list[Diagnosis]:
         shown = f"{len(spec.tasks)} tasks, {len(spec.cameras)} cameras, {spec.action_dim} actions"
         checks.append(Diagnosis(node.name, "ok", shown))
     except (Unavailable, RunFailed) as error:
-        said, _, remedy = str(error).partition(". ")
-        checks.append(Diagnosis(node.name, "fail", said, remedy))
+        problem, _, remedy = str(error).partition(". ")
+        checks.append(Diagnosis(node.name, "fail", problem, remedy))
     try:
         own = kind.ask("diagnose") if hasattr(kind.simulator, "diagnose") else []
     except Exception as error:  # noqa: BLE001 - plug-ins and their drivers raise anything; each failure is a failed check
-        said, _, remedy = str(error).partition(". ")
-        own = [Diagnosis(f"{node.name}: diagnosis", "fail", said or type(error).__name__, remedy)]
+        problem, _, remedy = str(error).partition(". ")
+        own = [Diagnosis(f"{node.name}: diagnosis", "fail", problem or type(error).__name__, remedy)]
     return [*checks, *own]
 
 
 def check_environment(kind: SimulatorKind) -> Diagnosis:
-    """Check whether a simulator has its own environment, and whether that was made with the current pins."""
+    """Check whether a simulator has its own environment, made with the current pins."""
     name = kind.node.name
     if kind.interpreter is None:
         remedy = (

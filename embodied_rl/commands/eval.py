@@ -14,9 +14,7 @@ from rich.console import Console
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.memory_budget import format_bytes
 from embodied_rl.actors.scripted import RandomPolicy
-from embodied_rl.assembly.acting import is_address, load_deployed, open_expert
-from embodied_rl.assembly.asked import ask_server, check_server, describe_server, end_asking
-from embodied_rl.assembly.evaluated import (
+from embodied_rl.assembly.evaluated_policies import (
     find_policies,
     find_run,
     find_simulator,
@@ -24,18 +22,19 @@ from embodied_rl.assembly.evaluated import (
     place_policies,
     read_stored_chunks,
 )
+from embodied_rl.assembly.policy_factory import is_address, load_deployed, open_expert
+from embodied_rl.assembly.policy_server_client import check_server, connect, describe_server, disconnect
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import trust
-from embodied_rl.config.checks import check_actor
+from embodied_rl.config import untrusted_settings
+from embodied_rl.config.checks import check_evaluated_policy
 from embodied_rl.config.schema import EvalConfig, SimNode
 from embodied_rl.deployment.policy_server.client import PolicyClient
-from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, make_parts
-from embodied_rl.evaluate.delayed import describe_delays, find_delay
-from embodied_rl.evaluate.kept import FILE as RESULTS
-from embodied_rl.evaluate.kept import ResultFile
-from embodied_rl.evaluate.metadata import describe_policy, make_metadata, measure_end
+from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
+from embodied_rl.evaluate.metadata import describe_delays, describe_policy, make_metadata, measure_end
 from embodied_rl.evaluate.protocol import Results, evaluate_policy
+from embodied_rl.evaluate.result_file import FILE as RESULTS
+from embodied_rl.evaluate.result_file import ResultFile
 from embodied_rl.evaluate.resumption import FILE as EVALUATION
 from embodied_rl.evaluate.resumption import (
     LAST,
@@ -52,7 +51,7 @@ from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.reports.table import make_summary_table
+from embodied_rl.reports.summary_table import make_summary_table
 from embodied_rl.rollout.delay import Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.folder import RunFolder
@@ -63,8 +62,8 @@ from embodied_rl.training.run_checks import check_environments
 
 
 @dataclass(frozen=True)
-class Player:
-    """A policy that is evaluated.
+class EvaluatedPolicy:
+    """A policy to evaluate.
 
     Attributes:
         who: its name, checkpoint or address.
@@ -81,26 +80,26 @@ class Player:
 
 @dataclass(frozen=True)
 class PlannedEvaluation:
-    """What is evaluated.
+    """An evaluation whose parts and policies are opened and checked.
 
     Attributes:
         config: its configuration.
-        players: who runs the parts, one for each.
+        policies: of the parts, one for each.
         parts: the episodes, by simulator and policy.
-        told: metadata of the report.
-        delays: how long inference takes in each part, and what happens meanwhile.
+        metadata: of the report.
+        delays: how long inference takes in each part, and what the robot does during it.
     """
 
     config: EvalConfig
-    players: tuple[Player, ...]
+    policies: tuple[EvaluatedPolicy, ...]
     parts: tuple[EvaluationPart, ...]
-    told: dict[str, Any]
+    metadata: dict[str, Any]
     delays: tuple[Delay | None, ...]
 
     @property
     def folder(self) -> RunFolder | None:
         """Return the run of the only policy, if there is one."""
-        return self.players[0].folder if len({player.who for player in self.players}) == 1 else None
+        return self.policies[0].folder if len({each.who for each in self.policies}) == 1 else None
 
 
 def run(config: EvalConfig) -> int:
@@ -114,7 +113,7 @@ def run(config: EvalConfig) -> int:
         return continue_evaluation(config)
     evaluation = open_evaluation(config)
     out = choose_output_folder(config, evaluation.folder)
-    begin_evaluation(out, place_policies(config), evaluation.told)
+    begin_evaluation(out, place_policies(config), evaluation.metadata)
     return finish_evaluation(evaluation, out)
 
 
@@ -132,25 +131,25 @@ def continue_evaluation(config: EvalConfig) -> int:
         return 0
     resumed, before = read_resumed(config, folder)
     evaluation = open_evaluation(resumed)
-    check_same(folder, before, evaluation.told)
-    return finish_evaluation(replace(evaluation, told=add_hardware(before, evaluation.told)), folder)
+    check_same(folder, before, evaluation.metadata)
+    return finish_evaluation(replace(evaluation, metadata=add_hardware(before, evaluation.metadata)), folder)
 
 
 def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str, Any]]:
-    """Return the configuration and metadata of an evaluation that is continued, with what may be typed anew.
+    """Return the configuration and metadata of a continued evaluation, with the settings that may be typed again.
 
     Raises:
-        UserError: the folder holds none, or names code to run that the user did not type.
+        UserError: the folder has no evaluation, or names code to run that the user did not type.
     """
     stored, before = read_evaluation(folder)
     if stored.policies and (config.policy or config.checkpoint):
-        raise UserError(f"policy: {folder} has policies of its own for its tasks. Leave it out.")
+        raise UserError(f"policy: {folder} has policies of its own for its tasks. Leave it out.", code="key-unused")
     if config.policy is not None or config.checkpoint is not None:
         config = replace(config, policy=config.policy or config.checkpoint, checkpoint=None)
         stored = replace(stored, policy=config.policy, checkpoint=None)
     file, home = folder / EVALUATION, find_home(folder)
     with name_file(file):
-        stored = trust.take_typed(
+        stored = untrusted_settings.merge_typed_settings(
             stored,
             config,
             config.overrides,
@@ -158,11 +157,13 @@ def read_resumed(config: EvalConfig, folder: Path) -> tuple[EvalConfig, dict[str
             folder=home,
             free=("resume", "policy", "checkpoint", "sim"),
             unused=("resume", "out"),
-            remedy="resume continues an evaluation exactly as it was begun. Evaluate anew, without resume.",
+            remedy="resume continues an evaluation exactly as it was begun. Evaluate again, without resume.",
         )
-        check_actor(stored)
+        check_evaluated_policy(stored)
     check_same_policies(folder, before, [describe_policy(*each) for each in find_policies(stored).items()])
-    change = trust.take_typed_change(stored.sim, config.sim, config.overrides, name_simulators(stored), file, home)
+    change = untrusted_settings.merge_typed_sim_change(
+        stored.sim, config.sim, config.overrides, name_simulators(stored), file, home
+    )
     return replace(stored, sim=change, resume=None), before
 
 
@@ -175,11 +176,11 @@ def find_home(folder: Path) -> Path:
 def describe_resume(evaluation: PlannedEvaluation, out: Path) -> str:
     """Return the command that continues an evaluation, with the settings that are never taken from its folder."""
     config = place_policies(evaluation.config)
-    settings = trust.list_settings(EvalConfig, configuration.thaw_config(config))
+    settings = untrusted_settings.list_settings(EvalConfig, configuration.thaw_config(config))
     for name in name_simulators(config):
-        settings += trust.list_settings(SimNode, {"name": name, **config.sim.options}, "sim")
-    again = trust.list_refused([each for each in settings if each.key != "out"], find_home(out))
-    return trust.format_resume("eval", out, again)
+        settings += untrusted_settings.list_settings(SimNode, {"name": name, **config.sim.options}, "sim")
+    again = untrusted_settings.list_refused([each for each in settings if each.key != "out"], find_home(out))
+    return untrusted_settings.format_resume("eval", out, again)
 
 
 def open_evaluation(config: EvalConfig) -> PlannedEvaluation:
@@ -189,30 +190,26 @@ def open_evaluation(config: EvalConfig) -> PlannedEvaluation:
         UserError: see `run`.
     """
     files = find_policies(config)
-    folders = {who: None if file is None else find_run(file) for who, file in files.items()}
     parts = _make_parts(config, files)
-    played = {who: file for who, file in files.items() if any(part.policy in (None, who) for part in parts)}
-    told = make_metadata(config, played, parts)
-    players = {w: Player(w, f, _find_actor(w, f, config), folders[w]) for w, f in played.items()}
-    listed = tuple(players[part.policy or next(iter(players))] for part in parts)
-    for player in players.values():
-        own = [part for part, each in zip(parts, listed, strict=True) if each is player]
-        if isinstance(player.actor, PolicyClient):
-            check_server(player.actor, [part.spec for part in own])
-            told = {**told, "served": {**told.get("served", {}), player.who: describe_server(player.actor)}}
-        elif player.actor is not None:
-            check_policy_fits(player.actor.embodiment, own)
+    used = {who: file for who, file in files.items() if any(part.policy in (None, who) for part in parts)}
+    metadata = make_metadata(config, used, parts)
+    opened: dict[str, EvaluatedPolicy] = {}
+    for who, file in used.items():
+        actor = connect(who, config.server) if is_address(who) else None if file is None else load_deployed(who)
+        opened[who] = EvaluatedPolicy(who, file, actor, None if file is None else find_run(file))
+    policies = tuple(opened[part.policy or next(iter(opened))] for part in parts)
+    for policy in opened.values():
+        own = [part for part, each in zip(parts, policies, strict=True) if each is policy]
+        if isinstance(policy.actor, PolicyClient):
+            check_server(policy.actor, [part.spec for part in own])
+            metadata = {**metadata, "served": {**metadata.get("served", {}), policy.who: describe_server(policy.actor)}}
+        elif policy.actor is not None:
+            check_policy_fits(policy.actor.embodiment, own)
     delays = tuple(
-        find_delay(config, part, player.who, lambda p=player: None if p.actor is None else read_chunks(p.actor))
-        for part, player in zip(parts, listed, strict=True)
+        find_delay(config, part, policy.who, lambda p=policy: None if p.actor is None else read_chunks(p.actor))
+        for part, policy in zip(parts, policies, strict=True)
     )
-    return PlannedEvaluation(config, listed, tuple(parts), told | describe_delays(config, delays), delays)
-
-
-def _find_actor(who: str, file: Path | None, config: EvalConfig) -> Actor | PolicyClient | None:
-    if is_address(who):
-        return ask_server(who, config.server)
-    return None if file is None else load_deployed(who)
+    return PlannedEvaluation(config, policies, tuple(parts), metadata | describe_delays(config, delays), delays)
 
 
 def _make_parts(config: EvalConfig, files: Mapping[str, Path | None]) -> list[EvaluationPart]:
@@ -229,35 +226,30 @@ def finish_evaluation(evaluation: PlannedEvaluation, out: Path) -> int:
     command, began = describe_resume(evaluation, out), time.perf_counter()
     try:
         with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
-            describe_kept(kept, sum(len(part.episodes) for part in evaluation.parts))
-            for said in dict.fromkeys(delay.describe() for delay in evaluation.delays if delay is not None):
-                print(said)
-            each = zip(evaluation.parts, evaluation.players, evaluation.delays, strict=True)
-            played = [run_part(part, player, evaluation.config, kept, delay) for part, player, delay in each]
-        report_results(replace(evaluation, told=evaluation.told | measure_end(began)), played, out)
+            if kept.torn:
+                print(f"The last line of {RESULTS} was incomplete; its episode runs again.")
+            if kept.found:
+                print(f"{len(kept.found)} of {sum(len(part.episodes) for part in evaluation.parts)} episodes are done.")
+            for line in dict.fromkeys(delay.describe() for delay in evaluation.delays if delay is not None):
+                print(line)
+            each = zip(evaluation.parts, evaluation.policies, evaluation.delays, strict=True)
+            played = [run_part(part, policy, evaluation.config, kept, delay) for part, policy, delay in each]
+        report_results(replace(evaluation, metadata=evaluation.metadata | measure_end(began)), played, out)
     except KeyboardInterrupt:
         print(f"Stopped; every finished episode is saved. Continue with: {command}", file=sys.stderr)
         raise
     except RunFailed as error:
         raise RunFailed(f"{str(error).rstrip()}\nOnce the cause is gone, continue with: {command}") from error
     finally:
-        for client in {player.actor for player in evaluation.players if isinstance(player.actor, PolicyClient)}:
-            end_asking(client)
+        for client in {each.actor for each in evaluation.policies if isinstance(each.actor, PolicyClient)}:
+            disconnect(client)
     return 0
-
-
-def describe_kept(kept: ResultFile, episodes: int) -> None:
-    """Say what an evaluation that is continued has, and what its file lost."""
-    if kept.torn:
-        print(f"The last line of {RESULTS} was incomplete; its episode runs again.")
-    if kept.found:
-        print(f"{len(kept.found)} of {episodes} episodes are done.")
 
 
 def report_results(evaluation: PlannedEvaluation, played: Sequence[list[EpisodeResult]], out: Path) -> None:
     """Write an evaluation's report, videos and page, and print its table."""
     results, spec = combine_results(evaluation.parts, played)
-    found = Report.from_results(results, spec, evaluation.told)
+    found = Report.from_results(results, spec, evaluation.metadata)
     found.write(out)
     videos = film_as_configured(evaluation, played, out)
     metrics = None if evaluation.folder is None else evaluation.folder.metrics
@@ -279,7 +271,7 @@ def check_evaluation(config: EvalConfig) -> list[tuple[str, str]]:
     if config.resume is not None:
         folder = Path(config.resume)
         config, before = read_resumed(config, folder)
-        check_same(folder, before, open_evaluation(config).told)
+        check_same(folder, before, open_evaluation(config).metadata)
     files = find_policies(config)
     parts = _make_parts(config, files)
     for part in parts:
@@ -307,28 +299,29 @@ def check_policy_fits(embodiment: Embodiment, parts: Sequence[EvaluationPart]) -
     for part in parts:
         try:
             embodiment.check_body(part.spec.body, part.spec.words)
-        except ValueError as error:
+        except UserError as error:
             if len(parts) == 1:
                 raise
             tasks = ", ".join(task.name for task in part.spec.tasks)
-            remedy = "task=<name> evaluates those alone that it was made for."
-            raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}") from None
+            remedy = "task=<name> evaluates only the tasks that it was made for."
+            raise UserError(f"{part.kind.node.name}, {tasks}: {error} {remedy}", code=error.code) from None
 
 
 def run_part(
-    part: EvaluationPart, player: Player, config: EvalConfig, kept: Results, delay: Delay | None
+    part: EvaluationPart, policy: EvaluatedPolicy, config: EvalConfig, kept: Results, delay: Delay | None
 ) -> list[EpisodeResult]:
-    """Return the results of a part's episodes, and run those that are not kept: the operator in one environment, any
-    other policy in several simulators.
+    """Return the results of a part's episodes after running those that are not kept.
+
+    The operator runs in one environment, any other policy in several simulators.
     """
     if all(episode.index in kept.found for episode in part.episodes):
         return [kept.found[episode.index] for episode in part.episodes]
-    if player.who != "expert":
-        return evaluate_parallel(player.actor or RandomPolicy(part.spec), part, config, kept, delay)
-    policy, handle = open_expert(part.kind.build, "evaluation simulator")
+    if policy.who != "expert":
+        return evaluate_parallel(policy.actor or RandomPolicy(part.spec), part, config, kept, delay)
+    expert, handle = open_expert(part.kind.build, "evaluation simulator")
     with closing(handle):
         return evaluate_policy(
-            policy, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate, config.episodes_for, kept
+            expert, [handle], part.spec, part.episodes, config.seed, 1, None, config.ablate, config.episodes_for, kept
         )
 
 
@@ -337,8 +330,8 @@ def evaluate_parallel(
 ) -> list[EpisodeResult]:
     """Evaluate with one simulator per part of the plan, each in its own process if several run on the CPU.
 
-    Simulators and batches have the same size however many episodes are left, so that the bits of a continued evaluation
-    are those of an undisturbed one.
+    Sizes of simulators and batches do not depend on the episodes left, so that a continued evaluation gives the same
+    bits as an uninterrupted one.
     """
     kind, spec, episodes = part.kind, part.spec, part.episodes
     processes = min(config.plan.parts, kind.limit_environments(len(episodes)))
@@ -347,7 +340,7 @@ def evaluate_parallel(
     torch.set_num_threads(max(1, cores - processes))
     handles: list[Handle] = []
     try:
-        # A simulator on an accelerator hands out its observations in this process alone.
+        # Observations of a simulator on an accelerator can be read only in its own process.
         apart = processes > 1 and spec.device == "cpu"
         names = [f"evaluation simulator {number}" for number in range(processes)]
         make = kind.worker if apart else kind.inline
@@ -372,18 +365,19 @@ def evaluate_parallel(
 
 
 def film_as_configured(evaluation: PlannedEvaluation, played: Sequence[list[EpisodeResult]], out: Path) -> list[Path]:
-    """Record the configured videos, and return their paths; several parts have separate folders. Record none for an
-    ablation, the operator or random actions.
+    """Record the configured videos, and return their paths; several parts have separate folders.
+
+    Ablations, the operator and random actions are not recorded.
     """
     config, video, films = evaluation.config, evaluation.config.video, list[Path]()
     if config.ablate != "none":
         return []
     counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
-    listed = zip(evaluation.parts, evaluation.players, evaluation.delays, played, strict=True)
-    for number, (part, player, delay, results) in enumerate(listed):
-        if player.actor is not None and not part.kind.is_attended:
+    listed = zip(evaluation.parts, evaluation.policies, evaluation.delays, played, strict=True)
+    for number, (part, policy, delay, results) in enumerate(listed):
+        if policy.actor is not None and not part.kind.is_attended:
             place = out if len(played) == 1 else out / f"part_{number}"
-            given = (player.actor, part.kind.build, part.spec, results, place)
+            given = (policy.actor, part.kind.build, part.spec, results, place)
             counts["at_once"] = part.kind.limit_environments(AT_ONCE)
             films += film_episodes(*given, **counts, seed=config.seed, purpose=config.episodes_for, delay=delay)
     return films

@@ -19,7 +19,7 @@ from embodied_rl.checkpoints import (
     lerobot,
     lerobot_files,
     lerobot_tokenizer,
-    openpi_files,
+    openpi,
     peft_files,
 )
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
@@ -35,14 +35,14 @@ from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode
 from embodied_rl.runs.untrusted_files import name_file
 
 FULL_PRECISION = {"dtype": "float32", "precision": "float32", "load_vlm_weights": False}
-"""What keeps lerobot and openpi from rounding weights to bfloat16 as they load them."""
+"""Configuration with which lerobot and openpi do not round weights to bfloat16 when they load them."""
 
 DENOISE_STEPS = 10
-"""Where a policy file does not say: what both projects use."""
+"""Default of both projects, for policy files without a number."""
 
 
 def run(config: ExportConfig) -> None:
-    """Export a policy file to a checkpoint folder; merge adapters into the weights, unless they are what is exported.
+    """Export a policy file to a checkpoint folder; adapters are merged into the weights unless format=peft.
 
     Raises:
         UserError: the checkpoint does not exist, the format does not support the policy, or `out` is not empty.
@@ -52,21 +52,21 @@ def run(config: ExportConfig) -> None:
     network, robot = build.load_backbone(file, merged=config.format != "peft")
     steps = read_denoise_steps(metadata.extra, DENOISE_STEPS)
     if config.dtype == "float32" and network.source is not None:
-        widen_source(network.source)
+        store_source_as_float32(network.source)
     if config.format == "peft":
         assert config.base is not None, "check_export"
         write_adapter(out, network, robot, policy=metadata.policy, base=config.base, steps=steps)
     else:
         write_checkpoint(out, network, robot, policy=metadata.policy, form=config.format, steps=steps)
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
-    for note in list_untold(robot, config.format, network.prefix_trained_to):
-        print(f"Not in it, for the format has no place for it: {note}")
+    for note in list_omitted_properties(robot, config.format, network.prefix_trained_to):
+        print(f"Not stored, because the format cannot store it: {note}")
     for note in lerobot_tokenizer.describe_versions(out):
         print(note)
 
 
-def widen_source(source: CheckpointSource) -> None:
-    """Let a source be stored in float32: its tensors, and what its configuration says of them."""
+def store_source_as_float32(source: CheckpointSource) -> None:
+    """Set the dtypes of a source's tensors, and those in its configuration, to float32."""
     source.dtypes = dict.fromkeys(source.dtypes, torch.float32)
     config = json.loads(source.files.get(lerobot.CONFIG, b"{}"))
     changed = {key: value for key, value in FULL_PRECISION.items() if config.get(key, value) != value}
@@ -74,11 +74,11 @@ def widen_source(source: CheckpointSource) -> None:
         source.files[lerobot.CONFIG] = json.dumps(config | changed, indent=4).encode()
 
 
-def list_untold(robot: Embodiment, form: str, trained_to: int = 0) -> Iterator[str]:
+def list_omitted_properties(robot: Embodiment, form: str, trained_to: int = 0) -> Iterator[str]:
     """Yield notes on properties of the policy that the format `form` cannot store."""
     if form == "openpi" and any(source >= 0 for source in robot.relative):
         names = [name for name, source in zip(robot.action_names, robot.relative, strict=True) if source >= 0]
-        yield f"actions relative to the state: {', '.join(names)} (openpi's training configuration says that)"
+        yield f"actions relative to the state: {', '.join(names)} (openpi stores that in its training configuration)"
     if robot.gripper != "same":
         yield f"gripper actions of the convention policy.gripper={robot.gripper}"
     if trained_to:
@@ -104,37 +104,45 @@ def check_export(config: ExportConfig) -> tuple[Path, Path]:
     given = assets.resolve_path(config.checkpoint)
     if (form := detection.detect_format(given)) is not None:
         raise UserError(
-            f"checkpoint={given} is a folder of {form}'s: what is exported is a policy file of embodied-rl, which "
-            f"knows its robot. Make one with: embodied-rl import policy.checkpoint={given} sim=<simulator>"
+            f"checkpoint={given} is a folder of {form}; only a policy file of embodied-rl, which describes its robot, "
+            f"can be exported. Make one with: embodied-rl import policy.checkpoint={given} sim=<simulator>",
+            code="checkpoint-not-imported",
         )
     file, out = build.resolve_policy_file(config.checkpoint), Path(config.out or f"{config.format}_checkpoint")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
-        raise UserError(f"out={out} is there already and not empty; give another folder.")
+        raise UserError(f"out={out} is there already and not empty; give another folder.", code="output-exists")
     metadata = read_metadata(file)
     with name_file(file):
         read_denoise_steps(metadata.extra, DENOISE_STEPS)
         cls = plugins.find_plugin("policies", metadata.policy)
     if not issubclass(cls, ForeignCheckpoint):
         raise UserError(
-            f"{file} holds policy {metadata.policy!r}, which {config.format} does not know; it goes on with "
-            "embodied-rl alone."
+            f"{file} holds policy {metadata.policy!r}, which {config.format} does not support.",
+            code="format-does-not-support-policy",
         )
     _check_base(config, file, metadata)
     return file, out
 
 
 def _check_base(config: ExportConfig, file: Path, metadata: PolicyMetadata) -> None:
-    """Check that `base` is given for adapters, and for them alone, and that there are adapters."""
+    """Check that `base` is given if and only if adapters are exported, and that the file has adapters."""
     if config.format != "peft":
         if config.base is not None:
-            raise UserError(f"base={config.base} is for format=peft: a checkpoint of {config.format} is whole.")
+            raise UserError(
+                f"base={config.base} is for format=peft: a checkpoint of {config.format} needs no base.",
+                code="key-unused",
+            )
         return
     if metadata.adapters is None:
-        raise UserError(f"{file} has no adapters, which policy.train=lora makes: give format=lerobot.")
+        raise UserError(
+            f"{file} has no adapters, which policy.train=lora makes: give format=lerobot.",
+            code="checkpoint-without-adapters",
+        )
     if config.base is None:
         raise UserError(
             "base is missing: format=peft needs base=<folder or hub name of lerobot's> of the checkpoint that the "
-            "adapters were trained on. One that is not lerobot's becomes so by `import`, then `export format=lerobot`."
+            "adapters were trained on. Convert another format with `import`, then `export format=lerobot`.",
+            code="key-missing",
         )
     peft_files.check_base_name(config.base, metadata.policy)
 
@@ -145,20 +153,20 @@ def write_checkpoint(
     """Write a network and its embodiment as a checkpoint folder of the format `form`."""
     tensors = export_tensors.name_tensors(network, form)
     header = export_tensors.make_header(network, tensors, form)
-    _write(out, _files(network, robot, policy, form, steps), tensors, header, SINGLE)
+    _write(out, _make_files(network, robot, policy, form, steps), tensors, header, SINGLE)
 
 
 def write_adapter(out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, base: str, steps: int) -> None:
     """Write a network's adapters, with lerobot's small files, for the checkpoint `base`.
 
     Raises:
-        UserError: `base` is a folder, and its weights are others than those that were adapted.
+        UserError: `base` is a folder, and its weights differ from those that were adapted.
     """
     if Path(base).is_dir():
         peft_files.check_base_weights(network, Path(base))
     else:
-        print(f"Not checked, for it is not on this disk: that base={base} is what the adapters were trained on.")
-    contents = peft_files.make_files(network, base, _files(network, robot, policy, "lerobot", steps))
+        print(f"Not checked, because base={base} is not on this disk: whether the adapters were trained on it.")
+    contents = peft_files.make_files(network, base, _make_files(network, robot, policy, "lerobot", steps))
     header = write_prefix_length({"format": "pt"}, network.prefix_trained_to)
     _write(out, contents, peft_files.make_tensors(network), header, peft_files.WEIGHTS)
 
@@ -173,16 +181,16 @@ def _write(
         with explain_failed_writes(partial):
             save_file(tensors, partial, header)
         for file, content in contents.items():
-            lerobot_files.make_folder_of(file, out).write_bytes(content)
+            lerobot_files.make_parent(file, out).write_bytes(content)
         set_usual_mode(partial)
         partial.replace(out / name)
 
 
-def _files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, steps: int) -> dict[str, bytes]:
+def _make_files(network: FlowBackbone, robot: Embodiment, policy: str, form: str, steps: int) -> dict[str, bytes]:
     source = network.source
     if source is None or source.format != form:
-        files = lerobot_files if form == "lerobot" else openpi_files
+        files = lerobot_files if form == "lerobot" else openpi
         return files.make_files(network, robot, policy, steps)
     if form == "lerobot":
         return lerobot_files.keep_files(network, source, robot, policy, steps)
-    return openpi_files.keep_files(source, robot, policy)
+    return openpi.keep_files(source, robot, policy)

@@ -51,29 +51,30 @@ def check_import(config: ImportConfig) -> tuple[Path, Path]:
     """Check the configured paths; return the checkpoint folder and the policy file to write.
 
     Raises:
-        UserError: no folder was given, it is no checkpoint of another project, `out` is there already or no name of a
-            policy file, or a setting is of `train` alone.
+        UserError: no folder was given, it is not a checkpoint of another project, `out` exists or is not the name of a
+            policy file, or a setting belongs to `train`.
     """
     if config.policy.delay:
         raise UserError(
-            f"policy.delay={config.policy.delay} is of `train`; a file says what its policy was trained to continue. "
-            f"Leave it out; `eval delay={config.policy.delay}` measures under a delay."
+            f"policy.delay={config.policy.delay} is a setting of `train`; a file stores the delay that its policy was "
+            f"trained with. Leave it out; `eval delay={config.policy.delay}` measures under a delay.",
+            code="key-unused",
         )
     if config.policy.checkpoint is None:
-        raise UserError("policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.")
+        raise UserError(
+            "policy.checkpoint is missing. Add policy.checkpoint=<folder of lerobot's or openpi's>.", code="key-missing"
+        )
     path = assets.resolve_path(config.policy.checkpoint)
     if detection.detect_format(path) is None:
-        known = f"policy.checkpoint={path} is no checkpoint folder of {' or '.join(detection.READERS)}."
-        raise UserError(other_files.explain_path(path) or known)
-    return path, _check_out(config)
-
-
-def _check_out(config: ImportConfig) -> Path:
+        known = f"policy.checkpoint={path} is not a checkpoint folder of {' or '.join(detection.READERS)}."
+        raise UserError(other_files.explain_path(path) or known, code="checkpoint-format-unknown")
     out = Path(config.out)
     if out.suffix != ".safetensors":
-        raise UserError(f"out={out} should be the name of a policy file: its name ends in .safetensors.")
+        raise UserError(
+            f"out={out} should be the name of a policy file: its name ends in .safetensors.", code="output-name-invalid"
+        )
     if out.exists():
         other = out.with_name(f"{config.policy.name}_{config.sim.name}.safetensors")
         remedy = f"such as out={other}" if not other.exists() else "or remove that one"
-        raise UserError(f"out={out} is there already; give another file, {remedy}.")
-    return out
+        raise UserError(f"out={out} is there already; give another file, {remedy}.", code="output-exists")
+    return path, out

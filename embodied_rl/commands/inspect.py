@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.assembly import attach, build
+from embodied_rl.assembly import build, foreign_policy
 from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
@@ -41,44 +41,45 @@ def run(config: InspectConfig) -> None:
         print("The tensors were not compared with the network; tensors=true does that, and takes longer.")
 
 
-def describe_policy_file(said: PolicyMetadata) -> Iterator[Row]:
+def describe_policy_file(metadata: PolicyMetadata) -> Iterator[Row]:
     """Yield the rows that describe a policy file of this library."""
-    robot = said.embodiment
-    yield "format", "embodied-rl" + (f", made from {said.source.format}'s" if said.source else "")
-    yield "policy", said.policy + (f", adapters of rank {said.adapters.rank}" if said.adapters else "")
-    yield "sizes", format_sizes(said.config)
+    robot = metadata.embodiment
+    yield "format", "embodied-rl" + (f", made from {metadata.source.format}'s" if metadata.source else "")
+    yield "policy", metadata.policy + (f", adapters of rank {metadata.adapters.rank}" if metadata.adapters else "")
+    yield "sizes", format_sizes(metadata.config)
     views = zip(robot.cameras, robot.view_names, strict=True)
     yield "cameras", ", ".join(f"{camera} as {view}" if camera != view else camera for camera, view in views) or "none"
-    yield (
-        "state",
-        f"{len(robot.state_names)} entries, {describe_statistics(robot.state)}: {', '.join(robot.state_names)}",
-    )
-    yield (
-        "action",
-        f"{len(robot.action_names)} entries, {describe_statistics(robot.action)}: {', '.join(robot.action_names)}",
-    )
-    yield "relative actions", ", ".join(_relative(robot.action_names, robot.relative)) or "none"
+    for name, names, known in (
+        ("state", robot.state_names, robot.state),
+        ("action", robot.action_names, robot.action),
+    ):
+        yield name, f"{len(names)} entries, {describe_statistics(known)}: {', '.join(names)}"
+    pairs = zip(robot.action_names, robot.relative, strict=False)
+    yield "relative actions", ", ".join(name for name, source in pairs if source >= 0) or "none"
     yield "executed", str(robot.executed)
-    yield "prefix_trained_to", str(said.prefix_trained_to)
+    yield "prefix_trained_to", str(metadata.prefix_trained_to)
     yield "prompt", f"at most {robot.token_length} tokens, " + ("tokenizer inside" if robot.tokenizer else "by words")
-    yield "trained with", ", ".join(f"{key}: {value}" for key, value in said.extra.items())
+    yield "trained with", ", ".join(f"{key}: {value}" for key, value in metadata.extra.items())
 
 
 def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     """Yield the rows that describe a checkpoint of another project."""
     yield "format", found.format
-    yield "policy", found.policy or "not said"
-    yield "sizes", format_sizes(_sizes(found))
+    yield "policy", found.policy or "not stored"
+    try:
+        cls = plugins.find_plugin("policies", str(found.policy))
+        yield "sizes", format_sizes(thaw_config(foreign_policy.find_network_sizes(found, cls, {})))
+    except ValueError:  # `list_missing` reports the error
+        yield "sizes", ""
     yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {count_types(found)}"
     yield "cameras", ", ".join(found.cameras) or "none"
     for name in ("state", "action"):
         known: Normalisation | None = getattr(found.statistics, name)
-        said = "not said" if known is None else f"{len(known)} entries, {describe_statistics(known)}"
-        yield name, said
+        yield name, "not stored" if known is None else f"{len(known)} entries, {describe_statistics(known)}"
     yield "relative actions", f"but for {', '.join(found.exceptions)}" if found.relative else "none"
-    yield "executed", str(found.executed or "not said")
+    yield "executed", str(found.executed or "not stored")
     yield "prefix_trained_to", str(read_prefix_length(found.tensors.metadata, str(found.folder)))
-    yield "denoise steps", str(found.denoise_steps or "not said")
+    yield "denoise steps", str(found.denoise_steps or "not stored")
     yield "tokenizer", "inside" if found.tokenizer else "not inside"
 
 
@@ -98,7 +99,7 @@ def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
-        options = attach.find_network_sizes(found, cls, {})
+        options = foreign_policy.find_network_sizes(found, cls, {})
         if not tensors:
             return
         dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}
@@ -139,14 +140,3 @@ def count_types(found: FoundCheckpoint) -> str:
     """Describe how many tensors are stored in each dtype."""
     counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
     return ", ".join(f"{number} {name}" for name, number in counted.items())
-
-
-def _sizes(found: FoundCheckpoint) -> Mapping[str, Any]:
-    try:
-        return thaw_config(attach.find_network_sizes(found, plugins.find_plugin("policies", str(found.policy)), {}))
-    except ValueError:  # `list_missing` reports the error
-        return {}
-
-
-def _relative(names: tuple[str, ...], relative: tuple[int, ...]) -> list[str]:
-    return [name for name, source in zip(names, relative, strict=False) if source >= 0]

@@ -55,7 +55,8 @@ def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path
     if resources.devices:
         raise UserError(
             f"resources={config.resources}: what accelerators cost cannot be measured here. "
-            "Give costs=<file>; its format is that of the costs.json which `embodied-rl plan` writes."
+            "Give costs=<file>; its format is that of the costs.json which `embodied-rl plan` writes.",
+            code="costs-missing",
         )
     from embodied_rl.training.planner import profile
 
@@ -71,7 +72,7 @@ def describe_origin(measured: CostFile, resources: Resources) -> str | None:
     """Return a warning if the costs were measured on another kind of machine than they are used for, else None."""
     cores, cpu = measured.about.get("cores"), measured.about.get("cpu")
     if cores is None or cpu is None:
-        return None  # costs that were written by hand say what they assume
+        return None  # costs that were written by hand
     if resources.devices:
         return (
             f"These costs were measured on {cores} cores of {cpu}. For {resources.devices} accelerators they say "

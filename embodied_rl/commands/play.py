@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from embodied_rl.assembly.acting import choose_policy
+from embodied_rl.assembly.policy_factory import choose_policy
 from embodied_rl.config.schema import PlayConfig
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.evaluate.video import record_episodes, tile_recordings, write_mp4

@@ -19,7 +19,7 @@ def run(config: RobotConfig) -> None:
     """Simulate the robot until a signal, or the last of its episodes, then write the film.
 
     Raises:
-        UserError: the robot cannot be simulated; the message says why.
+        UserError: the robot cannot be simulated.
     """
     if config.film is not None:
         check_writable(config.film, "film")
@@ -43,12 +43,12 @@ def check_start(config: RobotConfig) -> list[tuple[str, str]]:
 
 def write_film(path: Path, filmed: Sequence[FilmedEpisode], control_hz: float) -> None:
     """Write a film in which all episodes play side by side."""
+
+    def enlarge(picture: Array) -> Array:
+        return np.asarray(Image.fromarray(picture).resize((SIZE, SIZE), Image.Resampling.NEAREST))
+
     recordings = [
-        Recording(each.episode, each.instruction, [_enlarge(one) for one in each.pictures], each.success)
+        Recording(each.episode, each.instruction, [enlarge(one) for one in each.pictures], each.success)
         for each in filmed
     ]
     write_mp4(path, tile_recordings(recordings, control_hz), control_hz)
-
-
-def _enlarge(picture: Array) -> Array:
-    return np.asarray(Image.fromarray(picture).resize((SIZE, SIZE), Image.Resampling.NEAREST))

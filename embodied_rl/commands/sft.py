@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
@@ -34,18 +33,17 @@ from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.runtime.processes.allocator import keep_freed_memory
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.training.algorithms.imitation import cloning_data
-from embodied_rl.training.algorithms.imitation.cloning import SFT, SFTConfig
-from embodied_rl.training.algorithms.imitation.cloning import Report as Say
-from embodied_rl.training.algorithms.imitation.demonstrations import Demonstrations, Disturbance, record_demonstrations
+from embodied_rl.training.algorithms.imitation.cloning import SFT, Report
+from embodied_rl.training.algorithms.imitation.demonstrations import Disturbance, record_demonstrations
 from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
 from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
 from embodied_rl.training.cloning_checks import Row, check_cloning
 from embodied_rl.training.cloning_report import CloningLog, evaluate_clone, finish_cloning
 
 Filtered = tuple[DemonstrationFilter, Path] | None
-"""Who filters demonstrations, and the folder of the account; None keeps all."""
-WANDERING = Disturbance(noise=0.4, drift=0.7, slip=0.03)
-"""How frames for perception are disturbed, so that they show more than an operator's path."""
+"""The filter of demonstrations, and the folder of its report; None keeps all."""
+PERCEPTION_DISTURBANCE = Disturbance(noise=0.4, drift=0.7, slip=0.03)
+"""Disturbance of the frames for perception, so that they show more than an operator's path."""
 
 
 def run(config: SftConfig) -> None:
@@ -57,7 +55,7 @@ def run(config: SftConfig) -> None:
     """
     config = replace(config, policy=resolve_placement(config.policy))
     if (missing := dict(check_cloning(config)).get("missing")) is not None:
-        raise UserError(missing)
+        raise UserError(missing, code="weights-random")
     chosen = choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec, print)
     keep_freed_memory()
     torch.set_num_threads(1)
@@ -68,7 +66,7 @@ def run(config: SftConfig) -> None:
     print(f"Run folder: {folder.path}\nDevice: {describe_placement(config.policy)}", flush=True)
     with folder.removed_if_bare(), MetricsWriter(folder.metrics) as metrics:
         kind = SimulatorKind.find(config.sim)
-        make = follow_dataset if config.dataset is not None else follow_operator
+        make = clone_dataset if config.dataset is not None else clone_operator
         kept = None if chosen is None else (chosen, folder.path)
         backbone, embodiment = make(config, kind, CloningLog(metrics).report, kept)
         rate = kind.spec.control_hz
@@ -84,7 +82,7 @@ def run(config: SftConfig) -> None:
 
 
 def check_start(config: SftConfig) -> list[Row]:
-    """Check all that `run` does before it records, for a dry run; return what cloning takes, as rows of text.
+    """Check what `run` checks before it records, for a dry run; return the size of the work, as rows of text.
 
     Raises:
         UserError: see `check_cloning` and `choose_filter`.
@@ -93,17 +91,17 @@ def check_start(config: SftConfig) -> list[Row]:
     return check_cloning(config)
 
 
-def follow_operator(
-    config: SftConfig, kind: SimulatorKind, say: Say, kept: Filtered = None
+def clone_operator(
+    config: SftConfig, kind: SimulatorKind, report: Report, kept: Filtered = None
 ) -> tuple[FlowBackbone, Embodiment]:
     """Record and clone the simulator's operator; return the network and its embodiment."""
     with closing(kind.build(config.sim.num_envs)) as simulator:
         assert isinstance(simulator, Operated), "checked before"
-        return fit_network(config, simulator, say, kept)
+        return fit_network(config, simulator, report, kept)
 
 
 def fit_network(
-    config: SftConfig, simulator: Operated, say: Say, kept: Filtered = None
+    config: SftConfig, simulator: Operated, report: Report, kept: Filtered = None
 ) -> tuple[FlowBackbone, Embodiment]:
     """Train perception, then clone the operator; return the network and its embodiment."""
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
@@ -112,7 +110,7 @@ def fit_network(
     chunk = build.find_sizes(config.policy).horizon
     demonstrate = partial(record_demonstrations, simulator, chunk=chunk, seed=config.seed, longest=options.longest)
     print(f"Recording {len(seen)} episodes for perception and {len(shown)} demonstrations", flush=True)
-    frames = demonstrate(seen, disturbance=WANDERING)
+    frames = demonstrate(seen, disturbance=PERCEPTION_DISTURBANCE)
     upset = Disturbance(options.noise, options.drift, options.drift_share, options.slip, keep=False)
     demonstrations = demonstrate(shown, disturbance=upset, faulty=options.operator == "faulty", prefix=options.prefix)
     if kept is not None:
@@ -122,9 +120,12 @@ def fit_network(
     backbone, embodiment = make_network(
         config, simulator.spec, demonstrations.observation.state, options.auxiliary_names
     )
-    method = SFT(options, backbone, config.seed, say, autocast=bool(config.policy.autocast))
+    method = SFT(options, backbone, config.seed, report, autocast=bool(config.policy.autocast))
     if options.frames:
-        method.localise(embodiment.inputs(frames.observation, backbone), _targets(frames, options, simulator.spec))
+        assert frames.observation.privileged is not None, "a simulator that names privileged entries gives them"
+        columns = [simulator.spec.privileged_names.index(name) for name in options.auxiliary_names]
+        targets = torch.from_numpy(frames.observation.privileged[:, columns]).float()
+        method.localise(embodiment.inputs(frames.observation, backbone), targets)
     del frames
     state = demonstrations.observation.state
     actions = embodiment.model_actions(demonstrations.actions, state, backbone.spec.action_dim)
@@ -143,8 +144,8 @@ def draw_episodes(spec: SimulatorSpec, seed: int, task: str | None, number: int)
     return list(islice((e for e in map(sampler.episode, count()) if e.task in wanted), number))
 
 
-def follow_dataset(
-    config: SftConfig, kind: SimulatorKind, say: Say, kept: Filtered = None
+def clone_dataset(
+    config: SftConfig, kind: SimulatorKind, report: Report, kept: Filtered = None
 ) -> tuple[FlowBackbone, Embodiment]:
     """Clone a dataset, streamed from disk; return the network and its embodiment."""
     _, options = plugins.configure_plugin("algorithms", config.algo, "algo")
@@ -158,7 +159,7 @@ def follow_dataset(
         rows = None if kept is None else filter_dataset(kept[0], dataset, names, chunk, kept[1])
         data = (dataset, embodiment, backbone, options.batch, config.seed)
         batches = cloning_data.stream_batches(*data, rows, options.prefix, steps.mask)
-        SFT(options, backbone, config.seed, say, autocast=bool(config.policy.autocast)).finetune(batches)
+        SFT(options, backbone, config.seed, report, autocast=bool(config.policy.autocast)).finetune(batches)
     return backbone, embodiment
 
 
@@ -176,12 +177,6 @@ def make_network(
     trainable.choose_trainable(backbone, config.policy.train, config.policy.lora)
     place_network(backbone, config.policy)
     return backbone, embodiment
-
-
-def _targets(frames: Demonstrations, options: SFTConfig, spec: SimulatorSpec) -> Tensor:
-    assert frames.observation.privileged is not None, "a simulator that names privileged entries gives them"
-    columns = [spec.privileged_names.index(name) for name in options.auxiliary_names]
-    return torch.from_numpy(frames.observation.privileged[:, columns]).float()
 
 
 def _save(

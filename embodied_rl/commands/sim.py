@@ -13,7 +13,7 @@ from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import EnvironmentConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.simulators.installation import (
-    find_places,
+    find_folders,
     find_python_version,
     is_current,
     is_foreign,
@@ -42,11 +42,14 @@ def run(config: EnvironmentConfig) -> int:
     if config.keep and is_current(name):
         print(f"Kept: {find_environment_folder(name)}")
         return 0
-    place, beside, python = *find_places(name), config.python or sys.executable
-    steps = list_steps(found, beside, python, config.pip)
+    place, temporary, python = *find_folders(name), config.python or sys.executable
+    steps = list_steps(found, temporary, python, config.pip)
     print_steps(name, found, place, steps)
     if found.licence and not config.accept_licence:
-        raise UserError(f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.")
+        raise UserError(
+            f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.",
+            code="licence-not-accepted",
+        )
     with lock_environment(name):
         make_environment(name, steps)
     print(f"Made: {place}\nTry it: embodied-rl doctor sim={name}")
@@ -61,22 +64,28 @@ def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
     """
     having = [each for each in plugins.list_names("sims") if find_recipe_file(each) is not None]
     if len(config.words) != 2 or config.words[0] != "install":
-        raise UserError(f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.")
+        raise UserError(
+            f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.", code="setting-invalid"
+        )
     name = find_full_name(config.words[1], having)
     found = read_recipe(name)
     find_installed(name)  # refuses a folder that cannot be read
     if (find_environment_folder(name) / MARK).exists() and not (config.replace or config.keep):
-        raise UserError(f"{find_environment_folder(name)} is there already. To make it anew: replace=true")
+        raise UserError(
+            f"{find_environment_folder(name)} is there already. To make it again: replace=true", code="output-exists"
+        )
     if is_foreign(find_environment_folder(name)):
         raise UserError(
-            f"{find_environment_folder(name)} holds something that is no Python environment, and would be erased. "
-            "Move it away, or choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>"
+            f"{find_environment_folder(name)} is not a Python environment, and would be erased. "
+            "Move it away, or choose another folder for environments: EMBODIED_RL_ENVIRONMENTS=<folder>",
+            code="environment-folder-occupied",
         )
     version = find_python_version(config.python or sys.executable)
     if version not in SpecifierSet(found.python):
         raise UserError(
             f"{name} needs Python {found.python}, but {config.python or sys.executable} is {version}. "
-            "Give another: python=<interpreter>"
+            "Give another: python=<interpreter>",
+            code="python-version-unsupported",
         )
     return name, found
 
@@ -91,7 +100,7 @@ def find_full_name(word: str, having: Sequence[str]) -> str:
         return word
     begun = [name for name in having if word and name.startswith(word)]
     if len(begun) != 1:
-        raise UserError(f"unknown simulator '{word}'.{suggest_name(word, list(having))}")
+        raise UserError(f"unknown simulator '{word}'.{suggest_name(word, list(having))}", code="plugin-unknown")
     return begun[0]
 
 
@@ -102,7 +111,7 @@ def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
         UserError: see `run`; but a licence that is not accepted is among the rows.
     """
     name, found = check_recipe(config)
-    place, beside, python = *find_places(name), config.python or sys.executable
+    place, temporary, python = *find_folders(name), config.python or sys.executable
     rows = describe_recipe(name, found, place)
     if config.keep and is_current(name):
         return [*rows, ("would", "keep it: it was made with today's pins")]
@@ -111,7 +120,7 @@ def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
         rows.append(("would", "stop, until accept_licence=true says that you accept the licence"))
         return rows
     instead = ", in place of what is there" if place.exists() else ""
-    steps = [shlex.join(step) for step in list_steps(found, beside, python, config.pip)]
+    steps = [shlex.join(step) for step in list_steps(found, temporary, python, config.pip)]
     return [
         *rows,
         ("would", f"run these commands, then move the result to the folder{instead}"),

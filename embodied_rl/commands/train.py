@@ -8,7 +8,7 @@ from pathlib import Path
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins, trust
+from embodied_rl.config import plugins, untrusted_settings
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.critic.examination.examined import check_run_scorer
@@ -55,14 +55,16 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
     except Stopped:
         print(f"Stopped; every iteration so far is saved. Continue with: {extension.describe_resume(config, folder)}")
     except FloatingPointError as error:
-        raise UserError(f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.") from None
+        raise UserError(
+            f"{str(error).rstrip('.')}. The run in {folder.path} cannot go on.", code="value-not-finite"
+        ) from None
     except RunFailed as error:
         remedy = f"Once the cause is gone, continue with: {extension.describe_resume(config, folder)}"
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
 
 
 def print_moves(config: TrainConfig, folder: RunFolder) -> None:
-    """Print the device of a resumed run, and whether machine or device are others than before."""
+    """Print the device of a resumed run, and whether its machine or device changed."""
     print(f"Device: {describe_placement(config.policy)}")
     if note := stored.describe_move(folder.path / provenance.FILE):
         print(note)
@@ -84,7 +86,7 @@ def check_start(config: TrainConfig) -> list[tuple[str, str]]:
         config = resolve_device(name_judge(config))
         known = config if config.plan.allocation == "auto" else count_workers(config)
         size = check_run(known)
-        tell_unexamined(config)
+        warn_unvalidated_scorer(config)
         missing = find_random_weights(known.policy, size.held.weights)
         return [*size.describe(), *([] if missing is None else [("missing", missing)])]
     read_run_to_resume(config)
@@ -98,8 +100,8 @@ def name_judge(config: TrainConfig) -> TrainConfig:
     return replace(config, reward=name_model(config.reward, SimulatorKind.find(config.sim).spec))
 
 
-def tell_unexamined(config: TrainConfig) -> None:
-    """Say so where nobody examined the scorer of a new run; see `check_run_scorer`."""
+def warn_unvalidated_scorer(config: TrainConfig) -> None:
+    """Print a warning if the scorer of a new run was not validated; see `check_run_scorer`."""
     spec = SimulatorKind.find(config.sim).spec
     if (note := check_run_scorer(config.reward, spec)) is not None:
         print(note)
@@ -141,8 +143,8 @@ def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFol
     undecided = asked.plan.allocation == "auto"
     size = check_run(asked if undecided else count_workers(asked))
     if (missing := find_random_weights(asked.policy, size.held.weights)) is not None:
-        raise UserError(missing)
-    tell_unexamined(asked)
+        raise UserError(missing, code="weights-random")
+    warn_unvalidated_scorer(asked)
     config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
     config = count_workers(config)
     if undecided and size.device is not None:
@@ -165,10 +167,16 @@ def join_run(config: TrainConfig, decision: dict[str, str]) -> RunFolder:
         UserError: the configurations differ, or this process does not see the folder.
     """
     if decision["configuration"] != hash_config(config):
-        raise UserError("This process composed another configuration than rank 0: its files in configs/ differ.")
+        raise UserError(
+            "This process composed another configuration than rank 0: its files in configs/ differ.",
+            code="configurations-differ",
+        )
     folder = RunFolder(Path(decision["folder"]))
     if not folder.config.is_file():
-        raise UserError(f"run.root: {folder.path} is not there. All nodes have to see the run's folder.")
+        raise UserError(
+            f"run.root: {folder.path} is not there. All nodes have to see the run's folder.",
+            code="run-folder-not-shared",
+        )
     return folder
 
 
@@ -197,7 +205,7 @@ def find_run_to_resume(config: TrainConfig) -> RunFolder:
         return RunFolder.latest(config.run.root)
     path = str(config.resume)
     if (hint := suggest_name(path, ["last"])) and not Path(path).exists():
-        raise UserError(f"resume={path}: there is no such folder.{hint}")
+        raise UserError(f"resume={path}: there is no such folder.{hint}", code="run-missing")
     return RunFolder.open(path)
 
 
@@ -228,7 +236,7 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     check_links(folder.path)
     stored = configuration.load_config(TrainConfig, folder.config)
     with name_file(folder.config):
-        old = trust.take_typed(
+        old = untrusted_settings.merge_typed_settings(
             stored,
             config,
             config.run.overrides,
@@ -245,6 +253,7 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     if done >= old.train.iterations and (folder.path / PAGE).is_file():
         raise UserError(
             f"{folder.path} is finished: {done} of {old.train.iterations} iterations are done. Extend it with "
-            f"train.iterations=<more than {done}>, or start a new run from it with policy.checkpoint=<that folder>."
+            f"train.iterations=<more than {done}>, or start a new run from it with policy.checkpoint=<that folder>.",
+            code="run-finished",
         )
     return replace(old, resume=str(folder.path)), folder

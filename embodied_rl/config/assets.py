@@ -19,21 +19,19 @@ def find_asset(name: str) -> Path:
     """Return the path of the asset `name`.
 
     Raises:
-        UserError: there is no such asset, or the name leads out of the folder.
+        UserError: unknown asset, or the name leads out of the folder.
     """
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise UserError(f"{PREFIX}{name}: the name of an asset does not lead out of the folder of assets.")
-    found = find_assets_folder() / name
+        raise UserError(f"{PREFIX}{name}: assets lie in their own folder; .. is not allowed.", code="asset-outside")
+    folder = find_assets_folder()
+    found = folder / name
     if not found.exists():
-        known = sorted(
-            str(item.relative_to(find_assets_folder())) for item in find_assets_folder().rglob("*.safetensors")
-        )
-        raise UserError(
-            f"there is no asset '{name}'.{suggest_name(name, known) or f' Nothing lies in {find_assets_folder()}.'}"
-        )
+        known = sorted(str(item.relative_to(folder)) for item in folder.rglob("*.safetensors"))
+        suggestion = suggest_name(name, known) or f" {folder} is empty."
+        raise UserError(f"there is no asset '{name}'.{suggestion}", code="asset-unknown")
     return found
 
 
 def resolve_path(text: str) -> Path:
-    """Return the path that a configuration value means: `asset:<name>` is an asset, anything else a plain path."""
+    """Return the path of a configuration value: `asset:<name>` is an asset, anything else a plain path."""
     return find_asset(text.removeprefix(PREFIX)) if text.startswith(PREFIX) else Path(text)

@@ -20,9 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from embodied_rl.config.freeze import read_text, suggest_name
-from embodied_rl.config.plugins import make_missing_error
-from embodied_rl.config.renamed import RENAMED, describe_renamed
+from embodied_rl.config.freeze import RENAMED, describe_renamed, read_text, suggest_name
+from embodied_rl.config.plugins import make_import_error
 from embodied_rl.interfaces.errors import UserError
 
 VALUE_OF = "value_of_"
@@ -42,14 +41,14 @@ def list_third_party() -> dict[str, Path]:
     """Return package name → folder of YAML for other distributions with an entry point in `embodied_rl.configs`.
 
     Raises:
-        UserError: what an entry point names is not there.
+        UserError: the package of an entry point cannot be imported.
     """
     found: dict[str, Path] = {}
     for entry in entry_points(group="embodied_rl.configs"):
         try:
             found[entry.value] = Path(str(files(entry.value)))
         except ModuleNotFoundError as error:
-            raise make_missing_error(entry, error) from error
+            raise make_import_error(entry, error) from error
     return found
 
 
@@ -67,20 +66,6 @@ class ConfigPackages(SearchPathPlugin):
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A file in `configs/experiment/`. Its first comment reads `# <command>: <summary>`."""
-
-    name: str
-    command: str
-    summary: str
-
-
-def list_experiments(config_dir: Path | None = None) -> list[Experiment]:
-    """Return all experiments that can be chosen, sorted by name."""
-    return [_experiment(option) for option in list_options("experiment", config_dir)]
-
-
-@dataclass(frozen=True)
 class GroupOption:
     """A file that an override such as `algo=flow_sde` chooses; its first comment describes it.
 
@@ -93,33 +78,42 @@ class GroupOption:
     summary: str
 
 
+@dataclass(frozen=True)
+class Experiment:
+    """A file in `configs/experiment/`. Its first comment reads `# <command>: <summary>`."""
+
+    name: str
+    command: str
+    summary: str
+
+
 def list_options(group: str, config_dir: Path | None = None) -> list[GroupOption]:
     """Return all files of a group, sorted by name."""
-    found = {
+    paths = {
         path.stem: path for folder in list_config_folders(config_dir) for path in sorted(folder.glob(f"{group}/*.yaml"))
     }
-    return [_option(path) for _, path in sorted(found.items())]
+    options: list[GroupOption] = []
+    for name, path in sorted(paths.items()):
+        lines = read_text(path).splitlines()
+        plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
+        comments = (line[1:].strip() for line in lines if line.startswith("#"))
+        options.append(GroupOption(name, plugin, next((line for line in comments if not line.startswith("@")), "")))
+    return options
+
+
+def list_experiments(config_dir: Path | None = None) -> list[Experiment]:
+    """Return all experiments that can be chosen, sorted by name."""
+    experiments: list[Experiment] = []
+    for option in list_options("experiment", config_dir):
+        command, colon, summary = option.summary.partition(": ")
+        experiments.append(Experiment(option.name, *((command, summary) if colon else ("train", option.summary))))
+    return experiments
 
 
 def find_option_file(group: str, name: str, config_dir: Path | None = None) -> Path:
     """Return the file of an option that `list_options` returned."""
-    return next(
-        path
-        for folder in reversed(list_config_folders(config_dir))
-        if (path := folder / group / f"{name}.yaml").is_file()
-    )
-
-
-def _option(path: Path) -> GroupOption:
-    lines = read_text(path).splitlines()
-    plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
-    comments = [line[1:].strip() for line in lines if line.startswith("#")]
-    return GroupOption(path.stem, plugin, next((line for line in comments if not line.startswith("@")), ""))
-
-
-def _experiment(option: "GroupOption") -> Experiment:
-    command, colon, summary = option.summary.partition(": ")
-    return Experiment(option.name, command, summary) if colon else Experiment(option.name, "train", option.summary)
+    paths = (folder / group / f"{name}.yaml" for folder in reversed(list_config_folders(config_dir)))
+    return next(path for path in paths if path.is_file())
 
 
 def list_default_choices(name: str) -> dict[str, str]:
@@ -150,50 +144,53 @@ def make_hydra_overrides(overrides: Sequence[str], values: Sequence[str], config
     Raises:
         UserError: a text is not a valid override.
     """
-    chosen = list_groups(config_dir)
-    return [_hydra_override(*_parsed(text), chosen, values, config_dir) for text in overrides]
+    groups = list_groups(config_dir)
+    return [_make_hydra_override(text, groups, values, config_dir) for text in overrides]
 
 
-def _parsed(text: str) -> tuple[str, Override]:
+def _make_hydra_override(text: str, groups: set[str], values: Sequence[str], config_dir: Path | None) -> str:
+    text, override = _parse_override(text)
+    key = override.key_or_group
+    if text.startswith(("+", "~")) or key.startswith(("hydra.", "hydra/")):
+        return text
+    if (data := key.partition(".")[0]) in READ_AS_DATA and key != data:
+        raise UserError(
+            f"{text}: copy the {data}'s YAML file, change it there, and type {data}=<file>.", code="key-only-in-file"
+        )
+    group = key.partition("/")[0].partition("@")[0]
+    if group not in groups:
+        return f"++{text}"
+    if group in values:
+        if group in READ_AS_DATA and config_dir is not None:  # the file is read where `config_dir` is not known
+            file = (config_dir / group / f"{text.partition('=')[2]}.yaml").resolve()
+            text = f"{group}='{file}'" if file.is_file() else text
+        return f"++{VALUE_OF}{text}"
+    value = override.value()
+    names = value.list if isinstance(value, ChoiceSweep) else [value]
+    if any(item is None or isinstance(item, bool | int | float | list | dict) for item in names):
+        raise UserError(
+            f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.",
+            code="choice-not-a-name",
+        )
+    return text
+
+
+def _parse_override(text: str) -> tuple[str, Override]:
     """Parse an override with Hydra. A value that Hydra cannot parse, such as some paths, is quoted as text."""
     parser = OverridesParser.create()
     try:
         return text, parser.parse_override(text)
     except HydraException as error:
         key, equals, value = text.partition("=")
-        quoted = value.replace("\\", "\\\\").replace("'", "\\'")
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        quoted = f"{key}{equals}'{escaped}'"
         try:
-            return (told := f"{key}{equals}'{quoted}'"), parser.parse_override(told)
+            return quoted, parser.parse_override(quoted)
         except HydraException:
             problem = str(error).partition("\n")[0]
-            raise UserError(f"{text} is no setting: {problem}. Settings are written key=value.") from None
-
-
-def _name_file(text: str, config_dir: Path | None) -> str:
-    """Make a path of the name of a robot of `config_dir`: its file is read as data, where that folder is not known."""
-    group, _, name = text.partition("=")
-    file = None if config_dir is None else (config_dir / group / f"{name}.yaml").resolve()
-    return f"{group}='{file}'" if group in READ_AS_DATA and file is not None and file.is_file() else text
-
-
-def _hydra_override(
-    text: str, override: Override, chosen: set[str], values: Sequence[str], config_dir: Path | None
-) -> str:
-    key = override.key_or_group
-    if text.startswith(("+", "~")) or key.startswith(("hydra.", "hydra/")):
-        return text
-    group = key.partition("/")[0].partition("@")[0]
-    if (data := key.partition(".")[0]) in READ_AS_DATA and key != data:
-        raise UserError(f"{text}: copy the {data}'s YAML file, change it there, and type {data}=<file>.")
-    if group not in chosen:
-        return f"++{text}"
-    if group in values:
-        return f"++{VALUE_OF}{_name_file(text, config_dir)}"
-    value = override.value()
-    names = value.list if isinstance(value, ChoiceSweep) else [value]
-    if any(item is None or isinstance(item, bool | int | float | list | dict) for item in names):
-        raise UserError(f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.")
-    return text
+            raise UserError(
+                f"{text} is not a setting: {problem}. Settings are written key=value.", code="setting-invalid"
+            ) from None
 
 
 def compose_config(
@@ -210,16 +207,16 @@ def compose_config(
     Raises:
         UserError: an unknown choice, or an override that cannot be parsed.
     """
-    told = make_hydra_overrides(overrides, values, config_dir)
+    hydra_overrides = make_hydra_overrides(overrides, values, config_dir)
     if config_dir:
-        told.append(f"hydra.searchpath=['file://{config_dir.resolve()}']")
+        hydra_overrides.append(f"hydra.searchpath=['file://{config_dir.resolve()}']")
     Plugins.instance().register(ConfigPackages)
     with (
         explain_errors(),
         explain_files(),
         initialize_config_dir(config_dir=str(find_config_folder()), version_base="1.3", job_name="embodied-rl"),
     ):
-        composed = hydra_compose(name, told, return_hydra_config=True)
+        composed = hydra_compose(name, hydra_overrides, return_hydra_config=True)
         choice = OmegaConf.select(composed, "hydra.runtime.choices.experiment")
         return make_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choice)
 
@@ -234,31 +231,34 @@ def make_plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
 
 @contextmanager
 def explain_errors() -> Iterator[None]:
-    """Turn errors of Hydra and OmegaConf into `UserError`; a context manager."""
+    """Convert errors of Hydra and OmegaConf to `UserError`; a context manager."""
     try:
         yield
     except MissingConfigException as error:
-        wanted = error.missing_cfg_file or ""
-        group, _, name = wanted.removesuffix(".yaml").rpartition("/")
+        group, _, name = (error.missing_cfg_file or "").removesuffix(".yaml").rpartition("/")
         if error.options is None:
-            raise UserError(str(error)) from None
+            raise UserError(str(error), code="config-invalid") from None
         known = [option.rpartition("/")[2] for option in error.options]
-        raise UserError(f"unknown {group or 'configuration'} '{name}'.{suggest_name(name, known)}") from None
+        suggestion = suggest_name(name, known)
+        raise UserError(f"unknown {group or 'configuration'} '{name}'.{suggestion}", code="choice-unknown") from None
     except (HydraException, OmegaConfBaseException) as error:
-        if "No match in the defaults list" in str(error):
-            problem = str(error).partition("\n")[0]
-            group = problem.partition("Could not override '")[2].partition("'")[0].partition("@")[0]
-            said = describe_renamed(group, RENAMED.values()) or " This command has no such choice."
-            raise UserError(f"{problem}{said}") from None
-        raise UserError(str(error)) from None
+        if "No match in the defaults list" not in str(error):
+            raise UserError(str(error), code="config-invalid") from None
+        problem = str(error).partition("\n")[0]
+        group = problem.partition("Could not override '")[2].partition("'")[0].partition("@")[0]
+        remedy = describe_renamed(group, RENAMED.values()) or " This command has no such choice."
+        raise UserError(f"{problem}{remedy}", code="choice-not-of-command") from None
 
 
 @contextmanager
 def explain_files() -> Iterator[None]:
-    """Turn what damaged files of YAML raise into `UserError`; a context manager. For composing alone, not for a run."""
+    """Convert the errors of damaged YAML files to `UserError`; a context manager for composing, not for a run."""
     try:
         yield
     except YAMLError as error:
-        raise UserError(f"A file of the configuration is no sound YAML: {' '.join(str(error).split())}") from None
+        problem = " ".join(str(error).split())
+        raise UserError(f"A configuration file is not valid YAML: {problem}", code="config-damaged") from None
     except RecursionError:
-        raise UserError("Files of the configuration choose each other in a circle, by their `defaults`.") from None
+        raise UserError(
+            "The `defaults` of configuration files choose each other in a circle.", code="config-circular"
+        ) from None

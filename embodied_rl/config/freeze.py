@@ -1,12 +1,12 @@
 """Convert a plain mapping, as Hydra composes it, to frozen dataclasses and back.
 
-The dataclasses are schema, defaults and documentation at once: one string under each field documents it. Every error
-names the full key, the given value, the expected value and the text to type instead.
+The dataclasses define keys, types, defaults and, in the string under each field, documentation. Every error names the
+full key, the given value, the expected value and the text to type instead.
 """
 
 import sys
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -17,7 +17,6 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from embodied_rl.config.renamed import describe_renamed, find_synonym
 from embodied_rl.interfaces.errors import UserError
 
 
@@ -30,6 +29,28 @@ class DataclassInstance(Protocol):
 Config = TypeVar("Config", bound=DataclassInstance)
 LARGEST_FLOAT = int(sys.float_info.max)
 _RESTORE = "Restore it from a copy; or start a new run from this one's weights: policy.checkpoint={}."
+RENAMED = {"episodes": "curriculum", "logger.tensorboard": "logger=tensorboard|json"}
+"""Old name of a key, or of a folder of YAML → its new name."""
+SYNONYMS = {
+    "learning_rate": "lr",
+    "batch_size": "minibatch",
+    "mini_batch_size": "minibatch",
+    "num_epochs": "epochs",
+    "n_epochs": "epochs",
+    "max_grad_norm": "grad_clip",
+    "ent_coef": "entropy",
+    "entropy_coef": "entropy",
+    "discount": "gamma",
+    "gae_lambda": "lam",
+    "n_envs": "num_envs",
+    "max_iterations": "iterations",
+    "ppo": "flow_sde",
+    "action_horizon": "horizon",
+    "chunk_size": "horizon",
+    "lora_rank": "rank",
+    "episodes": "curricula",
+}
+"""Name of a key in other libraries → its name here, without its node."""
 _DAMAGED = (
     YAMLError, ValueError, OmegaConfBaseException, OSError, RecursionError,
     IndexError, KeyError, AttributeError, TypeError,
@@ -39,12 +60,12 @@ _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str
 
 
 def at_least(minimum: float, default: Any = MISSING, *, at_most: float | None = None) -> Any:
-    """Make a dataclass field whose value, unless it is None, must be at least `minimum`, and at most `at_most`."""
+    """Return a dataclass field with bounds; None is always allowed by them."""
     return field(default=default, metadata={"at_least": minimum, "at_most": at_most})
 
 
 def take_other_keys() -> Any:
-    """Make a dataclass field that collects all keys unknown to its class: the keys of the plug-in that a node names."""
+    """Return a dataclass field that collects the keys unknown to its class, which belong to the plug-in of a node."""
     return field(default_factory=dict[str, Any], metadata={"rest": True})
 
 
@@ -55,10 +76,28 @@ def join_key(where: str, key: str) -> str:
 
 def suggest_name(name: str, known: Sequence[str]) -> str:
     """Return " Did you mean 'x'?" with the closest known name, and list all known names if there are at most 24."""
-    same = find_synonym(name, known)
-    close = [same] if same else get_close_matches(name, known, n=1, cutoff=0.5)
+    synonym = find_synonym(name, known)
+    close = [synonym] if synonym else get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f" Did you mean '{close[0]}'?" if close else ""
     return f"{hint} Known: {', '.join(known)}." if known and len(known) <= 24 else hint
+
+
+def find_synonym(name: str, known: Sequence[str]) -> str | None:
+    """Return the known name that other libraries call `name`; full key names or bare ones.
+
+    A key of the same node is preferred; otherwise the first known name counts.
+    """
+    where, dot, last = name.rpartition(".")
+    if (ours := SYNONYMS.get(last)) is None:
+        return None
+    sibling = f"{where}{dot}{ours}"
+    return sibling if sibling in known else next((each for each in known if each.rpartition(".")[2] == ours), None)
+
+
+def describe_renamed(key: str, known: Collection[str]) -> str:
+    """Return a sentence with the new name of an old key, to append to a message; empty if it is not in `known`."""
+    new = RENAMED.get(key)
+    return f" It is called '{new}' now." if new in known else ""
 
 
 def freeze_config(kind: type[Config], mapping: Mapping[str, Any], where: str = "") -> Config:
@@ -77,22 +116,23 @@ def freeze_config(kind: type[Config], mapping: Mapping[str, Any], where: str = "
     named = {key: value for key, value in mapping.items() if key in known and key != rest_name}
     extra = {key: value for key, value in mapping.items() if key not in named}
     if extra and rest_name is None:
-        raise UserError(_unknown_key(kind, next(iter(extra)), where))
+        raise UserError(_describe_unknown_key(kind, next(iter(extra)), where), code="key-unknown")
     for name, item in known.items():
         if name not in named and item.default is MISSING and item.default_factory is MISSING:
-            raise UserError(f"{join_key(where, name)} is missing. Add {join_key(where, name)}=<value>.")
+            key = join_key(where, name)
+            raise UserError(f"{key} is missing. Add {key}=<value>.", code="key-missing")
     hints = get_type_hints(kind)
     values = {key: _convert(value, hints[key], join_key(where, key)) for key, value in named.items()}
     for key, value in values.items():
         _check_bounds(value, known[key], join_key(where, key))
     try:
         return kind(**values, **({rest_name: extra} if rest_name else {}))
-    except ValueError as error:  # a plug-in's own check reports to the user, whatever ValueError it raises
-        raise UserError(str(error)) from error
+    except ValueError as error:  # a check in `__post_init__` of a plug-in's Config, of any kind of ValueError
+        raise UserError(str(error), code=getattr(error, "code", "") or "config-invalid") from error
 
 
 def thaw_config(config: DataclassInstance) -> dict[str, Any]:
-    """Convert a dataclass to a mapping of plain values, with plug-in keys beside those of their node."""
+    """Convert a dataclass to a mapping of plain values; plug-in keys join those of their node."""
     result: dict[str, Any] = {}
     for item in fields(config):
         value = getattr(config, item.name)
@@ -108,13 +148,8 @@ def to_yaml(config: DataclassInstance) -> str:
     return OmegaConf.to_yaml(OmegaConf.create(thaw_config(config)))
 
 
-def save_config(config: DataclassInstance, path: Path) -> None:
-    """Write the whole configuration, including defaults, as YAML."""
-    path.write_text(to_yaml(config), encoding="utf-8")
-
-
 def load_config(kind: type[Config], path: Path) -> Config:
-    """Read a configuration of a run's folder, which holds every key of `kind`.
+    """Read the configuration in a run's folder, which holds every key of `kind`.
 
     Raises:
         UserError: the file is missing or ends early, or does not fit `kind`; the message names the remedy.
@@ -122,40 +157,43 @@ def load_config(kind: type[Config], path: Path) -> Config:
     try:
         mapping = read_config(path)
     except UserError as error:
-        raise UserError(f"{str(error).rstrip()} {_RESTORE.format(path.parent)}") from None
-    if (last := fields(kind)[-1].name) not in mapping:  # else defaults would silently stand for what was cut off
-        raise UserError(f"{path} is damaged: it ends before {last}. {_RESTORE.format(path.parent)}")
+        raise UserError(f"{str(error).rstrip()} {_RESTORE.format(path.parent)}", code=error.code) from None
+    if (last := fields(kind)[-1].name) not in mapping:  # else defaults would silently replace what was cut off
+        raise UserError(
+            f"{path} is damaged: it ends before {last}. {_RESTORE.format(path.parent)}", code="config-damaged"
+        )
     try:
         return freeze_config(kind, mapping)
-    except ValueError as error:
-        raise UserError(f"{path}: {error}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}", code=error.code) from None
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a file of `save_config` as plain values. References are not resolved: the file may come from a stranger.
+    """Read a YAML configuration as plain values. References are not resolved, because the file may be untrusted.
 
     Raises:
         UserError: the file is missing, is damaged, or holds no keys.
     """
     if not path.is_file():
-        raise UserError(f"{path} is not there: is this the folder of a run?")
+        raise UserError(f"{path} is not there: is this the folder of a run?", code="config-missing")
     try:
         mapping = cast("Any", OmegaConf.to_container(OmegaConf.load(path), resolve=False))
     except _DAMAGED as error:
         problem = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged: {problem:.300}") from None
+        raise UserError(f"{path} is damaged: {problem:.300}", code="config-damaged") from None
     if not isinstance(mapping, dict):
-        raise UserError(f"{path} is damaged: it holds no keys.")
+        raise UserError(f"{path} is damaged: it holds no keys.", code="config-damaged")
     return {str(key): value for key, value in cast("dict[Any, Any]", mapping).items()}
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file of YAML. Raises `UserError` if it is not UTF-8."""
+    """Return the text of a YAML file. Raises `UserError` if it is not UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise UserError(
-            f"{path} is not text in UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8."
+            f"{path} is not text in UTF-8: {error.reason} at byte {error.start}. Save it as UTF-8.",
+            code="file-not-utf8",
         ) from None
 
 
@@ -178,26 +216,26 @@ def list_key_paths(kind: type[DataclassInstance], where: str = "") -> list[str]:
     return result
 
 
-def _unknown_key(kind: type[DataclassInstance], key: str, where: str) -> str:
-    siblings = [join_key(where, item.name) for item in fields(kind)]
-    if renamed := describe_renamed(join_key(where, key), siblings):
-        return f"unknown key '{join_key(where, key)}'.{renamed}"
+def _describe_unknown_key(kind: type[DataclassInstance], key: str, where: str) -> str:
+    """Return the message for an unknown key: its new name, a key of the same name in a nested node, or a close one."""
+    full, siblings = join_key(where, key), [join_key(where, item.name) for item in fields(kind)]
+    if renamed := describe_renamed(full, siblings):
+        return f"unknown key '{full}'.{renamed}"
     deepest_first = sorted(reversed(list_key_paths(kind, where)), key=lambda path: -path.count("."))
-    below = {path.rpartition(".")[2]: path for path in deepest_first}
-    if same := find_synonym(join_key(where, key), list(below.values())):
-        return f"unknown key '{join_key(where, key)}'. Did you mean '{same}'?"
-    close = get_close_matches(key, list(below), n=1)
-    elsewhere = f" Did you mean '{below[close[0]]}'?" if close else ""
-    return f"unknown key '{join_key(where, key)}'.{elsewhere or suggest_name(join_key(where, key), siblings)}"
+    nested = {path.rpartition(".")[2]: path for path in deepest_first}
+    if synonym := find_synonym(full, list(nested.values())):
+        return f"unknown key '{full}'. Did you mean '{synonym}'?"
+    close = get_close_matches(key, list(nested), n=1)
+    suggestion = f" Did you mean '{nested[close[0]]}'?" if close else suggest_name(full, siblings)
+    return f"unknown key '{full}'.{suggestion}"
 
 
 def _check_bounds(value: Any, item: Field[Any], where: str) -> None:
-    minimum = item.metadata.get("at_least")
-    if minimum is not None and value is not None and not value >= minimum:
-        raise UserError(f"{where} must be at least {minimum}, not {value}.")
-    maximum = item.metadata.get("at_most")
+    minimum, maximum = item.metadata.get("at_least"), item.metadata.get("at_most")
+    if minimum is not None and value is not None and not value >= minimum:  # true for NaN, too
+        raise UserError(f"{where} must be at least {minimum}, not {value}.", code="value-out-of-range")
     if maximum is not None and value is not None and not value <= maximum:
-        raise UserError(f"{where} must be at most {maximum}, not {value}.")
+        raise UserError(f"{where} must be at most {maximum}, not {value}.", code="value-out-of-range")
 
 
 def _plain(value: Any) -> Any:
@@ -212,9 +250,9 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _wrong(value: Any, expected: str, where: str) -> UserError:
+def _wrong_type(value: Any, expected: str, where: str, remedy: str = "") -> UserError:
     given = "nothing (null)" if value is None else f"{value!r} ({type(value).__name__})"
-    return UserError(f"{where}: expected {expected}, got {given}.")
+    return UserError(f"{where}: expected {expected}, got {given}.{remedy}", code="value-wrong-type")
 
 
 def _convert(value: Any, hint: Any, where: str) -> Any:
@@ -225,16 +263,19 @@ def _convert(value: Any, hint: Any, where: str) -> Any:
     if origin in (Union, types.UnionType):
         return _convert_union(value, options, where)
     if origin is Literal:
-        return _convert_name(value, {str(option): option for option in options}, where)
+        return _convert_choice(value, {str(option): option for option in options}, where)
     if origin in (tuple, list):
         return _convert_sequence(value, hint, where)
     if origin in (dict, Mapping):
-        return _convert_mapping(value, options, where)
+        if not isinstance(value, Mapping):
+            raise _wrong_type(value, "a group of keys", where)
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): _convert(item, options[1], join_key(where, str(key))) for key, item in items}
     if isinstance(hint, type) and issubclass(hint, Enum):
-        return value if isinstance(value, hint) else _convert_name(value, {m.name.lower(): m for m in hint}, where)
+        return value if isinstance(value, hint) else _convert_choice(value, {m.name.lower(): m for m in hint}, where)
     if isinstance(hint, type) and is_dataclass(hint):
         if not isinstance(value, Mapping):
-            raise _wrong(value, f"a group of keys, such as {where}.{fields(hint)[0].name}=<value>", where)
+            raise _wrong_type(value, f"a group of keys, such as {where}.{fields(hint)[0].name}=<value>", where)
         return freeze_config(hint, cast("Mapping[str, Any]", value), where)
     return _convert_scalar(value, hint, where)
 
@@ -249,40 +290,34 @@ def _convert_union(value: Any, options: tuple[Any, ...], where: str) -> Any:
             return _convert(value, option, where)
         except UserError as error:
             errors.append(error)
-    raise errors[-1] if len(errors) == 1 else _wrong(value, " or ".join(map(_describe, others)), where)
+    raise errors[-1] if len(errors) == 1 else _wrong_type(value, " or ".join(map(_describe_type, others)), where)
 
 
-def _convert_name(value: Any, known: dict[str, Any], where: str) -> Any:
+def _convert_choice(value: Any, known: dict[str, Any], where: str) -> Any:
     if value is not None and str(value) in known:
         return known[str(value)]
-    raise UserError(f"{where}: unknown value {value!r}.{suggest_name(str(value), list(known))}")
+    suggestion = suggest_name(str(value), list(known))
+    raise UserError(f"{where}: unknown value {value!r}.{suggestion}", code="value-unknown")
 
 
 def _convert_sequence(value: Any, hint: Any, where: str) -> Any:
     origin, options = get_origin(hint), get_args(hint)
     if not isinstance(value, tuple | list):
-        raise _wrong(value, f"a list, such as {where}=[…]", where)
+        raise _wrong_type(value, f"a list, such as {where}=[…]", where)
     items = cast("Sequence[Any]", value)
     repeated = origin is list or options[-1] is Ellipsis
     if not repeated and len(items) != len(options):
-        raise _wrong(value, f"a list of {len(options)}", where)
+        raise _wrong_type(value, f"a list of {len(options)}", where)
     kinds = [options[0]] * len(items) if repeated else options
     pairs = enumerate(zip(items, kinds, strict=True))
     result: list[Any] = [_convert(item, kind, f"{where}[{index}]") for index, (item, kind) in pairs]
     return tuple(result) if origin is tuple else result
 
 
-def _convert_mapping(value: Any, options: tuple[Any, ...], where: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise _wrong(value, "a group of keys", where)
-    items = cast("Mapping[Any, Any]", value).items()
-    return {str(key): _convert(item, options[1], join_key(where, str(key))) for key, item in items}
-
-
 def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
     if hint is float and isinstance(value, int) and not isinstance(value, bool):
         if abs(value) > LARGEST_FLOAT:
-            raise UserError(f"{where}: a number of {value.bit_length()} bits is too large.")
+            raise UserError(f"{where}: a number of {value.bit_length()} bits is too large.", code="value-out-of-range")
         return float(value)
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)
@@ -292,10 +327,10 @@ def _convert_scalar(value: Any, hint: Any, where: str) -> Any:
         return value
     number = hint is str and type(value) in (int, float)
     remedy = f" To give a number as text, quote it twice: {where}='\"{value}\"'" if number else ""
-    raise UserError(f"{_wrong(value, _describe(hint), where)}{remedy}")
+    raise _wrong_type(value, _describe_type(hint), where, remedy)
 
 
-def _describe(hint: Any) -> str:
+def _describe_type(hint: Any) -> str:
     if get_origin(hint) in (tuple, list):
         return "a list"
     return _SCALARS.get(hint, getattr(hint, "__name__", str(hint)))

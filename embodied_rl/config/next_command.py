@@ -24,7 +24,7 @@ def make_next_command(config: SftConfig, spec: SimulatorSpec, folder: Path) -> s
 
 
 def choose_sim(node: SimNode) -> list[str]:
-    """Return the words that choose a simulator as configured; how many environments it has is a matter of training."""
+    """Return the words that choose a simulator as configured, except `num_envs`, which belongs to training."""
     mine, found = thaw_config(node), {}
     defaults = thaw_config(plugins.configure_plugin("sims", SimNode(node.name), "sim")[1])
     base = thaw_config(SimNode(node.name)) | defaults

@@ -11,8 +11,15 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from embodied_rl.config.freeze import DataclassInstance, freeze_config, join_key, list_key_paths, suggest_name
-from embodied_rl.config.renamed import RENAMED, describe_renamed
+from embodied_rl.config.freeze import (
+    RENAMED,
+    DataclassInstance,
+    describe_renamed,
+    freeze_config,
+    join_key,
+    list_key_paths,
+    suggest_name,
+)
 from embodied_rl.interfaces.errors import UserError
 
 GROUPS = {
@@ -24,7 +31,7 @@ GROUPS = {
     "loggers": "embodied_rl.loggers",
 }
 OWN = {"sims": {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}}
-"""Plug-ins of the engine's own, whose rooms stand above this one."""
+"""Plug-ins of this package, in folders that this one may not import."""
 _OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
 _SINGULAR = {
     "sims": "simulator",
@@ -41,33 +48,38 @@ def list_plugins(kind: str) -> dict[str, str]:
     """Return all plug-ins of a kind in all installed distributions, name → "module:Class".
 
     Raises:
-        UserError: two distributions offer the same name, one offers plug-ins under the old name of a group, or what an
-            entry point names is not there.
+        UserError: two distributions offer the same name, one uses the old name of a group, or the table of an entry
+            point cannot be imported.
     """
     result: dict[str, str] = dict(OWN.get(kind, {}))
     if kind in _OLD_GROUPS and (old := sorted(entry_points(group=_OLD_GROUPS[kind]), key=lambda entry: entry.value)):
         raise UserError(
             f"the entry point {old[0].value} is in the group '{_OLD_GROUPS[kind]}', which is called '{GROUPS[kind]}' "
-            "now. Move it in the package's pyproject.toml, and install the package anew."
+            "now. Move it in the package's pyproject.toml, and install the package again.",
+            code="plugin-group-renamed",
         )
     for entry in sorted(entry_points(group=GROUPS[kind]), key=lambda entry: entry.value):
         try:
             offered: Mapping[str, str] = entry.load()
         except ModuleNotFoundError as error:
-            raise make_missing_error(entry, error) from error
+            raise make_import_error(entry, error) from error
         for name, path in offered.items():
             if result.setdefault(name, path) != path:
-                raise UserError(f"two packages offer a {_SINGULAR[kind]} '{name}': {result[name]} and {path}.")
+                raise UserError(
+                    f"two packages offer a {_SINGULAR[kind]} '{name}': {result[name]} and {path}.",
+                    code="plugin-name-taken",
+                )
     return result
 
 
-def make_missing_error(entry: EntryPoint, error: ModuleNotFoundError) -> UserError:
-    """Return what to tell of an entry point whose module, or what it imports, is not there: its package was moved."""
+def make_import_error(entry: EntryPoint, error: ModuleNotFoundError) -> UserError:
+    """Return the error for an entry point that cannot be imported, such as of an editable install that was moved."""
     package = "a package" if entry.dist is None else f"the package '{entry.dist.name}'"
     remedy = "" if entry.dist is None else f", or remove it: pip uninstall {entry.dist.name}"
     return UserError(
         f"{package} is installed, but {entry.value}, which it offers as {entry.group}, cannot be imported: there is no "
-        f"'{error.name}'. Install it again{remedy}."
+        f"'{error.name}'. Install it again{remedy}.",
+        code="plugin-not-importable",
     )
 
 
@@ -80,14 +92,12 @@ def find_path(kind: str, name: str) -> str:
     """Return the path "module:Class" of a plug-in without importing it.
 
     Raises:
-        UserError: there is no such plug-in.
+        UserError: unknown plug-in.
     """
     known = list_plugins(kind)
     if name not in known:
-        installed = (
-            suggest_name(name, list_names(kind)) or " None is installed: is embodied-rl installed (pip install)?"
-        )
-        raise UserError(f"unknown {_SINGULAR[kind]} '{name}'.{installed}")
+        suggestion = suggest_name(name, sorted(known)) or " None is installed: is embodied-rl installed (pip install)?"
+        raise UserError(f"unknown {_SINGULAR[kind]} '{name}'.{suggestion}", code="plugin-unknown")
     return known[name]
 
 
@@ -95,7 +105,7 @@ def find_plugin(kind: str, name: str) -> type[Any]:
     """Import a plug-in and return its class.
 
     Raises:
-        UserError: there is no such plug-in, or a package that it needs is not installed.
+        UserError: unknown plug-in, or a package that it needs is not installed.
     """
     module, _, attribute = find_path(kind, name).partition(":")
     try:
@@ -104,7 +114,8 @@ def find_plugin(kind: str, name: str) -> type[Any]:
         if error.name is None or error.name.partition(".")[0] == module.partition(".")[0]:
             raise  # a mistake of the plug-in's author, not of the user
         raise UserError(
-            f"{_SINGULAR[kind]} '{name}' needs the package '{error.name}', which is not installed here."
+            f"{_SINGULAR[kind]} '{name}' needs the package '{error.name}', which is not installed here.",
+            code="package-missing",
         ) from error
 
 
@@ -127,7 +138,7 @@ def configure_plugin(kind: str, node: DataclassInstance, where: str) -> tuple[ty
 
 
 def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> type[Any]:
-    """Return the class of `configure_plugin`, which has all the keys that are given; their values may not fit yet.
+    """Return the class of a node's plug-in after checking the names of its options, but not their values.
 
     Raises:
         UserError: an unknown plug-in, or a key that its `Config` does not have.
@@ -137,7 +148,8 @@ def find_plugin_with_keys(kind: str, node: DataclassInstance, where: str) -> typ
     own = list_key_paths(found.Config)
     for key in options:
         if key not in own:
-            name, known = join_key(where, key), [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
-            remedy = describe_renamed(name, RENAMED.values()) or suggest_name(name, known)
-            raise UserError(f"unknown key '{name}'.{remedy}", code="key-unknown")
+            full = join_key(where, key)
+            known = [join_key(where, item) for item in (*own, *list_key_paths(type(node)))]
+            remedy = describe_renamed(full, RENAMED.values()) or suggest_name(full, known)
+            raise UserError(f"unknown key '{full}'.{remedy}", code="key-unknown")
     return found

@@ -47,7 +47,7 @@ def check_dataset(folder: str) -> SimulatorSpec:
             raise UserError(f"dataset={folder} has no pictures, which a judge looks at.")
         if not dataset.episodes or not any(text.strip() for text in dataset.tasks):
             raise UserError(f"dataset={folder} has no episodes, or no task in words.")
-        sizes = {name: features[key].held for name, key in dataset.cameras.items()}
+        sizes = {name: features[key].memory_shape for name, key in dataset.cameras.items()}
         actions = int(np.prod(features[_ACTION].shape)) if _ACTION in features else 0
         return SimulatorSpec(
             cameras=tuple(Camera(name, size[0], size[1]) for name, size in sizes.items()),

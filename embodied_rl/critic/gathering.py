@@ -25,8 +25,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, Si
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
-from embodied_rl.runtime.processes.local import wrap_simulator
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import LocalRuntime, wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 AT_ONCE = 32
@@ -134,7 +133,7 @@ def _gather_apart(
 ) -> list[list[list[JudgedEpisode]]]:
     """Gather each of the shares in a process of its own."""
     factory, kwargs = f"{__name__}:{start_gatherer.__name__}", {"sim": sim, "policy": policy}
-    deadlines, machine = Deadlines(call=LONGEST), ThisMachine()
+    deadlines, machine = Deadlines(call=LONGEST), LocalRuntime()
     with ExitStack() as stack:
         handles = [
             machine.worker(factory, kwargs, name=f"gatherer {number}", deadlines=deadlines, share=NodeShare())

@@ -1,8 +1,8 @@
-"""Hold one recorded episode, and write it to a file.
+"""A recorded episode, and its file.
 
 episode_000000.npz    images/<camera> uint8 [T, h, w, 3] and state float32 [T, S] before each control step;
                       actions float32 [T, A], reward float32 [T] and success bool [T] of each control step;
-                      whose they are, as in `Body`: action_names, state_names, action_low, action_high, control_hz;
+                      the robot, as in `Body`: action_names, state_names, action_low, action_high, control_hz;
                       and state_units
 """
 
@@ -16,7 +16,7 @@ from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 
 ABOUT = ("action_names", "state_names", "action_low", "action_high", "control_hz", "state_units")
-"""The entries of an episode's file that say whose episode it is."""
+"""Entries of an episode's file that describe the robot."""
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """List the episodes of an evaluation: drawn from one simulator, or a benchmark's tasks × initial states × seeds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -8,12 +8,13 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
-from embodied_rl.config.trust import check_file
+from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
 from embodied_rl.reports.report import MACHINE
 from embodied_rl.reports.result import EpisodeResult
+from embodied_rl.rollout.delay import Chunks, Delay, choose_delay
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 
 DRAWN = 512
@@ -29,8 +30,8 @@ class EvaluationPart:
         spec: spec of the simulator.
         episodes: episodes to run, with indices that are unique over all parts.
         whole: number of episodes of this part in the whole benchmark.
-        place: number of the benchmark's part that it is of.
-        policy: who runs it, where tasks have policies of their own.
+        place: number of its part in the benchmark.
+        policy: the policy of its tasks, if tasks have different policies.
     """
 
     kind: SimulatorKind
@@ -49,7 +50,7 @@ def make_parts(
     Args:
         config: configuration of the evaluation.
         own: the simulator that the policy was trained in, if known.
-        owns: those of `config.policies`, by the policy.
+        owns: the training simulators of `config.policies`, by policy.
 
     Raises:
         UserError: the simulator is missing or unknown, or a split, task or initial state is unknown.
@@ -62,79 +63,86 @@ def make_parts(
         )
         return [EvaluationPart(kind, kind.spec, tuple(listed), count)]
     if config.split != "eval":
-        raise UserError("split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….")
+        raise UserError(
+            "split: a benchmark has conditions of its own. Leave out split=…, or benchmark=….", code="key-unused"
+        )
     if config.episodes_for != "report":
         message = "a benchmark's episodes are the same for all. Leave it out."
-        raise UserError(f"episodes_for={config.episodes_for}: {message}")
+        raise UserError(f"episodes_for={config.episodes_for}: {message}", code="key-unused")
     check_change(config.benchmark, config.sim)
     for part in config.benchmark.parts:
         typed = [f"sim.{key}" for key in config.sim.options]
         check_file(SimNode, part.sim, f"benchmark={config.benchmark.name}", typed=typed, where="sim")
     whole = _describe_parts(config, own)
-    parts = _give_to_policies(config, whole, owns or {}) if config.policies else whole
-    found = [[e for e in part.episodes if config.task in _names(part.spec.tasks[e.task])] for part in parts]
+    parts = _split_by_policy(config, whole, owns or {}) if config.policies else whole
+    found: list[list[Episode]] = []
+    for part in parts:
+        tasks = [number for number, task in enumerate(part.spec.tasks) if config.task in (None, task.name, task.family)]
+        found.append([episode for episode in part.episodes if episode.task in tasks])
     if not any(found):
-        raise UserError(f"task: unknown task '{config.task}'.{suggest_name(str(config.task), _list_names(whole))}")
+        raise UserError(
+            f"task: unknown task '{config.task}'.{suggest_name(str(config.task), _list_names(whole))}",
+            code="task-unknown",
+        )
     limits = divide_episodes([len(each) for each in found], config.episodes)
-    starts = accumulate(limits, initial=0)
-    limited = [
-        replace(part, episodes=_numbered(episodes[:limit], start))
-        for part, episodes, limit, start in zip(parts, found, limits, starts, strict=False)
-    ]
+    limited: list[EvaluationPart] = []
+    for part, episodes, limit, start in zip(parts, found, limits, accumulate(limits, initial=0), strict=False):
+        numbered = (replace(each, index=start + place) for place, each in enumerate(episodes[:limit]))
+        limited.append(replace(part, episodes=tuple(numbered)))
     return [part for part in limited if part.episodes]
 
 
 def _describe_parts(
     config: EvalConfig, own: SimNode | None, places: Sequence[int] | None = None
 ) -> list[EvaluationPart]:
-    """Return the parts of the whole benchmark, or those at some places, with simulators as a policy was trained in."""
+    """Return the parts of the benchmark, or those at some places, with the simulator that a policy was trained in.
+
+    Keys in `BenchmarkNode.open` are taken from the policy's simulator.
+    """
     node = config.benchmark
     assert node is not None, "only a benchmark has parts"
     places = range(len(node.parts)) if places is None else places
     listed = [node.parts[place] for place in places]
-    kinds = [SimulatorKind.find(change_simulator(_open(part, node, own), config.sim)) for part in listed]
+    kinds: list[SimulatorKind] = []
+    for part in listed:
+        same = own is not None and own.name == part.sim.get("name")
+        opened = {key: own.options[key] for key in node.open if key in own.options} if own is not None and same else {}
+        kinds.append(SimulatorKind.find(change_simulator({**opened, **part.sim}, config.sim)))
     with ThreadPoolExecutor() as pool:  # each spec may come from another Python environment
         specs = list(pool.map(lambda kind: kind.spec, kinds))
     parts: list[EvaluationPart] = []
     for place, kind, part, spec in zip(places, kinds, listed, specs, strict=True):
-        episodes = tuple(_listed(part, spec, node.seeding))
+        episodes = tuple(_list_episodes(part, spec, node.seeding))
         parts.append(EvaluationPart(kind, spec, episodes, len(episodes), place))
     return parts
 
 
-def _open(part: BenchmarkPart, node: BenchmarkNode, own: SimNode | None) -> dict[str, Any]:
-    """Return a part's simulator, with what the benchmark leaves to the policy as the policy was trained."""
-    if own is None or own.name != part.sim.get("name"):
-        return part.sim
-    return {**{key: own.options[key] for key in node.open if key in own.options}, **part.sim}
-
-
-def _give_to_policies(
+def _split_by_policy(
     config: EvalConfig, whole: Sequence[EvaluationPart], owns: Mapping[str, SimNode | None]
 ) -> list[EvaluationPart]:
-    """Divide the parts of a benchmark by who runs their tasks; leave out tasks without a policy.
+    """Split the parts of a benchmark by the policies of their tasks; leave out tasks without a policy.
 
     Raises:
-        UserError: a task of `policies` does not exist.
+        UserError: a task in `policies` is unknown.
     """
     known = _list_names(whole)
     if unknown := [name for name in config.policies if name not in known]:
-        raise UserError(f"policies: unknown task '{unknown[0]}'.{suggest_name(unknown[0], known)}")
+        raise UserError(f"policies: unknown task '{unknown[0]}'.{suggest_name(unknown[0], known)}", code="task-unknown")
     parts: list[EvaluationPart] = []
     for policy in dict.fromkeys(config.policies.values()):
-        places = [part.place for part in whole if _select(config, part, policy)]
+        places = [part.place for part in whole if _select_episodes(config, part, policy)]
         for part in _describe_parts(config, owns.get(policy), places):
-            given = _select(config, part, policy)
+            given = _select_episodes(config, part, policy)
             parts.append(replace(part, episodes=given, whole=len(given), policy=policy))
     return sorted(parts, key=lambda part: part.place)
 
 
-def _select(config: EvalConfig, part: EvaluationPart, policy: str) -> tuple[Episode, ...]:
-    return tuple(e for e in part.episodes if _choose(config.policies, part.spec.tasks[e.task]) == policy)
+def _select_episodes(config: EvalConfig, part: EvaluationPart, policy: str) -> tuple[Episode, ...]:
+    return tuple(e for e in part.episodes if _find_policy(config.policies, part.spec.tasks[e.task]) == policy)
 
 
 def list_tasks_without_policy(config: EvalConfig) -> list[str]:
-    """Return the tasks of a benchmark that no entry of `policies` names; none where one policy runs all."""
+    """Return the tasks of a benchmark without an entry in `policies`; none if one policy runs all."""
     if not config.policies:
         return []
     tasks = {
@@ -142,16 +150,11 @@ def list_tasks_without_policy(config: EvalConfig) -> list[str]:
         for part in _describe_parts(config, None)
         for task in (part.spec.tasks[number] for number in sorted({e.task for e in part.episodes}))
     }
-    return [name for name, task in tasks.items() if _choose(config.policies, task) is None]
+    return [name for name, task in tasks.items() if _find_policy(config.policies, task) is None]
 
 
-def _choose(policies: Mapping[str, str], task: Task) -> str | None:
+def _find_policy(policies: Mapping[str, str], task: Task) -> str | None:
     return policies.get(task.name, policies.get(task.family))
-
-
-def _names(task: Task) -> tuple[str | None, ...]:
-    """Return what `task=` may say for this task to run."""
-    return None, task.name, task.family
 
 
 def _list_names(parts: Sequence[EvaluationPart]) -> list[str]:
@@ -178,7 +181,10 @@ def change_simulator(base: dict[str, Any], change: SimChange) -> SimNode:
     """
     kept = base if change.name in (None, base.get("name")) else {}
     if change.name is None and "name" not in kept:
-        raise UserError("The policy does not say which simulator it was trained in. Add sim=<name>, or benchmark=….")
+        raise UserError(
+            "The policy does not name the simulator that it was trained in. Add sim=<name>, or benchmark=….",
+            code="simulator-missing",
+        )
     named = {} if change.name is None else {"name": change.name}
     return freeze_config(SimNode, {**kept, **named, **change.options}, "sim")
 
@@ -190,16 +196,21 @@ def check_change(node: BenchmarkNode, change: SimChange) -> None:
         UserError: a change does; the message names the key.
     """
     if change.name is not None:
-        raise UserError(f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…")
+        raise UserError(
+            f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…",
+            code="keys-contradict",
+        )
     for part in node.parts:
         for key in change.options:
             if key in part.sim and key not in MACHINE and part.sim[key] != change.options[key]:
-                said = f"benchmark={node.name} says {part.sim[key]!r}"
-                raise UserError(f"sim.{key}: {said}. Leave one of them out.")
+                raise UserError(
+                    f"sim.{key}: benchmark={node.name} sets {part.sim[key]!r}. Leave one of them out.",
+                    code="keys-contradict",
+                )
 
 
 def to_mapping(node: SimNode) -> dict[str, Any]:
-    """Convert a node to the mapping of a configuration, with the simulator's own keys beside the others."""
+    """Convert a node to the mapping of a configuration, which includes the simulator's own keys."""
     plain = {"name": node.name, "num_envs": node.num_envs, "python": node.python, "pythonpath": list(node.pythonpath)}
     return {**plain, **node.options}
 
@@ -209,8 +220,8 @@ def combine_results(
 ) -> tuple[list[EpisodeResult], SimulatorSpec]:
     """Combine the results of all parts into one list, with a spec that names all their tasks.
 
-    Tasks of equal names get the number of their part. Of a part whose tasks several policies run, a task has its name
-    where it ran.
+    Tasks of equal names get the number of their part. If several policies share a part, a task keeps its name only for
+    the policy that ran it.
     """
     tasks, listed, places = list[Task](), list[EpisodeResult](), list(dict.fromkeys(part.place for part in parts))
     for number, (part, found) in enumerate(zip(parts, results, strict=True)):
@@ -222,6 +233,34 @@ def combine_results(
             name = each.name + own if each.name in taken else each.name
             tasks.append(replace(each, name=name if task in ran else f"{name}, not of {part.policy}"))
     return listed, replace(parts[0].spec, tasks=tuple(tasks))
+
+
+def find_delay(config: EvalConfig, part: EvaluationPart, who: str, read: Callable[[], Chunks | None]) -> Delay | None:
+    """Return the inference delay that a part is run with; None without one.
+
+    Args:
+        config: of the evaluation.
+        part: the part.
+        who: name of the policy, for messages.
+        read: returns the policy's chunks; None if it chooses one action at a time.
+
+    Raises:
+        UserError: the policy or the simulator does not support it; see `choose_delay`.
+    """
+    if not config.delay and config.replan is None:
+        return None
+    if (chunks := read()) is None:
+        raise UserError(
+            f"delay={config.delay}: {who} chooses one action at a time. Leave delay and replan out.",
+            code="delay-without-chunks",
+        )
+    if config.delay and any(each := part.kind.node.options.get("inference_delay") or ()):
+        raise UserError(
+            f"delay={config.delay}: sim.inference_delay={each} already lets the robot wait. "
+            "Add sim.inference_delay=[0,0], or leave delay out.",
+            code="keys-contradict",
+        )
+    return choose_delay(config.delay, config.strategy, config.replan, config.hold, chunks, part.spec)
 
 
 def describe_benchmark(config: EvalConfig, parts: Sequence[EvaluationPart]) -> dict[str, Any]:
@@ -249,15 +288,24 @@ def describe_simulator(kind: SimulatorKind, spec: SimulatorSpec) -> dict[str, An
     return {"name": kind.node.name, **thaw_config(kind.options), "seeded": spec.seeded, "depends_on": depends}
 
 
-def _listed(part: BenchmarkPart, spec: SimulatorSpec, seeding: str) -> list[Episode]:
+def _list_episodes(part: BenchmarkPart, spec: SimulatorSpec, seeding: str) -> list[Episode]:
     """List a part's episodes in an order that spreads any first episodes evenly over tasks."""
-    chosen = _tasks(part, spec)
+    names = [task.name for task in spec.tasks]
+    if unknown := [name for name in part.tasks or () if name not in names]:
+        raise UserError(
+            f"benchmark: unknown task '{unknown[0]}'.{suggest_name(unknown[0], names)}", code="task-unknown"
+        )
+    chosen = [number for number, name in enumerate(names) if part.tasks is None or name in part.tasks]
     short = [spec.tasks[task] for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]
     if short:
         has = f"'{short[0].name}' has {short[0].initial_states}"
-        raise UserError(f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.")
+        raise UserError(
+            f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.",
+            code="initial-states-missing",
+        )
     if part.split not in ("train", *spec.splits):
-        raise UserError(f"benchmark: unknown split '{part.split}'.{suggest_name(part.split, list(spec.splits))}")
+        suggestion = suggest_name(part.split, list(spec.splits))
+        raise UserError(f"benchmark: unknown split '{part.split}'.{suggestion}", code="split-unknown")
     states = [None] if part.initial_states is None else range(part.initial_states)
     drawn = [
         (state, seed if state is None or seeding == "shared" else seed * len(states) + state, task)
@@ -266,15 +314,3 @@ def _listed(part: BenchmarkPart, spec: SimulatorSpec, seeding: str) -> list[Epis
         for task in chosen
     ]
     return [Episode(index, task, seed, state, split=part.split) for index, (state, seed, task) in enumerate(drawn)]
-
-
-def _numbered(episodes: Sequence[Episode], start: int) -> tuple[Episode, ...]:
-    return tuple(replace(each, index=start + place) for place, each in enumerate(episodes))
-
-
-def _tasks(part: BenchmarkPart, spec: SimulatorSpec) -> list[int]:
-    names = [task.name for task in spec.tasks]
-    for name in part.tasks or ():
-        if name not in names:
-            raise UserError(f"benchmark: unknown task '{name}'.{suggest_name(name, names)}")
-    return [number for number, task in enumerate(spec.tasks) if part.tasks is None or task.name in part.tasks]

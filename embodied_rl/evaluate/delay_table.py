@@ -1,8 +1,8 @@
 """Measure a policy under inference delay: strategies × delays, with success, steps to success, and jumps.
 
-A jump is the difference between an action and the one before it, where each entry has the range 2; its root mean square
-is over entries that are no switches (`SimulatorSpec.kept_while_holding`). At a *border* a new chunk takes over; the
-other actions are *inside* of one.
+A jump is the difference between successive actions, scaled so that each entry has the range 2; its root mean square
+excludes switches (`SimulatorSpec.kept_while_holding`). At a *border* a new chunk takes over; other actions are *inside*
+of a chunk.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from embodied_rl.rollout.runner import EpisodeRunner, RunningEpisode, choose_bat
 from embodied_rl.runtime.processes.handle import Handle
 
 NONE = "no delay"
-"""Where others name a strategy."""
+"""Strategy of a cell without delay."""
 
 
 @dataclass
@@ -42,7 +42,7 @@ class Jumps:
 
 
 class JumpMeter(ResultCounter):
-    """An observer that makes the results of episodes, and measures jumps."""
+    """An observer that computes the results of episodes and measures jumps."""
 
     def __init__(self, kept: Results, spec: SimulatorSpec) -> None:
         super().__init__(kept)
@@ -60,14 +60,12 @@ class JumpMeter(ResultCounter):
         super().on_step(running, before, result)
         for each in running:
             for step in range(int(result.steps[each.row])):
-                self._add(each, step, result.executed[each.row, step])
-
-    def _add(self, each: RunningEpisode, step: int, action: Array) -> None:
-        scaled, index = 2 * (action / self._range)[self._moving], each.episode.index
-        command, last = each.commands[step], self._last.get(index)
-        if last is not None and command.why == Why.PLAN:
-            self.jumps.squares["border" if command.joins else "inside"].append(float(np.mean((scaled - last) ** 2)))
-        self._last[index] = scaled
+                scaled = 2 * (result.executed[each.row, step] / self._range)[self._moving]
+                command, last = each.commands[step], self._last.get(each.episode.index)
+                if last is not None and command.why == Why.PLAN:
+                    place = "border" if command.joins else "inside"
+                    self.jumps.squares[place].append(float(np.mean((scaled - last) ** 2)))
+                self._last[each.episode.index] = scaled
 
 
 @dataclass(frozen=True)
@@ -75,11 +73,11 @@ class Cell:
     """The measurement of one strategy at one delay.
 
     Attributes:
-        strategy, delay, replan: what was measured.
-        summary: of the episodes; None where it could not be measured.
+        strategy, delay, replan: of the measurement.
+        summary: of the episodes; None if it could not be measured.
         border, inside: root mean square of the jumps; None without any.
         results: of the episodes, for comparisons in pairs.
-        why_not: why it could not be measured, else "".
+        why_not: reason for a missing measurement, else "".
     """
 
     strategy: str
@@ -97,7 +95,7 @@ class Cell:
         return content | {"results": {result.index: result.success for result in self.results}}
 
     def describe(self) -> str:
-        """Return a line on what was measured, or on why it was not."""
+        """Return a line with the measurement, or with the reason for a missing one."""
         missing = f"{self.strategy}, d = {self.delay}: {self.why_not}"
         return missing if self.why_not else " | ".join(self.format_cells())
 
@@ -121,8 +119,8 @@ HEADINGS = ("strategy", "d", "s", "success, % [95 %]", "steps", "border", "insid
 
 
 @dataclass(frozen=True)
-class TestBed:
-    """What all combinations share.
+class DelaySetup:
+    """The settings of all combinations.
 
     Attributes:
         policy: the policy.
@@ -132,8 +130,6 @@ class TestBed:
         seed: of the policy's noise.
     """
 
-    __test__ = False  # no test of pytest's
-
     policy: Actor
     make: Callable[[], Handle]
     envs: int
@@ -141,30 +137,29 @@ class TestBed:
     seed: int
 
 
-def measure_strategies(bed: TestBed, strategies: Sequence[Strategy], delays: Sequence[int]) -> Iterator[Cell]:
-    """Measure each strategy at each delay on the same episodes; yield each as soon as it is known.
+def measure_strategies(setup: DelaySetup, strategies: Sequence[Strategy], delays: Sequence[int]) -> Iterator[Cell]:
+    """Measure each strategy at each delay on the same episodes; yield each as soon as it is done.
 
-    Without a delay all strategies are the same, and one of them is measured, with as many actions of a chunk as the
-    policy's file says.
+    Without a delay all strategies are the same: one is measured, with the executed actions of the policy's file.
     """
     for delay in sorted(set(delays)):
         for strategy in strategies if delay else ("naive",):
-            yield measure_cell(bed, strategy, delay)
+            yield measure_cell(setup, strategy, delay)
 
 
-def measure_cell(bed: TestBed, strategy: Strategy, delay: int) -> Cell:
-    """Run all episodes with one strategy and delay; the cell of what the policy cannot run says why."""
-    with closing(bed.make()) as handle:
-        chunks, spec = read_chunks(bed.policy), handle.spec
+def measure_cell(setup: DelaySetup, strategy: Strategy, delay: int) -> Cell:
+    """Run all episodes with one strategy and delay; the cell has the reason if the policy does not support them."""
+    with closing(setup.make()) as handle:
+        chunks, spec = read_chunks(setup.policy), handle.spec
         try:
             found = choose_delay(delay, strategy, None if delay else chunks.executed, None, chunks, spec)
         except UserError as error:
             return Cell(strategy, delay, why_not=str(error))
         assert found is not None, "a period is given where there is no delay"
-        meter, noise = JumpMeter(Results(), spec), derive_noise_seed("report", bed.seed)
-        runner = EpisodeRunner(bed.policy, spec, noise, batch=choose_batch(bed.envs), delay=found)
-        runner.run([handle], bed.envs, bed.episodes, meter)
-    results = tuple(meter.results.found[episode.index] for episode in bed.episodes)
+        meter, noise = JumpMeter(Results(), spec), derive_noise_seed("report", setup.seed)
+        runner = EpisodeRunner(setup.policy, spec, noise, batch=choose_batch(setup.envs), delay=found)
+        runner.run([handle], setup.envs, setup.episodes, meter)
+    results = tuple(meter.results.found[episode.index] for episode in setup.episodes)
     border, inside = meter.jumps.measure("border"), meter.jumps.measure("inside")
     name, summary = strategy if delay else NONE, Summary.from_results(results)
     return Cell(name, delay, found.replan, summary, border, inside, results)

@@ -19,14 +19,14 @@ from embodied_rl.runtime.processes.handle import Handle
 
 Ablation = Literal["none", "image", "instruction"]
 TIME_LIMIT = "time limit"
-"""The kind of a failure of which only this is known."""
+"""Kind of a failure for which the simulator gives no other reason."""
 
 
 class Results:
-    """The results of an evaluation by the episode's index, as they come.
+    """The results of an evaluation so far.
 
     Attributes:
-        found: what is known; its episodes do not run again.
+        found: episode index → its result; these episodes do not run again.
     """
 
     def __init__(self) -> None:
@@ -55,8 +55,13 @@ def enumerate_episodes(
     Raises:
         UserError: the split or task is unknown.
     """
-    families = _families(spec, task)
-    conditions = _conditions(spec, split)
+    wanted = choose_tasks(spec, task)
+    grouped = [[number for number in wanted if spec.tasks[number].family == family] for family in spec.families]
+    families = [family for family in grouped if family]
+    known = ["train", IN_DISTRIBUTION, *(name for name in spec.splits if name != IN_DISTRIBUTION)]
+    if split not in known:
+        raise UserError(f"split: unknown split '{split}'.{suggest_name(split, known)}", code="split-unknown")
+    conditions = split if split in spec.splits else "train"  # of "eval", unless the simulator has its own
     listed: list[Episode] = []
     for index in range(episodes):
         turn, family = divmod(index, len(families))
@@ -89,10 +94,10 @@ def evaluate_policy(
         episodes: episodes with different indices.
         seed: seed of the policy's noise, together with the purpose, the episode's index and the decision's number.
         executed: number of actions of a chunk to execute; None executes all that the actor returns.
-        ablate: "image" blanks all images; "instruction" shows each row the instruction of an episode of another task,
-            while the simulator keeps its own goal.
+        ablate: "image" blanks all images; "instruction" shows each row the instruction of another task, while the
+            simulator keeps the goal.
         purpose: that of the episodes; no two purposes share noise.
-        kept: receives each result when its episode ends; episodes whose results it has do not run.
+        kept: receives each result when its episode ends; episodes with results in it do not run.
         batch: see `EpisodeRunner.batch`.
         delay: see `EpisodeRunner.delay`.
 
@@ -117,7 +122,7 @@ def evaluate_policy(
 
 
 class ResultCounter(Observer):
-    """An observer that makes the results of episodes.
+    """An observer that computes the results of episodes.
 
     Attributes:
         results: receives each result when its episode ends.
@@ -182,8 +187,8 @@ class _Tally:
 
 def name_failure(result: StepResult, row: int) -> str | None:
     """Return the simulator's text on why the episode that ended in `row` failed; else "time limit"; None if unknown."""
-    told = "" if result.failures is None else result.failures[int(np.flatnonzero(result.ended == row)[0])]
-    return told or (None if result.terminated[row] else TIME_LIMIT)
+    text = "" if result.failures is None else result.failures[int(np.flatnonzero(result.ended == row)[0])]
+    return text or (None if result.terminated[row] else TIME_LIMIT)
 
 
 def measure_smoothness(actions: Array) -> float:
@@ -200,20 +205,5 @@ def choose_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
         UserError: the task is unknown.
     """
     if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
-        raise UserError(f"task: unknown task '{task}'.{suggest_name(task, known)}")
+        raise UserError(f"task: unknown task '{task}'.{suggest_name(task, known)}", code="task-unknown")
     return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]
-
-
-def _families(spec: SimulatorSpec, task: str | None) -> list[list[int]]:
-    """Return the task numbers of each family, restricted to `task` (a task or family) if given."""
-    wanted = choose_tasks(spec, task)
-    grouped = [[number for number in wanted if spec.tasks[number].family == family] for family in spec.families]
-    return [family for family in grouped if family]
-
-
-def _conditions(spec: SimulatorSpec, split: str) -> str:
-    """Return the simulator's name for a split: "eval" becomes "train", unless the simulator has its own "eval"."""
-    known = ["train", IN_DISTRIBUTION, *(name for name in spec.splits if name != IN_DISTRIBUTION)]
-    if split not in known:
-        raise UserError(f"split: unknown split '{split}'.{suggest_name(split, known)}")
-    return split if split in spec.splits else "train"

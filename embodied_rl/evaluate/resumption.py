@@ -1,8 +1,8 @@
-"""What an evaluation was begun with, and whether it can be continued.
+"""The start and the continuation of an evaluation.
 
 `evaluation.json` in the evaluation's folder holds its configuration and the metadata of its report, written before the
-first episode. An evaluation is continued only with the same policy, simulators, packages and code: one report of two
-of them would be of neither.
+first episode. An evaluation is continued only with the same policy, simulators, packages and code, so that a report
+never mixes them.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.config.schema import EvalConfig
-from embodied_rl.evaluate import kept
+from embodied_rl.evaluate import result_file
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_text
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
@@ -20,7 +20,7 @@ from embodied_rl.runs.untrusted_files import check_inside, read_json
 
 FILE = "evaluation.json"
 LAST = "report.html"
-"""What an evaluation writes last: where it stands beside `evaluation.json`, nothing is left to do."""
+"""The file that an evaluation writes last: with it and `evaluation.json`, the evaluation is finished."""
 _SAME = ("packages", "source_sha256", "simulators", "served")
 
 
@@ -39,19 +39,21 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
 
 
 def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:
-    """Write `evaluation.json`; remove what an earlier, finished evaluation left in the folder.
+    """Write `evaluation.json`; remove the files of an earlier, finished evaluation in the folder.
 
     Raises:
-        UserError: the folder holds an evaluation that is not finished.
+        UserError: the folder has an unfinished evaluation.
     """
     if (folder / FILE).is_file() and not (folder / LAST).is_file():
         remedy = f"Continue it with: embodied-rl eval resume={folder}; or give another folder."
-        raise UserError(f"out: {folder} holds an evaluation that is not finished. {remedy}")
+        raise UserError(
+            f"out: {folder} holds an evaluation that is not finished. {remedy}", code="evaluation-unfinished"
+        )
     with explain_errors(folder, "out"):
-        for name in (LAST, kept.FILE):
+        for name in (LAST, result_file.FILE):
             (folder / name).unlink(missing_ok=True)
-    said = {"config": {**thaw_config(config), "out": None}, "metadata": metadata}
-    write_text(folder / FILE, json.dumps(said, indent=1) + "\n", "out")
+    content = {"config": {**thaw_config(config), "out": None}, "metadata": metadata}
+    write_text(folder / FILE, json.dumps(content, indent=1) + "\n", "out")
 
 
 def read_evaluation(folder: Path) -> tuple[EvalConfig, dict[str, Any]]:
@@ -63,18 +65,21 @@ def read_evaluation(folder: Path) -> tuple[EvalConfig, dict[str, Any]]:
     file = folder / FILE
     if not file.is_file():
         near = [path.parent.name for path in sorted(folder.parent.glob(f"*/{FILE}"))]
-        raise UserError(f"resume={folder}: {FILE} is not there, so this is no evaluation's folder or one of before."
-                        f"{suggest_name(folder.name, near) if near else ''}")  # fmt: skip
-    said = read_json(file)
+        raise UserError(
+            f"resume={folder}: {FILE} is not there, so this is not the folder of an evaluation, or of an old version."
+            f"{suggest_name(folder.name, near) if near else ''}",
+            code="evaluation-missing",
+        )
+    content = read_json(file)
     try:
-        config, metadata = said["config"], said["metadata"]
+        config, metadata = content["config"], content["metadata"]
         if not isinstance(config, dict) or not isinstance(metadata, dict):
             raise TypeError("config and metadata are groups of keys")
         if not isinstance(metadata.get("resumed_on", []), list):
-            raise TypeError("resumed_on is no list")
+            raise TypeError("resumed_on is not a list")
         return freeze_config(EvalConfig, config), metadata
     except (ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{file} is damaged: {error}") from None
+        raise UserError(f"{file} is damaged: {error}", code="evaluation-damaged") from None
 
 
 def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -86,8 +91,7 @@ def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
         now: metadata of this process.
 
     Raises:
-        UserError: a simulator's settings or versions, a package or our code differ; the message
-            names which.
+        UserError: a simulator's settings or versions, a package or our code differ; the message names which.
     """
     found = list[str]()
     for name in _SAME:
@@ -96,7 +100,7 @@ def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def check_same_policies(folder: Path, before: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
-    """Check that an evaluation is continued with the policies that it was begun with, wherever their files lie.
+    """Check that an evaluation is continued with the policies that it was begun with; their files may have moved.
 
     Raises:
         UserError: a policy is another one, or its file has changed.
@@ -107,7 +111,7 @@ def check_same_policies(folder: Path, before: Mapping[str, Any], policies: Seque
 
 
 def add_hardware(metadata: dict[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the report's metadata with the hardware of this process, if it is not what the evaluation was begun on."""
+    """Return the report's metadata with the hardware of this process, if it differs from that at the start."""
     listed = [metadata.get("hardware"), *metadata.get("resumed_on", ())]
     if now["hardware"] in listed:
         return metadata
@@ -121,12 +125,14 @@ def _identify(policy: Any) -> Any:
 
 def _refuse(folder: Path, differences: Sequence[str]) -> None:
     if differences:
-        remedy = "One report of both would be of neither. Go back to what it was, or evaluate anew, without resume."
-        raise UserError(f"{folder} was begun with others: {'; '.join(differences[:6])}. {remedy}")
+        remedy = "A report must not mix them. Restore the former state, or evaluate again, without resume."
+        raise UserError(
+            f"{folder} was begun with other settings: {'; '.join(differences[:6])}. {remedy}", code="evaluation-differs"
+        )
 
 
 def _list_differences(before: Any, now: Any, name: str) -> list[str]:
-    """Name the innermost keys whose values differ."""
+    """Return a text for each innermost key with different values."""
     if isinstance(before, dict) and isinstance(now, dict):
         keys = [*before, *(key for key in now if key not in before)]
         return [text for key in keys for text in _list_differences(before.get(key), now.get(key), f"{name}.{key}")]

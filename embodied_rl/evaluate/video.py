@@ -30,10 +30,10 @@ from embodied_rl.runtime.processes.process import describe_exit
 _RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
 _BORDER, _CAPTION = 4, 26
 _HOLD_SECONDS = 1.5
-PATIENCE = 600.0
+FFMPEG_TIMEOUT = 600.0
 """Seconds that ffmpeg may take after the last frame."""
 AT_ONCE = 8
-"""Episodes filmed side by side; some simulators take hundreds of megabytes for each."""
+"""Episodes filmed at the same time; some simulators take hundreds of megabytes for each."""
 SIZE = 224
 """Pixels of a filmed episode, in either direction."""
 
@@ -72,8 +72,8 @@ def film_episodes(
     """Repeat episodes of an evaluation and film them.
 
     The films are `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`, and `pair_<index>.mp4` for each episode
-    in `before`, with what happened then at its left. Beside each stands its last frame as JPEG, for a player to show
-    before it plays, and for paper.
+    in `before`, with the recording before training at its left. The last frame of each film is also written as JPEG,
+    as a player's preview and for printing.
 
     Args:
         actor: the policy that was evaluated.
@@ -84,7 +84,7 @@ def film_episodes(
         episodes: number of episodes in the grid; an evaluation begins with all families and tasks in turn.
         best, worst: number of best and of worst episodes.
         seed: seed of the policy's noise in the evaluation.
-        before: episode index → what another policy did in this episode, from `read_films`.
+        before: episode index → recording of another policy in this episode, from `read_films`.
         purpose: that of the evaluation's episodes.
         delay: that of the evaluation.
         at_once: most environments of a simulator.
@@ -202,7 +202,7 @@ class _Camera(Observer):
 
 
 def label_pair(before: Recording, after: Recording) -> list[Recording]:
-    """Return two recordings of one episode, whose captions say which is which, and the instruction."""
+    """Return two recordings of one episode with captions "before: …" and "after: …"."""
     words = after.instruction
     return [replace(before, instruction=f"before: {words}"), replace(after, instruction=f"after: {words}")]
 
@@ -213,10 +213,10 @@ def choose_worst_and_best(
     """Return the failures with the lowest reward and the quickest successes, both with different tasks first."""
     failures = sorted((r for r in results if not r.success), key=lambda r: (r.reward, -r.steps, r.index))
     successes = sorted((r for r in results if r.success), key=lambda r: (r.steps, r.index))
-    return _varied(failures)[:worst], _varied(successes)[:best]
+    return _alternate_tasks(failures)[:worst], _alternate_tasks(successes)[:best]
 
 
-def _varied(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
+def _alternate_tasks(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
     """Reorder ranked results: the first of each task, then the second of each task, and so on."""
     seen: Counter[int] = Counter()
     turns: list[tuple[int, int]] = []
@@ -239,12 +239,12 @@ def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | 
     assert recordings, "a grid needs recordings"
     columns = columns or math.ceil(math.sqrt(len(recordings)))
     height, width = recordings[0].frames[0].shape[:2]
-    captions = [_caption(recording.instruction, width + 2 * _BORDER) for recording in recordings]
+    captions = [_draw_caption(recording.instruction, width + 2 * _BORDER) for recording in recordings]
     length = max(len(recording.frames) for recording in recordings) + round(_HOLD_SECONDS * fps)
     blank = np.full((height + 2 * _BORDER + _CAPTION, width + 2 * _BORDER, 3), 255, np.uint8)
     frames: list[Array] = []
     for time in range(length):
-        tiles = [_tile(recording, caption, time) for recording, caption in zip(recordings, captions, strict=True)]
+        tiles = [_draw_tile(recording, caption, time) for recording, caption in zip(recordings, captions, strict=True)]
         tiles += [blank] * (-len(tiles) % columns)
         rows = [np.concatenate(tiles[i : i + columns], axis=1) for i in range(0, len(tiles), columns)]
         frames.append(np.concatenate(rows, axis=0))
@@ -258,7 +258,7 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float, key: str = "run.r
         path: the file.
         frames: uint8 [h, w, 3], all of the same size; an odd edge is repeated, because the codec needs even sizes.
         fps: frames per second.
-        key: that chose the path, for the message where it cannot be written.
+        key: configuration key of the path, for messages.
 
     Raises:
         StorageError: the disk is full or refuses the write.
@@ -272,26 +272,26 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float, key: str = "run.r
     pace = ["-r", str(Fraction(fps).limit_denominator())]
     coding = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-preset", "fast", "-crf", "23"]
     with explain_errors(path, key):
-        _encode([*shape, *pace, "-i", "-", *coding, "-movflags", "+faststart"], even, path)
+        _run_ffmpeg([*shape, *pace, "-i", "-", *coding, "-movflags", "+faststart"], even, path)
 
 
-def _encode(options: Sequence[str], frames: Sequence[Array], path: Path) -> None:
-    """Send frames to ffmpeg. Its own exit code is checked: a film that ends early is no film.
+def _run_ffmpeg(options: Sequence[str], frames: Sequence[Array], path: Path) -> None:
+    """Send frames to ffmpeg, and check its exit code.
 
     Raises:
-        OSError: ffmpeg found the disk full.
-        RunFailed: it was killed, or failed for another reason, which the message gives.
+        OSError: the disk is full.
+        RunFailed: ffmpeg was killed, or failed for another reason, which the message gives.
     """
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", *options, str(path)]
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
-    )  # a group of its own: Ctrl-C is for this process
+    )  # another process group, so that Ctrl-C reaches only this process
     try:
         assert process.stdin is not None, "it is a pipe"
-        with suppress(BrokenPipeError):  # it has ended, and says below why
+        with suppress(BrokenPipeError):  # it has ended; the reason is read below
             for frame in frames:
                 process.stdin.write(frame.data)
-        said = process.communicate(timeout=PATIENCE)[1].decode(errors="replace").strip()
+        log = process.communicate(timeout=FFMPEG_TIMEOUT)[1].decode(errors="replace").strip()
     finally:
         process.kill()
         process.wait()
@@ -299,12 +299,12 @@ def _encode(options: Sequence[str], frames: Sequence[Array], path: Path) -> None
         return
     path.unlink(missing_ok=True)
     for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        if os.strerror(number) in said or process.returncode == -signal.SIGXFSZ:
+        if os.strerror(number) in log or process.returncode == -signal.SIGXFSZ:
             raise OSError(number, os.strerror(number), str(path))
-    raise RunFailed(f"ffmpeg, which writes {path}, {describe_exit(process.returncode)}. {said}".rstrip())
+    raise RunFailed(f"ffmpeg, which writes {path}, {describe_exit(process.returncode)}. {log}".rstrip())
 
 
-def _tile(recording: Recording, caption: Array, time: int) -> Array:
+def _draw_tile(recording: Recording, caption: Array, time: int) -> Array:
     over = time >= len(recording.frames) - 1
     colour = (_SUCCESS if recording.success else _FAILURE) if over else _RUNNING
     frame = recording.frames[min(time, len(recording.frames) - 1)]
@@ -314,7 +314,7 @@ def _tile(recording: Recording, caption: Array, time: int) -> Array:
     return np.concatenate([caption, border], axis=0)
 
 
-def _caption(text: str, width: int) -> Array:
+def _draw_caption(text: str, width: int) -> Array:
     """Draw a caption, uint8 [_CAPTION, width, 3]: one line on white, in a font size that fits."""
     strip = Image.new("RGB", (width, _CAPTION), (255, 255, 255))
     draw = ImageDraw.Draw(strip)

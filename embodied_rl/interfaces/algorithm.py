@@ -35,7 +35,7 @@ class Needs:
         group_size: episodes that start alike and stay together in one process.
         fresh_episodes: whether a rollout holds whole episodes that begin with the rollout.
         epochs: passes over a rollout.
-        warmup: iterations at the start whose update is shorter, because it does not train the policy.
+        warmup: iterations at the start with a shorter update, because it does not train the policy.
         discount: discounting of rewards; None if returns are compared without it.
         minibatch: rows of an optimiser step over all ranks, the setting `algo.minibatch`; None if a step has no such
             size.

@@ -1,4 +1,4 @@
-"""What a policy expects and returns, for whoever uses it outside of this library. The standard library alone.
+"""The inputs and outputs of a policy, for users outside of this library. Imports the standard library only.
 
 Shapes: `S` state entries, `A` action entries.
 """
@@ -11,15 +11,15 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.robot import Body
 
 IMAGES, STATE, PROMPT, UNITS = "images/", "state", "prompt", "state_units"
-"""The keys of an observation: `images/<camera>`, `state`, `prompt`; and the state's units, where somebody says so."""
+"""The keys of an observation: `images/<camera>`, `state`, `prompt`; and optionally the state's units."""
 
 SI = "SI"
-"""Metres, radians, seconds, newtons, and 0 … 1 for what has no unit."""
+"""Metres, radians, seconds, newtons, and 0 … 1 for quantities without a unit."""
 
 
 @dataclass(frozen=True)
 class PolicyDescription:
-    """What a policy expects of an observation, and what its actions mean.
+    """The entries of a policy's observations, and the meaning of its actions.
 
     Attributes:
         cameras: name → (height, width) of its images, which are uint8 RGB.
@@ -27,12 +27,12 @@ class PolicyDescription:
         state_units: of the state: SI.
         action_names: names of the A entries of an action, in order.
         action_low, action_high: limits of an action in the robot's units, length A.
-        control_hz: actions per second; None if the policy's file does not say.
+        control_hz: actions per second; None if the policy's file does not store it.
         horizon: actions that the policy predicts at once.
-        executed: how many of them one call returns, and are executed before the next call.
+        executed: number of them that one call returns, and that are executed before the next call.
         words: all words that a prompt may have; empty for policies with a tokenizer, which take any text.
         prompt_length: most words of a prompt, or most tokens.
-        prefix_trained_to: how many actions that are already committed the policy was trained to continue; 0: none.
+        prefix_trained_to: most committed actions that the policy was trained to continue; 0: none.
         normalisation: SHA-256 of the statistics, names and limits between the robot and the network.
     """
 
@@ -60,14 +60,14 @@ class PolicyDescription:
         return asdict(self)
 
     @staticmethod
-    def from_dict(said: Mapping[str, Any]) -> "PolicyDescription":
-        """Create a description from what a server said of itself.
+    def from_dict(content: Mapping[str, Any]) -> "PolicyDescription":
+        """Create a description from a server's metadata.
 
         Raises:
             UserError: an entry is missing, or has another type.
         """
         try:
-            given = {item.name: said[item.name] for item in fields(PolicyDescription)}
+            given = {item.name: content[item.name] for item in fields(PolicyDescription)}
             given["cameras"] = {str(name): (int(size[0]), int(size[1])) for name, size in given["cameras"].items()}
             for name in ("state_names", "action_names", "words"):
                 given[name] = tuple(map(str, given[name]))
@@ -78,7 +78,10 @@ class PolicyDescription:
             given["control_hz"] = None if given["control_hz"] is None else float(given["control_hz"])
             return PolicyDescription(**given)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as error:
-            raise UserError(f"What is said of the policy is incomplete: {type(error).__name__}: {error}.") from None
+            raise UserError(
+                f"The description of the policy is incomplete: {type(error).__name__}: {error}.",
+                code="description-incomplete",
+            ) from None
 
     def check_body(self, body: Body, words: Sequence[str] = ()) -> None:
         """Check that the policy was made for a robot.
@@ -88,13 +91,24 @@ class PolicyDescription:
         """
         for name, size in self.cameras.items():
             if body.cameras.get(name) != size:
-                raise UserError(f"The policy sees camera {name!r} at {size}; the robot has {dict(body.cameras)}.")
+                raise UserError(
+                    f"The policy sees camera {name!r} at {size}; the robot has {dict(body.cameras)}.",
+                    code="policy-does-not-fit",
+                )
         for entry in ("state_names", "action_names", "action_low", "action_high"):
             mine, other = getattr(self, entry), tuple(getattr(body, entry))
             if mine != other:
-                raise UserError(f"The policy was made for another robot: its {entry} are {mine}, here {other}.")
+                raise UserError(
+                    f"The policy was made for another robot: its {entry} are {mine}, here {other}.",
+                    code="policy-does-not-fit",
+                )
         if self.control_hz not in (None, body.control_hz):
-            raise UserError(f"The policy acts {self.control_hz:g} times a second, the robot {body.control_hz:g} times.")
+            raise UserError(
+                f"The policy acts {self.control_hz:g} times a second, the robot {body.control_hz:g} times.",
+                code="policy-does-not-fit",
+            )
         unknown = sorted({word.lower() for word in words} - set(self.words))
         if unknown and self.words:
-            raise UserError(f"The policy was trained without the words {', '.join(unknown)}.")
+            raise UserError(
+                f"The policy was trained without the words {', '.join(unknown)}.", code="policy-does-not-fit"
+            )

@@ -4,10 +4,9 @@
 class UserError(ValueError):
     """A mistake by the user, shown without a traceback.
 
-    The message says what is wrong, where (key, file, topic), and what to do. `code` identifies the mistake
-    for programs and tests, whatever the words of the message: lower-case words joined by hyphens, such as
-    "checkpoint-damaged". Plug-ins raise it, too. Any other `ValueError` is a bug in the program and is shown with a
-    traceback.
+    The message names the mistake, its place (key, file, topic) and the remedy. `code` identifies the mistake for
+    programs and tests: lower-case words joined by hyphens, such as "checkpoint-damaged". Plug-ins raise it, too. Any
+    other `ValueError` is a bug in the program and is shown with a traceback.
     """
 
     def __init__(self, message: str = "", code: str = "") -> None:
@@ -16,4 +15,4 @@ class UserError(ValueError):
 
 
 class TransportError(RuntimeError):
-    """A robot's middleware failed: a message was not taken, or the transport is closed."""
+    """A robot's middleware failed: it did not accept a message, or the transport is closed."""

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 
 class ForeignCheckpoint:
-    """A mixin for a `FlowBackbone` whose weights other projects publish, too.
+    """A mixin for a `FlowBackbone` with weights that other projects publish, too.
 
     Attributes:
         CHECKPOINT_NAMES: prefix of our parameter names → prefixes in their checkpoints; the first is used for writing.

@@ -1,7 +1,7 @@
-"""An optional capability of simulators: they tell how far each goal has come that a scene allows, not only the own one.
+"""An optional capability of simulators: the progress of all goals that a scene allows, not only the episode's own.
 
-An episode is then an example of many instructions, each with its truth: "pick up the red cube" while the blue one is
-put on a plate. The standard library alone.
+One episode then gives examples for many instructions: "pick up the red cube" while the blue one is put on a plate.
+Imports the standard library only.
 """
 
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, runtime_checkable
 
 Relation = Literal["own", "object", "place", "task"]
-"""Of a goal to the one that the robot was told: the same; the same task with another object; with the same object at
-another place; or another task."""
+"""Relation of a goal to the episode's: the same; the same task with another object; with the same object at another
+place; or another task."""
 
 
 @dataclass(frozen=True)
 class GoalProgress:
-    """How far one goal of a scene has come.
+    """The progress of one goal of a scene.
 
     Attributes:
-        instruction: the goal in words; the goals of a scene differ in them.
+        instruction: the goal as text, different for each goal of a scene.
         relation: to the goal of the episode.
         progress: 0…1 since the episode began, 1 where the goal holds; for the own goal `Observation.progress`.
         done: whether the goal holds now.
@@ -31,10 +31,10 @@ class GoalProgress:
 
 
 class GoalWatch(Protocol):
-    """Tells the progress of all goals of n environments, as of the last `reset` or `step`."""
+    """The progress of all goals of n environments after the last `reset` or `step`."""
 
     def current(self) -> Sequence[Sequence[GoalProgress]]:
-        """Return the goals of each of the n environments, the own one first; none where an environment is parked.
+        """Return the goals of each of the n environments, the episode's own first; none for parked environments.
 
         The goals of an episode and their order stay the same as long as it runs.
         """
@@ -47,8 +47,8 @@ class GoalWatch(Protocol):
 
 @runtime_checkable
 class GoalWatched(Protocol):
-    """A simulator that can tell the progress of all goals."""
+    """A simulator that can report the progress of all goals."""
 
     def watch_goals(self) -> GoalWatch:
-        """Watch all goals from the next `reset` on. Without a watch the simulator spends nothing on them."""
+        """Monitor all goals from the next `reset` on. Otherwise the simulator does not compute them."""
         ...

@@ -1,4 +1,4 @@
-"""The rule for names that become folders. Imports the standard library only."""
+"""Checks of names that become folders. Imports the standard library only."""
 
 import os
 
@@ -9,7 +9,7 @@ LONGEST = 200
 
 
 def check_folder_name(name: str, key: str) -> None:
-    """Check that a name is that of one folder, inside the folder where it is made.
+    """Check that a name is a plain folder name.
 
     Args:
         name: as typed.
@@ -19,6 +19,12 @@ def check_folder_name(name: str, key: str) -> None:
         UserError: the name is empty, `.` or `..`, too long, or has slashes or characters that cannot be printed.
     """
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise UserError(f"{key} must be a plain name without slashes, not {name!r}. Choose another, such as demo.")
+        raise UserError(
+            f"{key} must be a plain name without slashes, not {name!r}. Choose another, such as demo.",
+            code="name-invalid",
+        )
     if (size := len(os.fsencode(name))) > LONGEST:
-        raise UserError(f"{key} must have at most {LONGEST} bytes, not {size}: {name[:20]}… Choose a shorter one.")
+        raise UserError(
+            f"{key} must have at most {LONGEST} bytes, not {size}: {name[:20]}… Choose a shorter one.",
+            code="name-invalid",
+        )

@@ -130,10 +130,10 @@ class FlowBackbone(nn.Module):
         config: the plug-in's `Config`, a dataclass that is saved in policy files.
         source: the origin of the weights, if that is a checkpoint of another project.
         prefix_trained_to: the most committed actions, at flow time 0, that the network is trained to continue; 0 if it
-            is not trained on any. Whoever trains it sets this; policy files hold it.
+            is not trained on any. Training sets it; policy files store it.
         CAN_BE_EMPTY: whether it may be created on the meta device, because `restore_buffers` fills the buffers that no
             checkpoint holds.
-        STATISTICS: how states are normalised when statistics are measured anew: "mean_std" or "quantiles".
+        STATISTICS: how states are normalised when statistics are measured: "mean_std" or "quantiles".
         GROWS: sizes of the configuration in which a network may exceed the checkpoint it starts from, each with the
             name of the parameter that has one row for each; no other parameter depends on them.
         PROMPT_WORDS: the words of a prompt besides those of its instruction, for networks with new weights; None if
@@ -371,7 +371,10 @@ class Actor(nn.Module):
             UserError: inputs that do not fit, or a prefix that this policy cannot continue.
         """
         if prefix is not None or whole:
-            raise UserError(f"{type(self).__name__} cannot continue actions that are already committed.")
+            raise UserError(
+                f"{type(self).__name__} cannot continue actions that are already committed.",
+                code="prefix-not-supported",
+            )
         return self.act(observation, keys or NoiseKeys.none(len(observation)), explore=False).actions
 
     def act(

@@ -1,4 +1,4 @@
-"""An optional capability of backbones: they tell what they see, for small networks that judge it.
+"""An optional capability of backbones: perception features of scenes, for small critics.
 
 Shapes: n observations, P patches of all cameras, W and E widths, K positions.
 """
@@ -13,11 +13,11 @@ from embodied_rl.interfaces.policy import PolicyInput, PolicySpec
 
 @dataclass(frozen=True)
 class Scene:
-    """What a backbone sees in n observations.
+    """Perception features of n observations.
 
     Attributes:
-        places: float32 [n, K], positions of what matters to the instruction, such as keypoints; differences between two
-            frames of an episode mean motion.
+        places: float32 [n, K], positions relevant to the instruction, such as keypoints; differences between two frames
+            of an episode mean motion.
         patches: float32 [n, P, W], features of the pictures' parts.
         words: float32 [n, E], the instruction.
     """
@@ -29,12 +29,12 @@ class Scene:
 
 @runtime_checkable
 class DescribesScenes(Protocol):
-    """A backbone with perception that is of use without its action expert; rows do not depend on each other."""
+    """A backbone with perception that can be used without its action expert; rows do not depend on each other."""
 
     spec: PolicySpec
 
     def describe_scene(self, inputs: PolicyInput) -> Scene:
-        """Describe n observations by pictures and instruction alone; the state of `inputs` is not read."""
+        """Compute the features of n observations from pictures and instruction; the state of `inputs` is not read."""
         ...
 
     def perception_parameters(self) -> list[nn.Parameter]:

@@ -1,8 +1,7 @@
-"""The interface of scorers, which judge from pictures how far a task has come. NumPy and the standard library only.
+"""The interface of scorers, which estimate task progress from pictures. Imports NumPy and the standard library only.
 
-A scorer may be a vision-language model behind a network, a small network of our own, or a rule for experiments. Its
-answers arrive when they arrive: `embodied_rl.judge.reward` asks without waiting, and turns what came in time into a
-reward.
+A scorer may be a vision-language model behind a network, a small network of our own, or a rule for experiments.
+`embodied_rl.judge.reward` sends requests without waiting, and computes rewards from the answers that arrive in time.
 
 Shapes: f frames of a camera with h × w pixels, S state dimensions.
 """
@@ -43,13 +42,13 @@ class ScoreRequest:
         episode: index of the episode in the run.
         decision: number of decisions of the episode before this observation.
         kind: the question.
-        instruction: the task in words.
-        frames: camera → uint8 [f, h, w, 3], oldest first, the present one last; at most as many as the scorer's traits
-            say, and at least two for "pair".
+        instruction: the task as text.
+        frames: camera → uint8 [f, h, w, 3], oldest first, the present one last; at most `ScorerTraits.frames`, and at
+            least two for "pair".
         first: camera → uint8 [h, w, 3], the episode's first frame.
         state: float32 [S], proprioception.
-        progress: the simulator's own judgement in 0…1, for scorers of experiments; None where it gives none.
-        state_before: float32 [S], of "pair": proprioception with the frame before; None where nobody knows it.
+        progress: the simulator's true progress in 0…1, for scorers of experiments; None if it reports none.
+        state_before: float32 [S], of "pair": proprioception with the frame before; None if it is unknown.
     """
 
     episode: int
@@ -69,13 +68,13 @@ class Score:
 
     Attributes:
         value: in the range of the question (`RANGES`); NaN unless `reason` is "ok".
-        done: probability that the task is done, where the scorer says so.
+        done: probability that the task is done, if the scorer estimates it.
         confidence: 0…1, how sure the scorer is.
         reason: "ok", or why the value may not be used.
         detail: one line about the reason, for logs.
-        values: of "trajectory": one for each frame, NaN where the scorer left it out; `value` is the last one.
-        tokens: read and written by the scorer's model, as its server counted them; None where it did not say.
-        counts_from: decision of the episode before which it may not be used, where scores of a log are repeated.
+        values: of "trajectory": one for each frame, NaN for frames without a value; `value` is the last one.
+        tokens: read and written by the scorer's model, as counted by its server; None if it did not count them.
+        counts_from: first decision of the episode that may use it, for scores replayed from a log.
     """
 
     value: float
@@ -94,21 +93,18 @@ class Score:
 
     @staticmethod
     def invalid(reason: Reason, detail: str = "") -> "Score":
-        """Return a score that says nothing, and why."""
+        """Return a score without a value, for a reason."""
         return Score(math.nan, None, 0.0, reason, detail)
 
     def checked(self, kind: ScoreKind) -> "Score":
-        """Return this score; or, if a number lies outside of its range for `kind`, an invalid one that says so.
-
-        Numbers may be those of NumPy, of any width; they are Python's afterwards, as a log needs them.
-        """
+        """Return this score with Python's numbers; or an invalid one if a number is outside of its range for `kind`."""
         low, high = RANGES[kind]
         if not self.valid:
             return self
         if not low <= self.value <= high:
             return self._leave_range(f"{self.value} is not within {low:g} … {high:g}")
         if self.done is not None and not 0 <= self.done <= 1:
-            return self._leave_range(f"done is {self.done}, which is no probability")
+            return self._leave_range(f"done is {self.done}, which is not a probability")
         if not 0 <= self.confidence <= 1:
             return self._leave_range(f"its confidence is {self.confidence}, which is not within 0 … 1")
         done = None if self.done is None else float(self.done)
@@ -124,8 +120,8 @@ class ScorerError(Exception):
     Args:
         reason: why.
         message: one line for the user; it never contains a key or a token.
-        permanent: whether another attempt at the same request is in vain, such as for an unknown model.
-        retry_after: seconds after which to ask again, where the server said so.
+        permanent: whether another attempt at the same request would fail, too, such as for an unknown model.
+        retry_after: seconds after which to ask again, if the server named them.
     """
 
     def __init__(self, reason: Reason, message: str, permanent: bool = False, retry_after: float | None = None) -> None:
@@ -144,11 +140,11 @@ class ScorerTraits:
         batch: most requests of one call.
         cacheable: whether equal pictures and words always get equal answers.
         needs_progress: whether requests must hold the simulator's own judgement.
-        judges_done: whether answers to "absolute" or "pair" say `Score.done`, too.
+        judges_done: whether answers to "absolute" or "pair" include `Score.done`.
         reads_instruction: whether it can judge a picture under any words, so that it can be probed with wrong ones.
         frames: frames that a request shows, at most.
         span: which ones.
-        counts_tokens: whether answers say `Score.tokens`, as those of a server that is paid by tokens should.
+        counts_tokens: whether answers include `Score.tokens`, which servers paid by tokens should.
 
     Raises:
         ValueError: a call could have no request, or a request no frame.
@@ -171,12 +167,11 @@ class ScorerTraits:
 
 
 class Scorer(Protocol):
-    """Answers requests. `Config` is a frozen dataclass of the settings, the keys `reward.<key>`.
+    """A scorer. `Config` is a frozen dataclass of the settings, the keys `reward.<key>`.
 
-    The constructor raises `UserError` for settings that do not fit the simulator. Neither it nor `open` connects to a
-    server, so that a run goes on, or continues, while a server is down; `check` does.
-    All methods but the constructor run in an event loop of their own thread; long computations belong in
-    `asyncio.to_thread`.
+    The constructor raises `UserError` for settings that do not fit the simulator. Only `check` connects to a server, so
+    that a run can continue while a server is down. All methods but the constructor run in an event loop in a separate
+    thread; long computations belong in `asyncio.to_thread`.
     """
 
     Config: ClassVar[Any]
@@ -191,7 +186,7 @@ class Scorer(Protocol):
         """Check, once before a run starts and after `open`, that the scorer can answer.
 
         Raises:
-            UserError: it cannot; the message says what to do.
+            UserError: it cannot; the message names the remedy.
         """
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
@@ -207,6 +202,6 @@ class Scorer(Protocol):
 
 
 def list_scored_cameras(spec: SimulatorSpec) -> list[str]:
-    """Return the cameras whose pictures scorers see: those with the role "score", or else the policy's."""
+    """Return the cameras of scorers: those with the role "score", or else the policy's."""
     by_role = {role: [camera.name for camera in spec.cameras if camera.role == role] for role in ("score", "policy")}
     return by_role["score"] or by_role["policy"]

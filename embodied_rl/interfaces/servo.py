@@ -1,16 +1,16 @@
 """The interface of a simulator that is driven like a real robot. Imports NumPy and the standard library only.
 
-A simulator's class says with `servo = "module:Class"` which class makes one of its environments such a robot; it is
-built with the simulator's `Config`. A robot is driven in one of two ways. In lockstep, `control_step` makes exactly one
-control step of the simulator, with the same states, pictures and outcomes to the bit. In real time, `servo` makes one
-step of the robot's own servo, which is much shorter, and of which a control step has many.
+A simulator's class names with `servo = "module:Class"` a `ServoedRobot`, which is built with the simulator's `Config`.
+It is driven in one of two ways. In lockstep, `control_step` makes exactly one control step of the simulator, with the
+same states, pictures and outcomes to the bit. In real time, `servo` makes one step of the robot's servo; a control step
+has many of them.
 
 Shapes: `A` action entries, `J` joints.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ Pose = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 @dataclass(frozen=True)
 class RobotReading:
-    """What a robot's own sensors measure. Its policy's state is computed from this.
+    """Measurements of a robot's sensors, from which the policy's state is computed.
 
     Attributes:
         position, velocity: float64 [J], of the joints in `ServoedRobot.joint_names`; rad and rad/s, or m and m/s.
@@ -38,7 +38,7 @@ class RobotReading:
 
 @dataclass(frozen=True)
 class RobotOutcome:
-    """How an episode ended, as the simulator judges it.
+    """The outcome of an episode, as judged by the simulator.
 
     Attributes:
         success: its goal held after any control step. failure: why it failed; empty for a success.
@@ -72,7 +72,7 @@ class ServoedRobot(Protocol):
         """Set up an episode: the scene, the robot at its start, at rest.
 
         Raises:
-            UserError: there is no such task, split or initial state.
+            UserError: unknown task, split or initial state.
         """
         ...
 
@@ -91,7 +91,7 @@ class ServoedRobot(Protocol):
 
         Args:
             command: float64 [A], a speed per second where an action is a displacement, else what an action is; None
-                before anybody commands: the robot holds still.
+                before the first command: the robot holds still.
 
         Raises:
             NotFinite: the physics became NaN or infinite.
@@ -99,24 +99,24 @@ class ServoedRobot(Protocol):
         ...
 
     def brake(self) -> None:
-        """Make one step of the servo while the robot stops by itself, whatever was commanded before.
+        """Make one step of the servo while the robot brakes, independently of the last command.
 
-        Called step after step it comes to rest where it is, within a ramp of its own, and stays there. Other entries
-        than speeds, such as a gripper's, keep their last command.
+        Repeated calls bring it to rest along a ramp, and keep it there. Other entries than speeds, such as a gripper's,
+        keep their last command.
         """
         ...
 
     def read(self) -> RobotReading:
-        """Return what its sensors measure now; copies."""
+        """Return copies of the sensors' present measurements."""
         ...
 
     def take_pictures(self) -> dict[str, Array]:
-        """Return what its cameras see now, uint8 [height, width, 3] by their names."""
+        """Return camera → its present image, uint8 [height, width, 3]."""
         ...
 
     @property
     def instruction(self) -> str:
-        """The present goal in words."""
+        """The present goal as text."""
         ...
 
     @property
@@ -127,11 +127,3 @@ class ServoedRobot(Protocol):
     def close(self) -> None:
         """Release all resources."""
         ...
-
-
-class Servoed(Protocol):
-    """The class of a simulator that can be driven like a robot."""
-
-    Config: type[Any]
-    servo: str | None
-    """Where its `ServoedRobot` is, as "module:Class"; None or absent: it has none."""

@@ -1,7 +1,7 @@
 """The interface of simulators. Imports NumPy and the standard library only, so it loads in any Python environment.
 
 Shapes: `n` environments of one call, `H` executed actions of a chunk, `A` action dimensions, `S` state dimensions,
-`P` privileged dimensions, `m` environments whose episode ended.
+`P` privileged dimensions, `m` environments with an ended episode.
 """
 
 from collections.abc import Callable, Sequence
@@ -150,7 +150,7 @@ class Observation:
     Attributes:
         images: camera name → uint8 [n, h, w, 3].
         state: float32 [n, S], proprioception only.
-        instruction: n instructions in words.
+        instruction: n instructions as text.
         privileged: float32 [n, P] simulator state for critics and auxiliary losses; a policy never gets it.
         progress: float32 [n], how far the task has come since the episode began, 0…1, 1 where its goal holds; for
             experiments with rewards. None unless the spec says that the simulator reports it. A policy never gets it.
@@ -195,7 +195,7 @@ class Observation:
         )
 
 
-class NotFinite(FloatingPointError):  # noqa: N818  it says what happened
+class NotFinite(FloatingPointError):  # noqa: N818
     """An error raised when the physics of one environment becomes NaN or infinite.
 
     Args:
@@ -208,10 +208,10 @@ class NotFinite(FloatingPointError):  # noqa: N818  it says what happened
         self.row = row
 
 
-class Unavailable(RuntimeError):  # noqa: N818  it says what happened
+class Unavailable(RuntimeError):  # noqa: N818
     """An error raised if a simulator's package, asset, driver or accepted licence is missing on this machine.
 
-    The message says what is missing and gives the command that installs it; it is shown without a traceback.
+    The message names what is missing and the command that installs it; it is shown without a traceback.
     """
 
 
@@ -235,7 +235,7 @@ class Diagnosis:
 class StepResult:
     """The result of executing one chunk in n environments.
 
-    An environment whose episode ends at step j < H holds still for the rest of the chunk, then starts its next episode.
+    An environment with an episode that ends at step j < H holds still until the end of the chunk, then starts its next.
 
     Attributes:
         reward: float32 [n, H], zero at j ≥ steps.
@@ -246,13 +246,13 @@ class StepResult:
         terminated: bool [n] whether the task ended, in success or failure; overrides `truncated` on the same step.
         truncated: bool [n] whether the time limit ended the episode.
         observation: current observation; taken after the reset if the episode ended.
-        ended: int64 [m] rows whose episode ended in this chunk.
+        ended: int64 [m] rows with an episode that ended in this chunk.
         final_observation: m rows, the last observation of the episodes that ended, or None when m = 0; see
             `SimulatorSpec.final_observation`. Images of terminated episodes are meaningless, unless the episode
             requested them (`Episode.final_picture`).
         failures: m short texts, why each of the episodes in `ended` failed, such as "wrong object lifted", or "" if it
             did not. Reports count equal texts, so a kind of failure has one text, without numbers. None if the
-            simulator cannot tell.
+            simulator gives no reasons.
     """
 
     reward: Array
@@ -275,13 +275,13 @@ class Simulator(Protocol):
     spec: SimulatorSpec
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
-        """Start one episode in each environment; None parks it (its rows are meaningless and cost nothing)."""
+        """Start one episode in each environment; None parks it (its rows are meaningless and not computed)."""
         ...
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         """Execute a chunk, float32 [n, H, A]; render once, at its end.
 
-        An environment whose episode ends starts `next_episodes[row]`, or is parked if that is None.
+        At the end of its episode an environment starts `next_episodes[row]`, or is parked if that is None.
 
         Raises:
             NotFinite: the physics of an environment became NaN or infinite; the engine adds which environment it was.

@@ -1,4 +1,4 @@
-"""The checks of a simulator's spec, made when it is built. Imports NumPy and the standard library only."""
+"""Checks of a simulator's spec at its construction. Imports NumPy and the standard library only."""
 
 import reprlib
 from numbers import Integral, Real
@@ -9,7 +9,7 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 
 Spec = Any
-"""A `SimulatorSpec`, or a camera of it: their module imports this one."""
+"""A `SimulatorSpec` or its `Camera`, which import this module."""
 _NAMES = ("state_names", "action_names", "privileged_names", "words", "splits", "kept_while_holding")
 _ROLES = ("policy", "score", "video")
 _FINALS = ("exact", "previous")
@@ -102,4 +102,4 @@ def _is_finite(value: Any) -> bool:
 
 def _require(sound: bool, field: str, wanted: str, found: Any) -> None:
     if not sound:
-        raise UserError(f"SimulatorSpec.{field} must be {wanted}; it is {_SHOW.repr(found)}.")
+        raise UserError(f"SimulatorSpec.{field} must be {wanted}; it is {_SHOW.repr(found)}.", code="spec-invalid")

@@ -1,8 +1,8 @@
 """Declare which settings a file may decide. Imports the standard library only.
 
-Run folders, policy files and benchmarks may come from strangers. `embodied_rl.config.trust` applies this rule to every
-key of every command and plug-in: numbers and choices are plain by their type; a key that takes free text declares what
-its text is, by one of the types below. A key of a plug-in that declares nothing counts as `CODE`.
+Run folders, policy files and benchmarks may come from untrusted sources. `embodied_rl.config.untrusted_settings`
+applies this rule to every key of every command and plug-in: numbers and choices are plain by their type; a key that
+takes free text declares what its text is, by one of the types below. A plug-in's key without a declaration is `CODE`.
 """
 
 from enum import IntEnum

@@ -1,4 +1,4 @@
-"""Draw line charts as inline SVG: no script, no font, nothing to load."""
+"""Draw line charts as inline SVG, without scripts, fonts or external files."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ class Series:
 
     Attributes:
         label: text in the legend; "" leaves it out.
-        x, y: coordinates of the points; points whose y is None are left out.
+        x, y: coordinates of the points; points with y = None are left out.
         low, high: intervals around y, or empty.
         dots: draw points with error bars instead of a line with a band.
     """
@@ -51,11 +51,13 @@ def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, perce
     if not points:
         return ""
     frame = _Frame.around(points, percent)
-    body = [_axes(frame, x_label, percent)]
+    body = [_draw_axes(frame, x_label, percent)]
     for number, (item, known) in enumerate(drawn):
         colour = COLOURS[number % len(COLOURS)]
         body.append(
-            _dots(frame, known, colour) if item.dots or len(known) == 1 else _line(frame, known, colour, bool(item.low))
+            _draw_dots(frame, known, colour)
+            if item.dots or len(known) == 1
+            else _draw_line(frame, known, colour, bool(item.low))
         )
     legend = "".join(
         f'<span class="key"><i style="background:{COLOURS[number % len(COLOURS)]}"></i>{escape(item.label)}</span>'
@@ -113,7 +115,7 @@ def choose_ticks(low: float, high: float, count: int = 5, least_step: float = 0.
     return [number * step for number in range(first, last + 1)]
 
 
-def _axes(frame: _Frame, x_label: str, percent: bool) -> str:
+def _draw_axes(frame: _Frame, x_label: str, percent: bool) -> str:
     parts: list[str] = []
     for value in choose_ticks(frame.y_low, frame.y_high):
         y, text = frame.y(value), f"{value:.0%}" if percent else f"{value:.4g}"
@@ -121,7 +123,7 @@ def _axes(frame: _Frame, x_label: str, percent: bool) -> str:
         parts.append(f'<text x="{_LEFT - 8}" y="{y}" dy="4" text-anchor="end">{text}</text>')
     for value in choose_ticks(frame.x_low, frame.x_high, least_step=1.0 if frame.counts else 0.0):
         parts.append(
-            f'<text x="{frame.x(value)}" y="{HEIGHT - _BOTTOM + 17}" text-anchor="middle">{_short(value)}</text>'
+            f'<text x="{frame.x(value)}" y="{HEIGHT - _BOTTOM + 17}" text-anchor="middle">{_format_tick(value)}</text>'
         )
     bottom = HEIGHT - _BOTTOM
     parts.append(f'<line x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{bottom}" y2="{bottom}" class="axis"/>')
@@ -130,7 +132,7 @@ def _axes(frame: _Frame, x_label: str, percent: bool) -> str:
     return "".join(parts)
 
 
-def _line(frame: _Frame, points: Sequence[tuple[float, float, float, float]], colour: str, banded: bool) -> str:
+def _draw_line(frame: _Frame, points: Sequence[tuple[float, float, float, float]], colour: str, banded: bool) -> str:
     path = " ".join(f"{frame.x(x)},{frame.y(y)}" for x, y, _, _ in points)
     line = f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2" stroke-linejoin="round"/>'
     if not banded:
@@ -140,13 +142,13 @@ def _line(frame: _Frame, points: Sequence[tuple[float, float, float, float]], co
     return f'<polygon points="{" ".join(outline)}" fill="{colour}" fill-opacity="0.15"/>{line}'
 
 
-def _dots(frame: _Frame, points: Sequence[tuple[float, float, float, float]], colour: str) -> str:
+def _draw_dots(frame: _Frame, points: Sequence[tuple[float, float, float, float]], colour: str) -> str:
     bars = "".join(f"M{frame.x(x)},{frame.y(low)}V{frame.y(high)}" for x, _, low, high in points)
     circles = "".join(f'<circle cx="{frame.x(x)}" cy="{frame.y(y)}" r="4" fill="{colour}"/>' for x, y, _, _ in points)
     return f'<path d="{bars}" stroke="{colour}" stroke-width="2"/>{circles}'
 
 
-def _short(value: float) -> str:
+def _format_tick(value: float) -> str:
     """Format a number briefly, such as 1500 as 1.5k and 2000000 as 2M."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:

@@ -21,7 +21,7 @@ REPORT = "report.json"
 PairedRow = tuple[str, str, Pairing, float]
 """Labels of two reports, their pairing, and the p-value adjusted for all pairs."""
 RefusedRow = tuple[str, str]
-"""What cannot be compared, and why."""
+"""A comparison that is not possible, and the reason."""
 
 
 @dataclass(frozen=True)
@@ -53,15 +53,17 @@ def read_entry(path: Path) -> ComparedReport:
     A run stands for the evaluation after its training, `<run>/report.json`; other ones are given by their folder.
 
     Raises:
-        UserError: the folder has no report of its own; the message lists the evaluations below it.
+        UserError: the folder has no report; the message lists the evaluations below it.
     """
-    file = _report_file(path)
+    file = _find_report(path)
     report = Report.read(file)
-    folder = _run_folder(file)
+    parents = file.resolve().parents  # of <run>/report.json or <run>/eval/<name>/report.json
+    folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
+    folder = next((each for each in folders if each.config.is_file()), None)
     if folder is None:
         return ComparedReport((str(path),), str(path), str(path), None, report, (), file)
     own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
-    settings = (folder.experiment, *own, *_conditions(report.metadata))
+    settings = (folder.experiment, *own, *_list_conditions(report.metadata))
     group, metrics = " ".join(settings), tuple(read_metrics(folder.metrics))
     return ComparedReport(settings, group, group + _name_seed(folder.seed), folder.seed, report, metrics, file)
 
@@ -88,7 +90,7 @@ def number_labels(entries: Sequence[ComparedReport]) -> list[ComparedReport]:
 
 
 def pair_all(entries: Sequence[ComparedReport]) -> tuple[list[PairedRow], list[RefusedRow]]:
-    """Compare every two reports in pairs. Returns the pairs, and why two reports cannot be paired."""
+    """Compare every two reports in pairs; return the pairs, and the reasons for reports that cannot be paired."""
     pairs: list[tuple[str, str, Pairing]] = []
     refused: list[RefusedRow] = []
     for first, second in combinations(entries, 2):
@@ -101,15 +103,16 @@ def pair_all(entries: Sequence[ComparedReport]) -> tuple[list[PairedRow], list[R
 
 
 def average_seeds(entries: Sequence[ComparedReport]) -> tuple[dict[str, Mean], list[RefusedRow]]:
-    """Average groups of two seeds or more. Returns the mean success of each group, and why a group has none.
+    """Return the mean success of each group of two seeds or more, and the reasons for groups without a mean.
 
     The last report of a seed counts.
     """
     means: dict[str, Mean] = {}
     refused: list[RefusedRow] = []
-    for name, members in _grouped(entries).items():
+    for name, members in _group_entries(entries).items():
         kept = keep_newest_per_seed(members)
-        if len({tuple(_count_tasks(member.report).items()) for member in kept}) > 1:
+        tasks = {tuple((n, s.success.episodes) for n, s in member.report.tasks.items()) for member in kept}
+        if len(tasks) > 1:
             refused.append((f"{name}, over seeds", "the reports differ in their tasks, or in episodes of a task"))
         elif len(kept) > 1:
             means[name] = mean_interval([entry.report.success.rate for entry in kept])
@@ -124,9 +127,9 @@ def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedRepo
 
 def to_markdown(entries: Sequence[ComparedReport]) -> str:
     """Return the whole comparison as Markdown."""
-    headings = ("run", "success [95 %]", *_families(entries), "episodes", "split")
-    parts = ["# Comparison", _markdown_table(headings, _rows(entries))]
-    for title, headings, rows in _details(entries):
+    headings = ("run", "success [95 %]", *_list_families(entries), "episodes", "split")
+    parts = ["# Comparison", _markdown_table(headings, _list_rows(entries))]
+    for title, headings, rows in _list_tables(entries):
         parts += [f"## {title}", _markdown_table(headings, rows)] if rows else []
     return "\n\n".join(parts) + "\n"
 
@@ -135,27 +138,45 @@ def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:
     """Write the comparison as a self-contained HTML page, with learning curves."""
     rows = [
         (escape(entry.label), make_bar(entry.report.success), *map(escape, row[1:]))
-        for entry, row in zip(entries, _rows(entries), strict=True)
+        for entry, row in zip(entries, _list_rows(entries), strict=True)
     ]
-    headings = ("run", "", "success [95 %]", *_families(entries), "episodes", "split")
+    headings = ("run", "", "success [95 %]", *_list_families(entries), "episodes", "split")
     sections = [make_section("Success", make_html_table(headings, rows))]
-    for title, headings, rows in _details(entries):
+    for title, headings, rows in _list_tables(entries):
         sections.append(make_section(title, make_html_table(headings, [tuple(map(escape, row)) for row in rows])))
-    write_html(
-        path, "Comparison", f"{len(entries)} runs", [*sections, make_section("Learning curves", _curves(entries))]
-    )
+    groups = list(_group_entries(entries).values())
+    charts: list[str] = []
+    for title, metric in (("Success in evaluations", "eval/success"), ("Success while training", "rollout/success")):
+        curves = [average_curve(members, metric) for members in groups]
+        charts.append(draw_line_chart(title, curves, x_label="iteration", percent=True))
+    drawn = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
+    write_html(path, "Comparison", f"{len(entries)} runs", [*sections, make_section("Learning curves", drawn)])
 
 
-def _details(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
-    """Title, headings and rows of the tables beyond the first; no rows where there is nothing to say."""
+def _list_tables(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
+    """Return title, headings and rows of the further tables; some have no rows."""
     means, unequal = average_seeds(entries)
     pairs, unpaired = pair_all(entries)
-    seeds = [(name, str(mean.count), _mean_text(mean)) for name, mean in means.items()]
-    counts = ("shared episodes", "only first", "only second")
-    paired = ("first", "second", *counts, "p (exact McNemar)", "p (Holm)", "other versions, strategies")
+    paired: list[tuple[str, ...]] = []
+    for first, second, pairing, adjusted in pairs:
+        test, sizes = pairing.test, pairing.sizes
+        whole = sizes == (test.episodes, test.episodes)
+        shared = str(test.episodes) if whole else f"{test.episodes} of {sizes[0]} and {sizes[1]}"
+        counts = (shared, str(test.only_first), str(test.only_second))
+        p_values = (f"{test.p_value:.2g}", f"{adjusted:.2g}")
+        paired.append((first, second, *counts, *p_values, pairing.remark or "–"))
+    seeds: list[tuple[str, ...]] = []
+    for name, mean in means.items():
+        low, high = _clip_share(mean.low), _clip_share(mean.high)
+        assert low is not None and high is not None, "a mean over two seeds or more has an interval"
+        seeds.append((name, str(mean.count), f"{100 * mean.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"))
+    pair_headings = (
+        "first", "second", "shared episodes", "only first", "only second",
+        "p (exact McNemar)", "p (Holm)", "other versions, strategies",
+    )  # fmt: skip
     return [
         ("Over seeds", ("runs", "seeds", "mean success [95 %, Student]"), seeds),
-        ("The same episodes", paired, [_paired_cells(row) for row in pairs]),
+        ("The same episodes", pair_headings, paired),
         ("Not compared", ("what", "why"), [*unequal, *unpaired]),
         (
             "Settings",
@@ -180,29 +201,18 @@ def average_curve(members: Sequence[ComparedReport], metric: str) -> Series:
         label=members[0].group if len(members) > 1 else members[0].label,
         x=sorted(values),
         y=[mean.mean for mean in means],
-        low=[_share(mean.low) for mean in means] if banded else (),
-        high=[_share(mean.high) for mean in means] if banded else (),
+        low=[_clip_share(mean.low) for mean in means] if banded else (),
+        high=[_clip_share(mean.high) for mean in means] if banded else (),
     )
 
 
-def _curves(entries: Sequence[ComparedReport]) -> str:
-    groups = list(_grouped(entries).values())
-    charts = [
-        draw_line_chart(
-            title, [average_curve(members, metric) for members in groups], x_label="iteration", percent=True
-        )
-        for title, metric in (("Success in evaluations", "eval/success"), ("Success while training", "rollout/success"))
-    ]
-    return f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
-
-
-def _rows(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
+def _list_rows(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for entry in entries:
         report = entry.report
-        shares = [report.families[name].success for name in _families(entries) if name in report.families]
+        shares = [report.families[name].success for name in _list_families(entries) if name in report.families]
         texts = iter(format_percent(share) for share in shares)
-        cells = [next(texts) if name in report.families else "–" for name in _families(entries)]
+        cells = [next(texts) if name in report.families else "–" for name in _list_families(entries)]
         split = str(report.metadata.get("split", ""))
         rows.append((entry.label, format_percent(report.success), *cells, str(report.success.episodes), split))
     return rows
@@ -212,58 +222,42 @@ def _name_seed(seed: int | None) -> str:
     return "" if seed is None else f" seed {seed}"
 
 
-def _paired_cells(row: PairedRow) -> tuple[str, ...]:
-    first, second, pairing, adjusted = row
-    test = pairing.test
-    whole = pairing.sizes == (test.episodes, test.episodes)
-    shared = str(test.episodes) if whole else f"{test.episodes} of {pairing.sizes[0]} and {pairing.sizes[1]}"
-    counts = (shared, str(test.only_first), str(test.only_second))
-    return first, second, *counts, f"{test.p_value:.2g}", f"{adjusted:.2g}", pairing.remark or "–"
-
-
-def _count_tasks(report: Report) -> dict[str, int]:
-    return {name: summary.success.episodes for name, summary in report.tasks.items()}
-
-
-def _families(entries: Sequence[ComparedReport]) -> list[str]:
+def _list_families(entries: Sequence[ComparedReport]) -> list[str]:
     return list(dict.fromkeys(name for entry in entries for name in entry.report.families))
 
 
-def _grouped(entries: Sequence[ComparedReport]) -> dict[str, list[ComparedReport]]:
+def _group_entries(entries: Sequence[ComparedReport]) -> dict[str, list[ComparedReport]]:
     groups: dict[str, list[ComparedReport]] = {}
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
     return groups
 
 
-def _report_file(path: Path) -> Path:
-    """Return the report file: `path` itself, or the one directly in the folder; other evaluations are given by name."""
+def _find_report(path: Path) -> Path:
+    """Return `path`, or the report directly in that folder; other evaluations are given by name."""
     file = path / REPORT if path.is_dir() else path
     if file.exists():
         check_inside(path, file)
         return file
     if not path.exists():
-        raise UserError(f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.")
+        raise UserError(
+            f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.", code="report-missing"
+        )
     if others := sorted(str(each.parent) for each in path.glob(f"eval/*/{REPORT}")):
-        raise UserError(f"{path} has no {REPORT}; give one of its evaluations by name: {', '.join(others)}.")
-    raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}")
+        raise UserError(
+            f"{path} has no {REPORT}; give one of its evaluations by name: {', '.join(others)}.", code="report-missing"
+        )
+    raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}", code="report-missing")
 
 
-def _conditions(metadata: Mapping[str, object]) -> list[str]:
-    """Describe how an evaluation differs from the usual one: after training, in distribution, without ablation."""
+def _list_conditions(metadata: Mapping[str, object]) -> list[str]:
+    """Return the settings in which an evaluation differs from the usual one: after training, in distribution."""
     split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
     found = [f"({split})"] if split != IN_DISTRIBUTION else []
     found += ["(publish)"] if read_purpose(metadata) == "publish" else []
     found += [f"(without {without})"] if without != "none" else []
     found += [f"({delay})"] if (delay := describe_delay(metadata)) else []
     return [*found, *(["(before)"] if metadata.get("when") == "before" else [])]
-
-
-def _run_folder(report: Path) -> RunFolder | None:
-    """Return the run folder of <run>/report.json or <run>/eval/<name>/report.json; None for other reports."""
-    parents = report.resolve().parents
-    folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
-    return next((folder for folder in folders if folder.config.is_file()), None)
 
 
 def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -273,12 +267,6 @@ def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> s
     return "\n".join([line(headings), line(["---"] * len(headings)), *(line(row) for row in rows)])
 
 
-def _mean_text(mean: Mean) -> str:
-    low, high = _share(mean.low), _share(mean.high)
-    assert low is not None and high is not None, "a mean over two seeds or more has an interval"
-    return f"{100 * mean.mean:.1f} % [{100 * low:.1f}, {100 * high:.1f}]"
-
-
-def _share(value: float | None) -> float | None:
+def _clip_share(value: float | None) -> float | None:
     """Clip an interval bound of a share to [0, 1]."""
     return None if value is None else min(1.0, max(0.0, value))

@@ -1,4 +1,4 @@
-"""Where the numbers of a report come from, as HTML: what was typed, which source, on which machine, how long."""
+"""The origin of a report's numbers, as HTML: command, commit, versions, machine and duration."""
 
 from collections.abc import Mapping
 from html import escape
@@ -11,7 +11,7 @@ _SHOWN = {
     "kind", "command", "commit", "dirty", "seed", "python", "packages", "hardware", "load", "load_at_end", "seconds",
     "started", "finished", "notes", "simulators", "run", "file", "changed",
 }  # fmt: skip
-"""Metadata that has a line of its own; `make_origin` folds the rest."""
+"""Metadata with separate lines; `make_origin` folds the rest."""
 
 
 def make_origin(metadata: Mapping[str, Any], configuration: str = "") -> str:
@@ -24,12 +24,12 @@ def make_origin(metadata: Mapping[str, Any], configuration: str = "") -> str:
     entries = {name: value for name, value in _list_entries(metadata).items() if value}
     rest = {str(name): escape(format_value(value)) for name, value in metadata.items() if name not in _SHOWN}
     settings = f"<pre>{escape(configuration)}</pre>" if configuration else ""
-    folded = fold("Whole configuration", settings) + fold("What else report.json says", make_definitions(rest))
+    folded = fold("Whole configuration", settings) + fold("Further entries of report.json", make_definitions(rest))
     return make_definitions(entries) + folded
 
 
 def format_value(value: Any) -> str:
-    """Format a JSON value in words."""
+    """Format a JSON value as text."""
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {format_value(entry)}" for name, entry in value.items())
     if isinstance(value, list | tuple):
@@ -45,44 +45,40 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def _list_entries(said: Mapping[str, Any]) -> dict[str, str]:
+def _list_entries(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return name → HTML of each line; lines without a value are empty."""
-    command = str(said.get("command") or UNKNOWN)
+    notes = [
+        f"{_format_time(n.get('time'))}: {n.get('note')} ({n.get('command')})" for n in metadata.get("notes") or ()
+    ]
+    changes = ", with changes that are not committed" if metadata.get("dirty") else ""
+    versions = {"Python": metadata.get("python"), **(metadata.get("packages") or {})}
+    simulators: list[str] = []
+    for each in metadata.get("simulators") or ():
+        depends = each.get("depends_on") or {}
+        simulators.append(f"{each.get('name')}{f' ({format_value(depends)})' if depends else ''}")
+    ends = {"at the start": metadata.get("load"), "at the end": metadata.get("load_at_end")}
+    loads = ", ".join(f"{load[0]:.1f} {when}" for when, load in ends.items() if load)
+    duration = ""
+    if (seconds := metadata.get("seconds")) is not None:
+        training = metadata.get("kind") == "training"
+        kind = "training, without the evaluations before and after" if training else "episodes"
+        duration = f"{format_duration(seconds)} of {kind}"
     return {
-        "command": f"<code>{escape(command)}</code>",
-        "later": "<br>".join(escape(_describe_note(note)) for note in said.get("notes") or ()),
-        "commit": escape(_describe_commit(said)),
-        "seed": escape(format_value(said.get("seed", UNKNOWN))),
-        "versions": escape(_describe_versions(said)),
-        "simulator": "<br>".join(escape(_describe_simulator(each)) for each in said.get("simulators") or ()),
-        "changed settings": escape(format_value(said.get("changed") or "")),
-        "machine": escape(_describe_machine(said.get("hardware") or {})),
-        "load": escape(_describe_load(said)),
-        "duration": escape(_describe_duration(said)),
-        "started": escape(_describe_time(said.get("started"))),
-        "finished": escape(_describe_time(said.get("finished"))),
-        "run folder": escape(str(said.get("run") or "")),
-        "policy file": escape(str(said.get("file") or "")),
+        "command": f"<code>{escape(str(metadata.get('command') or UNKNOWN))}</code>",
+        "later": "<br>".join(map(escape, notes)),
+        "commit": escape(f"{metadata.get('commit') or UNKNOWN}{changes}"),
+        "seed": escape(format_value(metadata.get("seed", UNKNOWN))),
+        "versions": escape(", ".join(f"{name} {version}" for name, version in versions.items() if version) or UNKNOWN),
+        "simulator": "<br>".join(map(escape, simulators)),
+        "changed settings": escape(format_value(metadata.get("changed") or "")),
+        "machine": escape(_describe_machine(metadata.get("hardware") or {})),
+        "load": escape(f"{loads} (processes that wanted a core, mean over a minute)" if loads else ""),
+        "duration": escape(duration),
+        "started": escape(_format_time(metadata.get("started"))),
+        "finished": escape(_format_time(metadata.get("finished"))),
+        "run folder": escape(str(metadata.get("run") or "")),
+        "policy file": escape(str(metadata.get("file") or "")),
     }
-
-
-def _describe_note(note: Mapping[str, Any]) -> str:
-    return f"{_describe_time(note.get('time'))}: {note.get('note')} ({note.get('command')})"
-
-
-def _describe_commit(said: Mapping[str, Any]) -> str:
-    changes = ", with changes that are not committed" if said.get("dirty") else ""
-    return f"{said.get('commit') or UNKNOWN}{changes}"
-
-
-def _describe_versions(said: Mapping[str, Any]) -> str:
-    versions = {"Python": said.get("python"), **(said.get("packages") or {})}
-    return ", ".join(f"{name} {version}" for name, version in versions.items() if version) or UNKNOWN
-
-
-def _describe_simulator(said: Mapping[str, Any]) -> str:
-    depends = said.get("depends_on") or {}
-    return f"{said.get('name')}{f' ({format_value(depends)})' if depends else ''}"
 
 
 def _describe_machine(hardware: Mapping[str, Any]) -> str:
@@ -99,18 +95,5 @@ def _describe_machine(hardware: Mapping[str, Any]) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _describe_load(said: Mapping[str, Any]) -> str:
-    ends = {"at the start": said.get("load"), "at the end": said.get("load_at_end")}
-    known = [f"{load[0]:.1f} {when}" for when, load in ends.items() if load]
-    return f"{', '.join(known)} (processes that wanted a core, mean over a minute)" if known else ""
-
-
-def _describe_duration(said: Mapping[str, Any]) -> str:
-    if said.get("seconds") is None:
-        return ""
-    kind = "training, without the evaluations before and after" if said.get("kind") == "training" else "episodes"
-    return f"{format_duration(said['seconds'])} of {kind}"
-
-
-def _describe_time(text: Any) -> str:
+def _format_time(text: Any) -> str:
     return "" if not text else f"{str(text).replace('T', ' ').removesuffix('+00:00')} UTC"

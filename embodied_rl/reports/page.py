@@ -1,4 +1,4 @@
-"""Write self-contained HTML pages: no script, nothing to load, readable on a phone and on paper."""
+"""Write self-contained HTML pages: no script, no external files, readable on a phone and on paper."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -74,13 +74,13 @@ p.note { color: var(--soft); font-size: 13px; margin: 10px 0 0; }
 """
 
 _LONG = 60
-"""Characters of a table's cell that is set as a paragraph."""
+"""Characters from which a table's cell is a paragraph."""
 _WHOLE = re.compile(r"[\d.]+ %|\[[^\]]*\]")
-"""Parts of a cell that no line break divides: a percentage, an interval."""
+"""Parts of a cell without line breaks: a percentage, an interval."""
 
 
 def write_html(path: Path, title: str, lead: str, sections: Sequence[str], key: str = "run.root") -> None:
-    """Write one page from sections that are already HTML; raise `StorageError` with the key that chose the path."""
+    """Write one page from sections that are already HTML. Raises `StorageError` with the configuration key `key`."""
     viewport = '<meta name="viewport" content="width=device-width, initial-scale=1">'
     head = f'<meta charset="utf-8">{viewport}<title>{escape(title)}</title>'
     body = f'<main><h1>{escape(title)}</h1><p class="lead">{escape(lead)}</p>{"".join(sections)}</main>'
@@ -89,7 +89,7 @@ def write_html(path: Path, title: str, lead: str, sections: Sequence[str], key: 
 
 
 def make_section(title: str, content: str) -> str:
-    """Make a section with a heading; empty if there is no content."""
+    """Make a section with a heading; empty without content."""
     return f"<h2>{escape(title)}</h2>{content}" if content else ""
 
 
@@ -116,33 +116,31 @@ def make_bar(rate: Rate) -> str:
 
 
 def make_html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Make an HTML table; cells must already be HTML; empty if there are no rows.
+    """Make an HTML table from cells that are already HTML; empty without rows.
 
-    On a narrow screen each row becomes a block, whose cells stand below each other beside their headings.
+    On a narrow screen each row becomes a block, with one cell and its heading per line.
     """
     if not rows:
         return ""
     head = "".join(f"<th>{escape(heading)}</th>" for heading in headings)
-    body = "".join(_make_row(headings, row) for row in rows)
+    body = ""
+    for row in rows:
+        cells: list[str] = []
+        for heading, cell in zip(headings, row, strict=True):
+            size = ' class="long"' if len(cell) > _LONG and "<" not in cell else ""
+            text = cell if "<" in cell else _WHOLE.sub(r"<span>\g<0></span>", cell)
+            cells.append(f'<td data-label="{escape(heading)}"{size}><div>{text}</div></td>')
+        body += f"<tr>{''.join(cells)}</tr>"
     scroll = f'<div class="scroll" tabindex="0" role="region" aria-label="Table: {escape(headings[0])}">'
     return f"{scroll}<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
 
 
 def make_definitions(entries: Mapping[str, str]) -> str:
-    """Make an HTML list of names and values; the values must already be HTML; empty if there are none."""
+    """Make an HTML list of names and values that are already HTML; empty without entries."""
     rows = "".join(f"<dt>{escape(name)}</dt><dd>{value}</dd>" for name, value in entries.items())
     return f"<dl>{rows}</dl>" if rows else ""
 
 
 def fold(summary: str, content: str) -> str:
-    """Fold HTML content below a line that unfolds it; empty if there is no content."""
+    """Fold HTML content below a line that unfolds it; empty without content."""
     return f"<details><summary>{escape(summary)}</summary>{content}</details>" if content else ""
-
-
-def _make_row(headings: Sequence[str], row: Sequence[str]) -> str:
-    cells: list[str] = []
-    for heading, cell in zip(headings, row, strict=True):
-        size = ' class="long"' if len(cell) > _LONG and "<" not in cell else ""
-        text = cell if "<" in cell else _WHOLE.sub(r"<span>\g<0></span>", cell)
-        cells.append(f'<td data-label="{escape(heading)}"{size}><div>{text}</div></td>')
-    return f"<tr>{''.join(cells)}</tr>"

@@ -1,7 +1,7 @@
-"""Which episodes two reports share. Only equal episodes of equal simulators are compared in pairs.
+"""Pair the episodes of two reports. Only equal episodes of equal simulators are compared.
 
-An episode is told by its simulator with its settings, its task's name, its numbered initial state, its seed and its
-split. Whatever makes two reports unequal is refused in words.
+An episode is identified by its simulator with its settings, task name, numbered initial state, seed and split. Reports
+that differ in anything else that matters are refused.
 """
 
 import json
@@ -19,12 +19,12 @@ Key = tuple[str, str, int | None, int, str]
 
 @dataclass(frozen=True)
 class Pairing:
-    """Two reports, episode by episode.
+    """The paired comparison of two reports.
 
     Attributes:
         test: McNemar's test on the episodes that both ran.
         sizes: episodes of each report.
-        remark: what differs between them beside the policy, such as a package's version; empty where nothing does.
+        remark: differences besides the policy, such as a package's version; empty without any.
     """
 
     test: PairedTest
@@ -36,33 +36,37 @@ def pair_reports(first: Report, second: Report) -> Pairing:
     """Compare two reports on the episodes that both ran.
 
     Raises:
-        UserError: they share no episode, a report does not tell its episodes apart, their episodes have different
-            purposes, their simulators differ, or their inference delays.
+        UserError: they share no episode, a report does not identify its episodes, or purposes of episodes, simulators
+            or inference delays differ.
     """
     purposes = [read_purpose(report.metadata) for report in (first, second)]
     if purposes[0] != purposes[1]:
-        raise UserError(f"their episodes are others: episodes_for is {purposes[0]} and {purposes[1]}")
+        raise UserError(
+            f"their episodes are others: episodes_for is {purposes[0]} and {purposes[1]}", code="reports-not-comparable"
+        )
     delays = [report.metadata.get("delay") or 0 for report in (first, second)]
     if delays[0] != delays[1]:
-        raise UserError(f"their inference delays differ: {delays[0]} and {delays[1]} control steps")
+        raise UserError(
+            f"their inference delays differ: {delays[0]} and {delays[1]} control steps", code="reports-not-comparable"
+        )
     outcomes: list[dict[Key, bool]] = []
     for place, report in (("first", first), ("second", second)):
         try:
             outcomes.append(index_outcomes(report))
         except UserError as error:
-            raise UserError(f"the {place} report cannot be paired: {error}") from None
+            raise UserError(f"the {place} report cannot be paired: {error}", code=error.code) from None
     shared = [key for key in outcomes[0] if key in outcomes[1]]
     if not shared:
-        raise UserError(_explain_nothing_shared(first, second))
+        raise UserError(_explain_nothing_shared(first, second), code="reports-not-comparable")
     test = mcnemar_test([outcomes[0][key] for key in shared], [outcomes[1][key] for key in shared])
     return Pairing(test, (len(outcomes[0]), len(outcomes[1])), _describe_versions(first, second))
 
 
 def index_outcomes(report: Report) -> dict[Key, bool]:
-    """Return the success of each episode of a report by what tells the episode apart.
+    """Return episode → success for a report.
 
     Raises:
-        UserError: the report does not name its simulators, its simulator does not take seeds, or an episode stands
+        UserError: the report does not name its simulators, its simulator does not take seeds, or it has an episode
             twice.
     """
     simulators, tasks = list_simulators(report), name_tasks(report)
@@ -70,12 +74,17 @@ def index_outcomes(report: Report) -> dict[Key, bool]:
     for result in report.episodes:
         number = result.simulator if len(simulators) > 1 else 0
         if number is None or not 0 <= number < len(simulators):
-            raise UserError("it ran several simulators and does not say which episode ran in which: evaluate again")
+            raise UserError(
+                "it ran several simulators and does not name the episodes' simulators: evaluate again",
+                code="report-without-simulator",
+            )
         start = result.initial_state, result.seed
         key = (json.dumps(simulators[number], sort_keys=True), tasks[result.task], *start, result.split)
         if key in found:
             state = "" if result.initial_state is None else f", initial state {result.initial_state}"
-            raise UserError(f"its task '{tasks[result.task]}'{state} with seed {result.seed} stands there twice")
+            raise UserError(
+                f"its task '{tasks[result.task]}'{state} with seed {result.seed} is in it twice", code="report-damaged"
+            )
         found[key] = result.success
     return found
 
@@ -84,12 +93,15 @@ def list_simulators(report: Report) -> list[dict[str, Any]]:
     """Return the settings of a report's simulators that decide what an episode is, without versions of packages.
 
     Raises:
-        UserError: the report does not say, or a simulator draws episodes as it likes, whatever the seed.
+        UserError: the report does not name them, or a simulator ignores seeds.
     """
     listed = _read_simulators(report)
     for each in listed:
         if each.get("seeded") is False:
-            raise UserError(f"simulator '{each.get('name')}' does not take seeds, so its episodes are never the same")
+            raise UserError(
+                f"simulator '{each.get('name')}' does not take seeds, so its episodes are never the same",
+                code="simulator-without-seeds",
+            )
     return select_settings(listed)
 
 
@@ -101,16 +113,22 @@ def name_tasks(report: Report) -> dict[int, str]:
     """
     numbers = sorted({result.task for result in report.episodes})
     if len(numbers) != len(report.tasks):
-        raise UserError(f"it has episodes of {len(numbers)} tasks, and names {len(report.tasks)}")
+        raise UserError(
+            f"it has episodes of {len(numbers)} tasks, and names {len(report.tasks)}", code="report-damaged"
+        )
     return dict(zip(numbers, report.tasks, strict=True))  # both are in the simulator's order
 
 
 def _read_simulators(report: Report) -> list[Mapping[str, Any]]:
     listed = report.metadata.get("simulators")
     if not isinstance(listed, list) or not listed or not all(isinstance(each, dict) for each in listed):
-        raise UserError("it does not say which simulator it ran: evaluate again with `embodied-rl eval`")
+        raise UserError(
+            "it does not name its simulator: evaluate again with `embodied-rl eval`", code="report-without-simulator"
+        )
     if not all(isinstance(each.get("depends_on") or {}, dict) for each in listed):
-        raise UserError("it is damaged: depends_on of a simulator should map packages to versions")
+        raise UserError(
+            "it is damaged: depends_on of a simulator should map packages to versions", code="report-damaged"
+        )
     return listed
 
 
@@ -125,7 +143,7 @@ def _explain_nothing_shared(first: Report, second: Report) -> str:
 
 
 def _list_differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Say what differs between two lists of settings, in a few words."""
+    """Return up to three differences between two lists of settings."""
     if len(first) != len(second):
         return [f"{len(first)} and {len(second)} of them"]
     found: dict[str, None] = {}
@@ -136,7 +154,7 @@ def _list_differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mappi
 
 
 def _describe_versions(first: Report, second: Report) -> str:
-    """Say which of the things that results depend on differ; empty where none does."""
+    """Return the differences in strategies and package versions; empty without any."""
     delays = [describe_delay(report.metadata) for report in (first, second)]
     strategies = [f"{delays[0]} and {delays[1]}"] if delays[0] != delays[1] else []
     packages = [

@@ -31,11 +31,11 @@ from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.untrusted_files import read_json, shorten
 
 MACHINE = ("num_envs", "python", "pythonpath")
-"""Settings of a simulator that are about this machine, and change no episode."""
+"""Settings of a simulator that depend on the machine, and do not change episodes."""
 BENCHMARK = "benchmark"
-"""What a report says in place of a purpose where a benchmark prescribes the episodes."""
+"""Purpose of episodes that a benchmark prescribes."""
 _VERSIONS = ("depends_on", "seeded", "assets", *MACHINE)
-"""What decides no episode by itself; of an assets folder, `depends_on` has the hash of its content."""
+"""Entries that do not define episodes; `depends_on` has the hash of an assets folder's content."""
 
 
 @dataclass(frozen=True)
@@ -133,36 +133,40 @@ class Report:
             "families": {name: asdict(summary) for name, summary in self.families.items()},
             "tasks": {name: asdict(summary) for name, summary in self.tasks.items()},
             "metadata": self.metadata,
-            "episodes": [self._episode_to_dict(result) for result in self.episodes],
+            "episodes": [
+                asdict(result) | {"split": self.metadata.get("split", result.split), "conditions": result.split}
+                for result in self.episodes
+            ],
         }
-
-    def _episode_to_dict(self, result: EpisodeResult) -> dict[str, Any]:
-        split = self.metadata.get("split", result.split)
-        return asdict(result) | {"split": split, "conditions": result.split}
 
     @staticmethod
     def from_dict(content: Mapping[str, Any]) -> "Report":
-        """Make a report from a result of `to_dict`, which may come from a stranger.
+        """Make a report from a result of `to_dict`, which may come from an untrusted file.
 
         Raises:
             KeyError, TypeError, AttributeError: an entry is missing, or of another type.
-            UserError: a number or a text is of another type, or a rate is not that of the episodes.
+            UserError: a number or a text is of another type, or a rate differs from the episodes.
         """
+        episodes: list[EpisodeResult] = []
+        for entry in content["episodes"]:
+            values = {name: value for name, value in entry.items() if name != "conditions"}
+            values["split"] = entry.get("conditions", entry["split"])  # older reports have one name for both
+            episodes.append(freeze_config(EpisodeResult, values, "episodes"))
         report = Report(
             overall=_summary(content),
             families={str(name): _summary(entry) for name, entry in content["families"].items()},
             tasks={str(name): _summary(entry) for name, entry in content["tasks"].items()},
             metadata=dict(content["metadata"]),
-            episodes=tuple(_episode(entry) for entry in content["episodes"]),
+            episodes=tuple(episodes),
         )
-        _check_sums(report)
+        _check_rates(report)
         return report
 
     def write(self, folder: Path, key: str = "run.root") -> Path:
         """Write `report.json` and return its path.
 
         Raises:
-            StorageError: it cannot be written; the message names the key that chose the folder.
+            StorageError: it cannot be written; the message names the configuration key `key`.
         """
         path = folder / "report.json"
         write_text(path, json.dumps(self.to_dict(), indent=1) + "\n", key)
@@ -178,7 +182,9 @@ class Report:
         try:
             return Report.from_dict(read_json(path))
         except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path} is not a report of `embodied-rl eval` ({shorten(error)}).") from error
+            raise UserError(
+                f"{path} is not a report of `embodied-rl eval` ({shorten(error)}).", code="report-damaged"
+            ) from error
 
 
 def hash_episodes(
@@ -207,23 +213,16 @@ def select_settings(simulators: Sequence[Mapping[str, Any]]) -> list[dict[str, A
     return [{key: value for key, value in each.items() if key not in _VERSIONS} for each in simulators]
 
 
-def _episode(content: Mapping[str, Any]) -> EpisodeResult:
-    fields = {name: value for name, value in content.items() if name != "conditions"}
-    fields["split"] = content.get("conditions", content["split"])  # older reports have one name for both
-    return freeze_config(EpisodeResult, fields, "episodes")
-
-
 def read_purpose(metadata: Mapping[str, Any]) -> str:
-    """Return what a report's episodes are for: "report", "publish" or "benchmark".
+    """Return the purpose of a report's episodes: "report", "publish" or "benchmark".
 
-    Reports of earlier versions do not say; they had no episodes to publish.
+    Reports of earlier versions do not store it; they had no episodes to publish.
     """
-    usual = BENCHMARK if BENCHMARK in metadata else "report"
-    return str(metadata.get("episodes_for", usual))
+    return str(metadata.get("episodes_for", BENCHMARK if BENCHMARK in metadata else "report"))
 
 
 def describe_delay(metadata: Mapping[str, Any]) -> str:
-    """Return a report's inference delay and strategy in words; empty without a delay, as in older reports."""
+    """Return a report's inference delay and strategy as text; empty without a delay, as in older reports."""
     if not (metadata.get("delay") or metadata.get("replan")):
         return ""
     return f"delay {metadata.get('delay')}, {metadata.get('strategy')}, every {metadata.get('replan')}"
@@ -240,31 +239,34 @@ def _summary(content: Mapping[str, Any]) -> Summary:
     )
 
 
-def _check_sums(report: Report) -> None:
-    """Check that rates are those of the listed episodes: tables show the rates, paired tests rest on the episodes.
+def _check_rates(report: Report) -> None:
+    """Check that rates are those of the listed episodes: tables show the rates, paired tests use the episodes.
 
     Raises:
-        UserError: a rate is of others; a report of which another program sorted the tasks' names is one, too.
+        UserError: a rate differs, such as in a report whose tasks another program sorted by name.
     """
-    _check_sum("success", report.success, [result.success for result in report.episodes])
+    _check_rate("success", report.success, [result.success for result in report.episodes])
     if sum(family.success.episodes for family in report.families.values()) != len(report.episodes):
-        raise UserError(f"its families have other episodes than the {len(report.episodes)} that it lists")
+        raise UserError(
+            f"its families have other episodes than the {len(report.episodes)} that it lists", code="report-damaged"
+        )
     numbers = sorted({result.task for result in report.episodes})
-    if len(numbers) == len(report.tasks):  # else their names are not known, which pairing says
+    if len(numbers) == len(report.tasks):  # else pairing reports that their names are unknown
         for number, (name, task) in zip(numbers, report.tasks.items(), strict=True):
-            _check_sum(name, task.success, [result.success for result in report.episodes if result.task == number])
+            _check_rate(name, task.success, [result.success for result in report.episodes if result.task == number])
 
 
-def _check_sum(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:
+def _check_rate(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:
     if rate.episodes != len(outcomes) or abs(rate.rate * len(outcomes) - sum(outcomes)) > 1e-6 * len(outcomes):
         raise UserError(
-            f"{where}: it says {rate.rate:.6g} of {rate.episodes} episodes, but lists {len(outcomes)} with "
-            f"{sum(outcomes)} successes"
+            f"{where}: the rate is {rate.rate:.6g} of {rate.episodes} episodes, but lists {len(outcomes)} with "
+            f"{sum(outcomes)} successes",
+            code="report-damaged",
         )
 
 
 def _rate(content: Mapping[str, Any], where: str) -> Rate:
     found = freeze_config(Rate, {**content}, where)
     if not all(0 <= share <= 1 for share in (found.rate, found.low, found.high)):
-        raise UserError(f"{where}: a rate and its interval are from 0 to 1, not {found.rate}")
+        raise UserError(f"{where}: a rate and its interval are from 0 to 1, not {found.rate}", code="report-damaged")
     return found

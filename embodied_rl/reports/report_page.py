@@ -1,4 +1,4 @@
-"""`report.html`: what was evaluated, what training gained, why episodes failed, films, and where it comes from."""
+"""`report.html`: success, gain by training, kinds of failures, videos, and the origin of the numbers."""
 
 import base64
 from collections import Counter
@@ -9,7 +9,6 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.chart import Series, draw_line_chart
-from embodied_rl.reports.failures import NOT_TOLD, make_failure_table
 from embodied_rl.reports.origin import make_origin
 from embodied_rl.reports.page import (
     format_interval,
@@ -21,9 +20,9 @@ from embodied_rl.reports.page import (
     write_html,
 )
 from embodied_rl.reports.pairing import name_tasks, pair_reports
-from embodied_rl.reports.report import Report, Summary, describe_delay
+from embodied_rl.reports.report import Rate, Report, Summary, describe_delay
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.reports.reward_section import make_reward_section
+from embodied_rl.reports.scorer_section import make_reward_section
 from embodied_rl.runs.metrics_file import Value, read_metrics
 
 _CURVES = (
@@ -43,10 +42,12 @@ _OUTCOMES = {
     (True, True): "solved both times",
     (False, False): "never",
 }
-"""Success before and after → what the page calls it."""
+"""Success before and after → words of the page."""
 _CHOICE = "The films were chosen to have these outcomes in about these shares, as far as the films before training do."
 _PAIR = "pair_"
-"""How the names of films begin that show an episode before and after training."""
+"""Start of the names of videos that show an episode before and after training."""
+UNKNOWN_FAILURE = "not told"
+"""Kind of a failure for which the simulator gives no reason."""
 _LEAST_P = 1e-16
 
 
@@ -71,17 +72,17 @@ def write_page(
         metrics: the run's metrics.jsonl, for the learning curves.
         videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training.
         configuration: the whole configuration as YAML.
-        strips: frames with what a scorer said under each, see `kept_strips`.
-        robot: HTML of what is said of a robot's side, such as latencies.
-        key: that chose the path, for the message where it cannot be written.
+        strips: HTML of frames with a scorer's answers, see `strips`.
+        robot: HTML about the robot's side, such as latencies.
+        key: configuration key of the path, for messages.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)
     at_end, rows = shows_at_end(report), read_metrics(metrics) if metrics else []
     pairs = [video for video in videos if video.stem.startswith(_PAIR)]
     others = [video for video in videos if video not in pairs]
     sections = [
-        f'<div class="cards">{"".join(_cards(report, before, at_end))}</div>',
-        make_section("Before and after, the same episodes", _pairs(pairs, report, before)),
+        f'<div class="cards">{"".join(_make_cards(report, before, at_end))}</div>',
+        make_section("Before and after, the same episodes", _draw_pairs(pairs, report, before)),
         make_section("By family", _table("family", report.families, before and before.families, at_end)),
         make_section("By task", _table("task", report.tasks, before and before.tasks, at_end)),
         make_section("Why episodes failed", make_failure_table(report.episodes, old)),
@@ -89,14 +90,14 @@ def write_page(
         make_section("Learning curves", draw_learning_curves(rows, before, report)),
         make_section("Reward", make_reward_section(rows, report.metadata.get("reward") == "terminal")),
         make_section("What the scorer said", strips),
-        make_section("Videos" if earlier is None else "Videos, after training", _videos(others)),
+        make_section("Videos" if earlier is None else "Videos, after training", _draw_videos(others)),
         make_section("Where these numbers come from", make_origin(report.metadata, configuration)),
     ]
     write_html(path, make_title(report.metadata), make_lead(report), sections, key)
 
 
 def make_title(metadata: Mapping[str, Any]) -> str:
-    """Say what a report is of: training, cloning or an evaluation, of what, in what."""
+    """Return the title: training, cloning, deployment or evaluation, with the policy and the simulator."""
     place = f"benchmark {metadata['benchmark']}" if "benchmark" in metadata else metadata.get("simulator")
     where = f" in {place}" if place else ""
     match metadata.get("kind"):
@@ -111,25 +112,25 @@ def make_title(metadata: Mapping[str, Any]) -> str:
 
 
 def make_lead(report: Report) -> str:
-    """Say in one line which episodes a report is on."""
-    said = report.metadata
-    split = "benchmark" not in said and f"split {said.get('split', '–')}"
-    part = "benchmark" in said and not said.get("complete") and "not all of the benchmark"
-    ablated = said.get("ablate", "none") != "none" and f"without {said['ablate']}"
+    """Return one line about the episodes of a report."""
+    metadata = report.metadata
+    split = "benchmark" not in metadata and f"split {metadata.get('split', '–')}"
+    part = "benchmark" in metadata and not metadata.get("complete") and "not all of the benchmark"
+    ablated = metadata.get("ablate", "none") != "none" and f"without {metadata['ablate']}"
     parts = (
         f"{report.success.episodes} episodes",
-        said.get("kind") == "training" and "never trained on",
+        metadata.get("kind") == "training" and "never trained on",
         split,
-        said.get("task"),
+        metadata.get("task"),
         part,
         ablated,
-        describe_delay(said),
+        describe_delay(metadata),
     )
     return " · ".join(str(part) for part in parts if part)
 
 
 def shows_at_end(report: Report) -> bool:
-    """Return whether some episode reached its goal and lost it again, so that success at the end is another number."""
+    """Return whether an episode reached its goal and lost it again, so that success at the end differs."""
     return any(result.success != result.success_at_end for result in report.episodes)
 
 
@@ -168,29 +169,51 @@ def draw_learning_curves(metrics: Sequence[Mapping[str, Value]], before: Report 
     return f'<div class="charts">{drawn}</div>' if drawn else ""
 
 
-def _cards(report: Report, before: Report | None, at_end: bool) -> list[str]:
+def count_failures(results: Sequence[EpisodeResult]) -> dict[str, int]:
+    """Return kind of failure → number of episodes, the most frequent first."""
+    counts = Counter(result.failure or UNKNOWN_FAILURE for result in results if not result.success)
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def make_failure_table(results: Sequence[EpisodeResult], before: Sequence[EpisodeResult] | None) -> str:
+    """Make an HTML table of failures by kind, also before training; a sentence if the simulator names no kind."""
+    found = count_failures(results)
+    earlier = {} if before is None else count_failures(before)
+    if not {*found, *earlier} - {UNKNOWN_FAILURE}:
+        if not found:
+            return "<p>No episode failed.</p>"
+        failed = sum(found.values())
+        return f"<p>{failed} of {len(results)} episodes failed. The simulator does not tell why.</p>"
+    rows: list[list[str]] = []
+    for kind in [*found, *(kind for kind in earlier if kind not in found)]:
+        share = Rate.from_count(found.get(kind, 0), len(results))
+        old = [] if before is None else [f"{earlier.get(kind, 0)} of {len(before)}"]
+        count = f"{found.get(kind, 0)} of {len(results)}"
+        rows.append([escape(kind), make_bar(share), *old, count, format_percent(share)])
+    return make_html_table(["why", "", *([] if before is None else ["before"]), "episodes", "share [95 %]"], rows)
+
+
+def _make_cards(report: Report, before: Report | None, at_end: bool) -> list[str]:
     success, overall = report.success, report.overall
     if before is None:
         cards = [_card(format_share(success.rate), f"success, 95 % interval {format_interval(success)} %")]
     else:
-        cards = [_gain_card(overall, before.overall), _test_card(report, before)]
+        intervals = f"95 % intervals {format_interval(before.success)} and {format_interval(success)} %"
+        value = f"{100 * before.success.rate:.1f} → {format_share(success.rate)}"
+        gain = f"success before and after training: {format_points(overall, before.overall)} points, {intervals}"
+        cards = [_card(value, gain), _test_card(report, before)]
     if at_end:
         end = overall.success_at_end
         cards.append(_card(format_share(end.rate), f"success that lasts to the end, {format_interval(end)} %"))
-    was = "" if before is None else f", {before.overall.steps:.1f} before"
-    cards.append(_card(f"{overall.steps:.1f}", f"control steps per episode{was}"))
-    quick = overall.steps_to_success
-    return cards if quick is None else [*cards, _card(f"{quick:.1f}", "control steps to success, of the successes")]
+    earlier = "" if before is None else f", {before.overall.steps:.1f} before"
+    cards.append(_card(f"{overall.steps:.1f}", f"control steps per episode{earlier}"))
+    if overall.steps_to_success is not None:
+        cards.append(_card(f"{overall.steps_to_success:.1f}", "control steps to success, of the successes"))
+    return cards
 
 
 def _card(value: str, label: str) -> str:
     return f'<div class="card"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
-
-
-def _gain_card(after: Summary, before: Summary) -> str:
-    intervals = f"95 % intervals {format_interval(before.success)} and {format_interval(after.success)} %"
-    value = f"{100 * before.success.rate:.1f} → {format_share(after.success.rate)}"
-    return _card(value, f"success before and after training: {format_points(after, before)} points, {intervals}")
 
 
 def _test_card(report: Report, before: Report) -> str:
@@ -206,47 +229,41 @@ def _test_card(report: Report, before: Report) -> str:
 def _table(kind: str, summaries: Mapping[str, Summary], before: Mapping[str, Summary] | None, at_end: bool) -> str:
     headings = [kind, "", *([] if before is None else ["before", "gain"]), "success [95 %]"]
     headings += [*(["at the end"] if at_end else []), "episodes", "steps"]
-    return make_html_table(headings, [_row(name, item, before, at_end) for name, item in summaries.items()])
+    rows: list[list[str]] = []
+    for name, summary in summaries.items():
+        cells = [escape(name), make_bar(summary.success)]
+        if before is not None:
+            old = before.get(name)
+            cells += ["–", "–"] if old is None else [format_percent(old.success), format_points(summary, old)]
+        cells += [format_percent(summary.success), *([format_share(summary.success_at_end.rate)] if at_end else [])]
+        rows.append([*cells, str(summary.success.episodes), f"{summary.steps:.1f}"])
+    return make_html_table(headings, rows)
 
 
-def _row(name: str, summary: Summary, before: Mapping[str, Summary] | None, at_end: bool) -> list[str]:
-    cells = [escape(name), make_bar(summary.success)]
-    if before is not None:
-        old = before.get(name)
-        cells += ["–", "–"] if old is None else [format_percent(old.success), format_points(summary, old)]
-    cells.append(format_percent(summary.success))
-    cells += [format_share(summary.success_at_end.rate)] if at_end else []
-    return [*cells, str(summary.success.episodes), f"{summary.steps:.1f}"]
-
-
-def _pairs(videos: Sequence[Path], report: Report, before: Report | None) -> str:
+def _draw_pairs(videos: Sequence[Path], report: Report, before: Report | None) -> str:
     if before is None:
         return ""
     if not videos:
         return '<p class="note">No episode was filmed before training.</p>'
-    ends = [{result.index: result for result in each.episodes} for each in (before, report)]
-    figures = [_video(video, _describe_pair(int(video.stem.removeprefix(_PAIR)), report, *ends)) for video in videos]
-    outcomes = Counter((ends[0][index].success, ends[1][index].success) for index in ends[0].keys() & ends[1].keys())
+    old, new = ({result.index: result for result in each.episodes} for each in (before, report))
+    figures: list[str] = []
+    for video in videos:
+        index = int(video.stem.removeprefix(_PAIR))
+        ends = " → ".join(
+            "success" if result.success else f"failure ({result.failure or UNKNOWN_FAILURE})"
+            for result in (old[index], new[index])
+        )
+        figures.append(_video(video, f"{name_tasks(report)[new[index].task]}: {ends}"))
+    outcomes = Counter((old[index].success, new[index].success) for index in old.keys() & new.keys())
     counts = ", ".join(f"{outcomes[key]} {name}" for key, name in _OUTCOMES.items())
     note = f"Left: before training. Right: after. Of all {outcomes.total()} episodes {counts}."
     return f'<div class="videos pairs">{"".join(figures)}</div><p class="note">{note} {_CHOICE}</p>'
 
 
-def _describe_pair(
-    index: int, report: Report, before: Mapping[int, EpisodeResult], after: Mapping[int, EpisodeResult]
-) -> str:
-    return f"{name_tasks(report)[after[index].task]}: {_describe_end(before[index])} → {_describe_end(after[index])}"
-
-
-def _describe_end(result: EpisodeResult) -> str:
-    return "success" if result.success else f"failure ({result.failure or NOT_TOLD})"
-
-
-def _videos(videos: Sequence[Path]) -> str:
+def _draw_videos(videos: Sequence[Path]) -> str:
     captions = [_CAPTIONS.get(video.stem, video.stem.replace("_", " ")) for video in videos]
-    figures = [
-        _video(video, text, wide=not place) for place, (video, text) in enumerate(zip(videos, captions, strict=True))
-    ]
+    pairs = enumerate(zip(videos, captions, strict=True))
+    figures = [_video(video, caption, wide=number == 0) for number, (video, caption) in pairs]
     return f'<div class="videos">{"".join(figures)}</div>' if figures else ""
 
 

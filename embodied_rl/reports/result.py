@@ -16,9 +16,9 @@ class EpisodeResult:
         steps: number of control steps.
         reward: undiscounted sum of rewards.
         smoothness: mean square of the second difference of the executed actions, in the simulator's units; 0 is smooth.
-        initial_state: the numbered one that it began from, where the benchmark has such.
+        initial_state: the numbered initial state, if the benchmark has them.
         simulator: the number of its simulator in the report's `simulators`; None in reports of older versions.
-        failure: kind of failure, "" after a success; None where the simulator does not tell why it ended the episode.
+        failure: kind of failure, "" after a success; None if the simulator gives no reason.
         steps_to_success: control steps until the goal held for the first time; None without success.
     """
 

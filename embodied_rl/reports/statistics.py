@@ -105,7 +105,7 @@ def mean_interval(values: Sequence[float]) -> Mean:
         UserError: `values` is empty.
     """
     if not values:
-        raise UserError("A mean needs at least one value.")
+        raise UserError("A mean needs at least one value.", code="mean-without-values")
     count, mean = len(values), fmean(values)
     if count == 1:
         return Mean(mean, None, None, 1)

@@ -1,21 +1,45 @@
-"""Strips of frames with what a scorer said under each, as HTML. Whatever words they hold are shown as words."""
+"""Strips of frames with a scorer's answers, as HTML and as files of a run.
+
+`<run>/scores/strips/<first or last>_<collector>.json`: {format, version, strips: [{group, rank, strip}]}
+
+Files may come from untrusted sources: texts are escaped, pictures are checked, and a damaged file is reported in the
+run's report.
+"""
 
 import base64
 import io
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 
+from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.runs.untrusted_files import name_file, read_json
 
+FOLDER = Path("scores", "strips")
+"""Folder of the files in a run's folder."""
+FORMAT, VERSION = "embodied-rl strips", 1
+KEPT = 2
+"""Strips of a group, in a file and in a report."""
+MAX_FILE_BYTES = 32_000_000
+Group = Literal["failure_high", "success_low", "success_high", "failure_low"]
+GROUPS: dict[Group, str] = {
+    "failure_high": "Failures that it thinks most of",
+    "success_low": "Successes that it thinks least of",
+    "success_high": "Successes that it thinks most of",
+    "failure_low": "Failures that it thinks least of",
+}
+TIMES = {"first": "the first rollout", "last": "the last one"}
 FRAMES = 8
 """Frames of a strip."""
-LARGEST = 160
+MAX_PIXELS = 160
 """Pixels of the longer side of a picture."""
 _PICTURE = re.compile(r"data:image/(png|jpeg);base64,[A-Za-z0-9+/]+={0,2}")
 STYLE = """<style>
@@ -37,10 +61,10 @@ class StripFrame:
     Attributes:
         picture: `encode_picture` of it.
         place: its number in the episode.
-        said: progress in 0…1 that the scorer said, or None.
-        true: progress in truth, where it is known.
-        done: probability of done that the scorer said, or None.
-        note: why there is no score, or what else is to be told; a stranger's words.
+        said: the scorer's progress in 0…1, or None.
+        true: the true progress, if it is known.
+        done: the scorer's probability of done, or None.
+        note: why there is no score, or another remark; untrusted text.
     """
 
     picture: str
@@ -52,7 +76,7 @@ class StripFrame:
 
     def __post_init__(self) -> None:
         if not _PICTURE.fullmatch(self.picture):
-            raise UserError("a strip holds a picture that is none.")
+            raise UserError("a picture of a strip is not a PNG or JPEG data URL.", code="strip-damaged")
 
 
 @dataclass(frozen=True)
@@ -60,10 +84,10 @@ class Strip:
     """Frames of an episode.
 
     Attributes:
-        asked: the instruction that the scorer was asked about.
-        told: the one that the robot was told, if it is another one; else empty.
-        rest: what else is to be told.
-        frames: at most a few.
+        asked: the instruction in the scorer's request.
+        told: the robot's instruction, if it differs; else empty.
+        rest: further remarks.
+        frames: at most `FRAMES`.
     """
 
     asked: str
@@ -107,11 +131,80 @@ def _percent(share: float) -> str:
 
 
 def encode_picture(picture: Array) -> str:
-    """Return a picture, uint8 [h, w, 3], as the address of a page that holds it."""
+    """Encode a picture, uint8 [h, w, 3], as a data URL."""
     drawn = Image.fromarray(np.ascontiguousarray(picture))
-    if max(drawn.size) > LARGEST:
-        drawn.thumbnail((LARGEST, LARGEST))
+    if max(drawn.size) > MAX_PIXELS:
+        drawn.thumbnail((MAX_PIXELS, MAX_PIXELS))
     with io.BytesIO() as buffer:
-        drawn.save(buffer, "PNG" if max(picture.shape) <= LARGEST // 2 else "JPEG")
+        drawn.save(buffer, "PNG" if max(picture.shape) <= MAX_PIXELS // 2 else "JPEG")
         kind = "png" if buffer.getvalue().startswith(b"\x89PNG") else "jpeg"
         return f"data:image/{kind};base64,{base64.b64encode(buffer.getvalue()).decode()}"
+
+
+@dataclass(frozen=True)
+class KeptStrip:
+    """A strip with its group and rank.
+
+    Attributes:
+        group: of `GROUPS`.
+        rank: the scorer's last progress in 0…1, by which a group is sorted.
+        strip: its frames.
+    """
+
+    group: Group
+    rank: float
+    strip: Strip
+
+
+@dataclass(frozen=True)
+class _File:
+    format: str
+    version: int
+    strips: tuple[KeptStrip, ...]
+
+
+def choose_kept(strips: Sequence[KeptStrip], most: int = KEPT) -> list[KeptStrip]:
+    """Return the first strips of each group, at most `most`."""
+    chosen: list[KeptStrip] = []
+    for group in GROUPS:
+        sign = -1 if group.endswith("high") else 1
+        own = sorted((each for each in strips if each.group == group), key=lambda each: sign * each.rank)
+        chosen += own[:most]
+    return chosen
+
+
+def describe_strips(strips: Sequence[KeptStrip]) -> dict[str, Any]:
+    """Return the content of a file, as plain JSON values."""
+    return asdict(_File(FORMAT, VERSION, tuple(strips)))
+
+
+def read_strips(path: Path) -> tuple[KeptStrip, ...]:
+    """Read a file of strips.
+
+    Raises:
+        UserError: it is too large, damaged, or of another version.
+    """
+    with name_file(path):
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise UserError(f"has more than {MAX_FILE_BYTES} bytes; strips are smaller.", code="strip-damaged")
+        found = read_json(path)
+        if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
+            raise UserError("holds no strips of this version.", code="strip-damaged")
+        return freeze_config(_File, found).strips
+
+
+def make_strip_section(run: Path) -> str:
+    """Return the strips of a run as HTML; empty if it has none."""
+    parts: list[str] = []
+    for time, words in TIMES.items():
+        found: list[KeptStrip] = []
+        for file in sorted((run / FOLDER).glob(f"{time}_*.json")):
+            try:
+                found += read_strips(file)
+            except UserError as error:
+                parts.append(f'<p class="note"><b>{escape(str(error))}</b></p>')
+        kept = choose_kept(found)
+        for group, title in GROUPS.items():
+            if own := [each.strip for each in kept if each.group == group]:
+                parts.append(f"<h3>{title}, in {words}</h3>{draw_strips(own)}")
+    return STYLE + "".join(parts) if parts else ""

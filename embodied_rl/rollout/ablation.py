@@ -11,7 +11,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
 from embodied_rl.rollout.runner import split_into_batches
-from embodied_rl.runtime.processes.handle import Handle, WorkerDied, revive
+from embodied_rl.runtime.processes.handle import Handle, WorkerDied, restart_and_reset
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) ->
         try:
             observation: Observation = handle.submit("reset", padded).result()
         except WorkerDied:
-            observation, _ = revive(handle, padded)
+            observation, _ = restart_and_reset(handle, padded)
         found.update({episode.index: observation.instruction[row] for row, episode in enumerate(batch)})
     return found
 

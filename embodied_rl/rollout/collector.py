@@ -35,7 +35,7 @@ from embodied_rl.rollout.handle_parts import (
 )
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
 from embodied_rl.rollout.writer import Writer
-from embodied_rl.runtime.processes.handle import Future, Handle, Revival, WorkerDied, wait_for_any
+from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, WorkerRestart, wait_for_any
 from embodied_rl.runtime.processes.process import read_resident_bytes
 
 log = logging.getLogger(__name__)
@@ -280,7 +280,7 @@ class Collector:
 
     def _receive(self, parts: list[HandlePart], wait: bool = True) -> None:
         for part in parts:
-            if isinstance(part.future, Revival):
+            if isinstance(part.future, WorkerRestart):
                 self._revived(part)
             future, part.future = part.future, None
             if future is None:
@@ -333,7 +333,7 @@ class Collector:
     def _replace(self, part: HandlePart, death: WorkerDied, wait: bool = True) -> None:
         self._notes.append(f"{death}\nIts episodes are lost; a new worker takes over.")
         log.warning("%s", self._notes[-1])
-        part.future = Revival(part.handle, self._envs.to_start(part.columns))
+        part.future = WorkerRestart(part.handle, self._envs.to_start(part.columns))
         if wait:
             self._revived(part)
 

@@ -13,7 +13,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.rollout.action_queue import CommittedActions
-from embodied_rl.runtime.processes.handle import Future, Handle, Revival, wait_for_any
+from embodied_rl.runtime.processes.handle import Future, Handle, WorkerRestart, wait_for_any
 
 Order = Literal["exact", "ready"]
 """Order in which a collector infers its simulators: in turn, or those that are ready."""
@@ -47,7 +47,7 @@ class HandlePart:
     def revived(self) -> int:
         """Wait until the new worker is ready, and return the number of restarts that it took."""
         revival, self.future = self.future, None
-        assert isinstance(revival, Revival)
+        assert isinstance(revival, WorkerRestart)
         self.observation = revival.result()
         return revival.restarts
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from embodied_rl.actors.learning.weights import Weights, load_weights, publish_weights
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.runtime.processes.handle import Handle, WorkerDied, respawn
+from embodied_rl.runtime.processes.handle import Handle, WorkerDied, restart_worker
 
 log = logging.getLogger(__name__)
 
@@ -109,4 +109,4 @@ class RemotePolicy:
     def _replace(self, death: WorkerDied) -> None:
         log.warning("%s\nA new worker takes over with the same weights; nothing is lost.", death)
         self._complete = False
-        self.restarts += respawn(self.handle)
+        self.restarts += restart_worker(self.handle)

@@ -23,7 +23,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.delay import ContinuingPolicy, Delay, DelayedEpisode, infer_under_delay, stack_actions
-from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, respawn
+from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, restart_worker
 
 log = logging.getLogger(__name__)
 
@@ -206,7 +206,7 @@ class _Slice:
                 self._call = self._step()
         except WorkerDied as death:
             log.warning("%s\nIts episodes start again in a new worker.", death)
-            respawn(self._handle)
+            restart_worker(self._handle)
             self._call = self._reset()
         except NotFinite as error:
             bad = self._running[error.row]

@@ -1,4 +1,4 @@
-"""Write files atomically, and report write errors with the setting that chose the path."""
+"""Atomic writes of files, with errors that name the setting that chose the path."""
 
 import errno
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 from embodied_rl.interfaces.errors import UserError
 
 TEMPORARY = ".tmp-"
-"""How names of files begin that are not finished."""
+"""Prefix of the names of unfinished files."""
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _GONE = {errno.ENOENT, errno.ESTALE}
@@ -20,7 +20,7 @@ _REFUSED = {
 
 
 class StorageError(UserError):
-    """An error raised if a run cannot write to a path from its configuration."""
+    """A path from the configuration cannot be written."""
 
 
 @contextmanager
@@ -38,13 +38,13 @@ def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
             raise StorageError(message, code="disk-full") from error
         if error.errno in _GONE:
             message = (
-                f"Cannot write {path}: it, or its folder, is gone. Was it removed, moved or unmounted? Put it back and "
-                f"go on from there, or set {key} to a folder that stays."
+                f"Cannot write {path}: it, or its folder, is gone. Was it removed, moved or unmounted? Restore it and "
+                f"continue, or set {key} to a permanent folder."
             )
-            raise StorageError(message) from error
+            raise StorageError(message, code="path-gone") from error
         if error.errno in _REFUSED:
             message = f"Cannot write {path} ({error.strerror}). Set {key} to a folder you may write to."
-            raise StorageError(message) from error
+            raise StorageError(message, code="path-not-writable") from error
         raise
 
 
@@ -77,7 +77,7 @@ def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
     """
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
     with explain_errors(path, key):
-        temporary.unlink(missing_ok=True)  # in a folder that somebody sent, it could be a link to any file
+        temporary.unlink(missing_ok=True)  # a folder from someone else could hold a link to any file
         try:
             yield temporary
             settle_file(temporary, path)
@@ -86,8 +86,7 @@ def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
 
 
 def set_usual_mode(file: Path) -> None:
-    """Give a file the permissions of any new file in its folder, by the user's umask: safetensors writes for the owner
-    alone."""
+    """Set the permissions of a new file by the user's umask; safetensors gives them only to the owner."""
     probe = file.with_name(f"{TEMPORARY}mode-{file.name}-{os.getpid()}")
     probe.unlink(missing_ok=True)
     try:
@@ -117,10 +116,10 @@ def write_text(path: Path, text: str, key: str = "run.root") -> None:
 
 
 def check_writable(path: Path, key: str) -> None:
-    """Check that a file can be written, before hours of what belongs into it are there; make its folder.
+    """Check that a file can be written, and make its folder.
 
     Raises:
-        StorageError: it cannot.
+        StorageError: the file cannot be written.
     """
     make_folder(path.parent, key)
     with explain_errors(path, key), path.open("ab"):

@@ -1,4 +1,4 @@
-"""The folder of one run: `<root>/<experiment>/<YYYYmmdd-HHMMSS, in UTC>_s<seed>/`.
+"""Folder of one run: `<root>/<experiment>/<YYYYmmdd-HHMMSS, in UTC>_s<seed>/`.
 
 config.yaml  overrides.txt  provenance.json  git.diff  metrics.jsonl  checkpoints/  videos/  eval/
 """
@@ -21,12 +21,12 @@ from embodied_rl.runs.atomic_write import explain_errors, write_text
 from embodied_rl.runs.untrusted_files import check_inside, read_json, read_whole
 
 PLAN = "plan.json"
-"""In a run's folder: the choice of an allocation, what else there was, and the costs behind it."""
+"""In a run's folder: the chosen allocation, the alternatives, and their costs."""
 _NAME = re.compile(r"(?P<time>\d{8}-\d{6})_s(?P<seed>\d+)(_\d+)?$")
 _TRAINS = re.compile(r"^train:", re.MULTILINE)
 _TIME = "%Y%m%d-%H%M%S"
 _CLONES = re.compile(r"^eval_episodes:", re.MULTILINE)
-"""A key that `sft` has and `train` has not; these two commands make run folders."""
+"""A key of `sft` that `train` lacks; these two commands make run folders."""
 _WRITTEN_BEFORE = ("config.yaml", "overrides.txt", "git.diff", provenance.FILE, PLAN, lock.FILE)
 _MADE: ContextVar[list[Path] | None] = ContextVar("made", default=None)
 """The list of `note_new_folders`, while one is kept."""
@@ -73,7 +73,7 @@ class RunFolder:
         folder = cls(Path(path))
         if not (folder.config.is_file() or folder.checkpoints.is_dir()):
             message = f"No run in {path}: it holds neither config.yaml nor checkpoints/. Give a folder below run.root."
-            raise UserError(message)
+            raise UserError(message, code="run-missing")
         return folder
 
     @classmethod
@@ -81,14 +81,15 @@ class RunFolder:
         """Return the newest training run below `root`, as for `resume=last`; it may have no checkpoint yet.
 
         Raises:
-            UserError: there is no training run below `root`, or a newer configuration is damaged or a link that leads
-                out of its folder, so that nobody knows whether it is of a training run.
+            UserError: there is no training run below `root`, or a newer configuration is damaged or a link out of its
+                folder.
         """
         runs = [file.parent for file in Path(root).glob("*/*/config.yaml") if _NAME.match(file.parent.name)]
         for run in sorted(runs, key=_age, reverse=True):
             if _trains(run / "config.yaml"):
                 return cls(run)
-        raise UserError(f"No training run below {root} (run.root): nothing to resume. Start a run first.")
+        message = f"No training run below {root} (run.root): nothing to resume. Start a run first."
+        raise UserError(message, code="run-missing")
 
     @property
     def config(self) -> Path:
@@ -131,7 +132,7 @@ class RunFolder:
         try:
             return tuple(file.read_text(encoding="utf-8").splitlines()) if file.is_file() else ()
         except UnicodeDecodeError as error:
-            raise UserError(f"{file} is damaged: {error}.") from None
+            raise UserError(f"{file} is damaged: {error}.", code="overrides-damaged") from None
 
     def write_config(self, config_yaml: str, overrides: Sequence[str]) -> None:
         """Write the composed configuration and the overrides it was composed from."""
@@ -140,16 +141,16 @@ class RunFolder:
 
     @contextmanager
     def removed_if_bare(self) -> Iterator[None]:
-        """Remove the folder where a mistake of the user ends the context before the run has made anything."""
+        """Remove the folder if a `UserError` ends the context before the run has made anything."""
         try:
             yield
         except (UserError, Unavailable):
             if self.path.is_dir() and self.is_bare():
-                shutil.rmtree(self.path, ignore_errors=True)  # what the user reads is the mistake
+                shutil.rmtree(self.path, ignore_errors=True)
             raise
 
     def is_bare(self) -> bool:
-        """Return whether the run has made nothing: what was written before it began says how it was configured."""
+        """Return whether the run has written nothing but its configuration."""
         made = (file for file in self.path.rglob("*") if file.is_file() and "tensorboard" not in file.parts)
         return not any(file.stat().st_size for file in made if file.name not in _WRITTEN_BEFORE)
 
@@ -200,14 +201,14 @@ def _claim(base: Path) -> Path:
 
 
 def _trains(config: Path) -> bool:
-    """Return whether a run's configuration is of a training run; raise `UserError` if it does not say."""
+    """Return whether a run's configuration is of a training run; raise `UserError` if it is damaged."""
     check_inside(config.parent, config)
     try:
         text = read_whole(config).decode()
     except UnicodeDecodeError as error:
-        raise UserError(f"{config} is damaged: {error}. {_UNCLEAR}") from None
+        raise UserError(f"{config} is damaged: {error}. {_UNCLEAR}", code="config-damaged") from None
     if not (_TRAINS.search(text) or _CLONES.search(text)):
-        raise UserError(f"{config} is damaged: it ends before it says what was run. {_UNCLEAR}")
+        raise UserError(f"{config} is damaged: it ends before the keys of a command. {_UNCLEAR}", code="config-damaged")
     return _TRAINS.search(text) is not None
 
 
@@ -222,7 +223,7 @@ def _age(run: Path) -> tuple[datetime, int]:
 
 
 def _read_start(run: Path) -> datetime:
-    """Return when a run was started: as its provenance says, otherwise as its name, which once was in local time."""
+    """Return when a run was started, from its provenance, or else its name, which was in local time in old versions."""
     file, match = run / provenance.FILE, _NAME.match(run.name)
     assert match is not None, "only run folders are compared"
     check_inside(run, file)
@@ -232,4 +233,5 @@ def _read_start(run: Path) -> datetime:
             return datetime.strptime(match["time"], _TIME).replace(tzinfo=UTC)
         return datetime.fromisoformat(started)
     except (ValueError, AttributeError, TypeError) as error:
-        raise UserError(f"{file} is damaged: {error}. Give the run's folder instead of last.") from error
+        message = f"{file} is damaged: {error}. Give the run's folder instead of last."
+        raise UserError(message, code="provenance-damaged") from error

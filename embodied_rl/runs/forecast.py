@@ -1,4 +1,4 @@
-"""Compares the predicted iteration time of a run with the measured one."""
+"""Predicted iteration time of a run, compared with the measured one."""
 
 import json
 import statistics
@@ -10,9 +10,9 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import PLAN
 
 TOLERANCE = 0.15
-"""Share by which iterations may differ from their prediction before it is worth a word."""
+"""Relative difference from the prediction above which a message is shown."""
 WINDOW = 10
-"""Iterations whose median is held against the prediction."""
+"""Number of iterations of which the median is compared with the prediction."""
 
 
 @dataclass
@@ -20,15 +20,16 @@ class Forecast:
     """The prediction in a run's plan.json, and the recent iteration times.
 
     Attributes:
-        seconds: predicted seconds of an iteration; None where nothing was predicted.
+        seconds: predicted seconds of an iteration; None without a prediction.
         bubble: predicted idle share of the rollout, as in `time/bubble`.
-        skip: number of first iterations to ignore, because they are unlike the others.
+        skip: number of first iterations to ignore, because they differ from the others.
+        reported: whether the message was shown.
     """
 
     seconds: float | None = None
     bubble: float = 0.0
     skip: int = 0
-    said: bool = False
+    reported: bool = False
     recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
 
     @staticmethod
@@ -46,18 +47,19 @@ class Forecast:
         except (KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise UserError(
                 f"{folder / PLAN} is damaged ({type(error).__name__}: {error}). Restore it, or remove it: the run "
-                "continues without its prediction."
+                "continues without its prediction.",
+                code="plan-damaged",
             ) from None
 
     def figures(self) -> dict[str, float]:
-        """Return the predicted figures, to be logged beside `time/iteration` and `time/bubble`."""
+        """Return the predicted metrics, for `time/iteration` and `time/bubble`."""
         if self.seconds is None:
             return {}
         return {"time/iteration_predicted": self.seconds, "time/bubble_predicted": self.bubble}
 
     def note(self, seconds: float) -> str | None:
-        """Note an iteration's seconds. Return a message once, when the median differs too much from the prediction."""
-        if self.seconds is None or self.said:
+        """Add an iteration's seconds. Return a message once, if the median differs too much from the prediction."""
+        if self.seconds is None or self.reported:
             return None
         if self.skip:
             self.skip -= 1
@@ -65,9 +67,9 @@ class Forecast:
         self.recent.append(seconds)
         if len(self.recent) < WINDOW or abs((found := statistics.median(self.recent)) / self.seconds - 1) <= TOLERANCE:
             return None
-        self.said = True
+        self.reported = True
         return (
             f"Iterations take {found:.2f} s, {self.seconds:.2f} s were predicted ({found / self.seconds - 1:+.0%}): "
-            "the machine is not as it was when its stages were measured. `embodied-rl plan` with this run's settings "
-            "measures them anew; the next run with plan=auto uses that."
+            "the machine differs from when its stages were measured. `embodied-rl plan` with this run's settings "
+            "measures them again, for the next run with plan=auto."
         )

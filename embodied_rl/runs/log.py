@@ -1,4 +1,4 @@
-"""The log of a run: metrics.jsonl, the chosen logger and the live table on rank 0; nothing on the other ranks."""
+"""Log of a run: metrics.jsonl, the chosen logger and the live table on rank 0; nothing on the other ranks."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from embodied_rl.runs.progress import Progress
 
 
 class RunLog:
-    """A log that writes nothing; `open_log` yields the log that does."""
+    """Log that writes nothing, for all ranks but the first."""
 
     def write(self, iteration: int, figures: Mapping[str, Any]) -> None:
         """Record the metrics of one iteration."""
@@ -24,7 +24,7 @@ class RunLog:
         """Pass films of episodes to the logger."""
 
     def begin_phase(self, phase: str, *, announce: bool = False) -> None:
-        """Show what the run does from now on; see `Progress.begin_phase`."""
+        """Show the current phase of the run; see `Progress.begin_phase`."""
 
     def begin_iterations(self, closing: float) -> None:
         """Start the clock of the iterations; see `Progress.begin_iterations`."""

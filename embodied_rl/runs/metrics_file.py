@@ -1,4 +1,4 @@
-"""Write and read metrics.jsonl, with one JSON object per iteration.
+"""Writer and reader of metrics.jsonl, with one JSON object per iteration.
 
 Keys have the form `<group>/<metric>`. Values that depend on the clock are under `time/`; all others are equal in two
 runs with the same seed. Names that reports and the live table use:
@@ -31,7 +31,7 @@ class MetricsWriter:
 
     def __init__(self, path: Path, resumed: int | None = None) -> None:
         self._path = path
-        check_inside(path.parent, path)  # of a run that somebody sent, it could be a link to any file
+        check_inside(path.parent, path)  # a run from someone else could hold a link to any file
         _truncate(path, -1 if resumed is None else resumed)
         with explain_errors(path):
             self._file = path.open("a", encoding="utf-8")
@@ -42,7 +42,7 @@ class MetricsWriter:
         Raises:
             StorageError: the disk is full, or the file is gone.
         """
-        row: dict[str, Value] = {"iteration": iteration, **{name: _plain(value) for name, value in values.items()}}
+        row: dict[str, Value] = {"iteration": iteration, **{name: _to_plain(value) for name, value in values.items()}}
         with explain_errors(self._path):
             self._path.stat()  # the system writes to a removed file without an error
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
@@ -50,7 +50,7 @@ class MetricsWriter:
         return row
 
     def close(self) -> None:
-        """Close the file. Raises as `write` does: what could not be written is tried once more."""
+        """Close the file; failed writes are tried once more, and raise as in `write`."""
         with explain_errors(self._path):
             self._file.close()
 
@@ -67,11 +67,12 @@ def read_metrics(path: Path) -> list[dict[str, Value]]:
     Raises:
         UserError: the file is a link that leads out of its folder.
 
-    An incomplete last line, which a kill leaves, is left out; so is a damaged line, with a warning that names it.
+    An incomplete last line, which a killed process leaves, is skipped. A damaged line is skipped with a warning.
     """
     rows, damaged = _parse(path)
     if damaged:
-        _warn(f"{path} is damaged: left out line {', '.join(map(str, damaged))}.")
+        message = f"{path} is damaged: skipped line {', '.join(map(str, damaged))}."
+        warnings.warn(message, RuntimeWarning, stacklevel=2)
     return rows
 
 
@@ -82,10 +83,6 @@ def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> t
         if isinstance(found, float) and isinstance(iteration, int) and isinstance(seconds, float) and found >= success:
             return iteration, seconds
     return None
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 def _parse(path: Path) -> tuple[list[dict[str, Value]], list[int]]:
@@ -100,36 +97,35 @@ def _parse(path: Path) -> tuple[list[dict[str, Value]], list[int]]:
 
 
 def _read_row(line: bytes) -> dict[str, Value] | None:
-    """Return a line's row, or None if it is none."""
+    """Return the row of a line, or None if the line is damaged."""
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    return row if isinstance(row, dict) and all(_is_value(value) for value in row.values()) else None
-
-
-def _is_value(value: object) -> bool:
-    return value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value))
+    if not isinstance(row, dict) or not all(isinstance(value, Value) for value in row.values()):
+        return None
+    return row if all(math.isfinite(value) for value in row.values() if isinstance(value, float)) else None
 
 
 def _truncate(path: Path, last: int) -> None:
     """Remove lines after iteration `last`; a new run (last = -1) starts with an empty file.
 
-    Checkpoints hold no metrics, so that a line that is lost stays lost: a warning says which, and how to get it back.
+    Checkpoints hold no metrics, so that lost lines cannot be restored from them; a warning lists them.
     """
     rows, damaged = _parse(path)
     kept = {step: row for row in rows if isinstance(step := row.get("iteration"), int) and step <= last}
     if lost := sorted(set(range(1, last + 1)) - kept.keys()):
-        where = f"is damaged: left out line {', '.join(map(str, damaged))}. It" if damaged else "was cut or removed: it"
-        _warn(
-            f"{path} {where} lacks {len(lost)} of {last} iterations, from {lost[0]} to {lost[-1]}. The run goes on, "
-            "its curves go without them: restore these lines from a copy of the file when it has ended."
+        where = f"is damaged: skipped line {', '.join(map(str, damaged))}. It" if damaged else "was cut or removed: it"
+        message = (
+            f"{path} {where} lacks {len(lost)} of {last} iterations, from {lost[0]} to {lost[-1]}. The run continues "
+            "without them: restore these lines from a copy of the file when it has ended."
         )
+        warnings.warn(message, RuntimeWarning, stacklevel=3)
     if path.is_file():
         write_text(path, "".join(json.dumps(row) + "\n" for row in kept.values()))
 
 
-def _plain(value: Any) -> Value:
+def _to_plain(value: Any) -> Value:
     """Convert a value to a plain one for JSON; NaN and infinities become null."""
     if value is None or isinstance(value, str | bool | int):
         return value

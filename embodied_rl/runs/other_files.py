@@ -1,4 +1,4 @@
-"""Say what lies where a checkpoint was looked for, if it is known, and which step makes a checkpoint of it.
+"""Descriptions of paths that are not checkpoints, with the step that makes a checkpoint of their content.
 
 Only names of files, their first bytes and JSON are read.
 """
@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.untrusted_files import read_json
 
 ADAPTERS = "adapter_config.json"
-"""Of PEFT, which writes it beside adapter_model.safetensors."""
+"""File of PEFT, in the folder of adapter_model.safetensors."""
 
 LEROBOT_POLICY = "pretrained_model"
 """lerobot's folder of a policy, inside the folder of a checkpoint of its training."""
@@ -26,55 +26,50 @@ HUB_NAME = re.compile(r"(hf://)?[\w][\w.-]*/[\w][\w.-]*\Z")
 
 
 def explain_path(path: Path) -> str | None:
-    """Return what lies at a path and how to go on, or None if nothing more is known than that it is no checkpoint."""
-    if not path.exists():
-        return _explain_absent(path)
-    if path.is_file():
-        return _explain_file(path)
-    return next((said for said in _explain_folder(path) if said is not None), None)
-
-
-def name_adapters(folder: Path) -> str | None:
-    """Return what to do with a folder of adapters, or None if the folder holds none."""
-    if not (folder / ADAPTERS).is_file():
-        return None
-    try:
-        said = read_json(folder / ADAPTERS)
-        base = said.get("base_model_name_or_path") if isinstance(said, dict) else None
-    except UserError:
-        base = None
-    of = f" They belong to {base!r:.200}." if isinstance(base, str) and base else ""
-    return (
-        f"{folder} holds adapters (PEFT's LoRA), not the network that they change.{of} Merge them where they were "
-        "trained, with merge_and_unload() of PEFT, save the whole policy, and give its folder."
-    )
-
-
-def _explain_absent(path: Path) -> str | None:
+    """Return a description of a path that is not a checkpoint, with a remedy, or None if its content is unknown."""
+    if path.is_dir():
+        return next((text for text in _explain_folder(path) if text is not None), None)
+    if path.exists():
+        with path.open("rb") as file:
+            start = file.read(4)
+        if path.suffix in PICKLED or start.startswith(PICKLE_STARTS):
+            return (
+                f"{path} is a pickle, which can run any code when it is opened, and is not read. Store its weights as "
+                "safetensors with the project that it comes from, and give the resulting folder or file."
+            )
+        return f"{path} is a file, but not a policy: give a .safetensors file, or the folder of a run or checkpoint."
     text = path.as_posix().replace("hf:/", "hf://")
     if not HUB_NAME.match(text) or path.parent.exists():
         return None
-    name = text.removeprefix("hf://")
     return (
         f"There is no file or folder {path}. If it is a name on Hugging Face's hub: nothing is downloaded here. Type "
-        f"`hf download {name} --local-dir {path.name}`, then give {path.name}."
+        f"`hf download {text.removeprefix('hf://')} --local-dir {path.name}`, then give {path.name}."
     )
 
 
-def _explain_file(path: Path) -> str | None:
-    with path.open("rb") as file:
-        start = file.read(4)
-    if path.suffix in PICKLED or start.startswith(PICKLE_STARTS):
-        return (
-            f"{path} is a pickle, which can run any code when it is opened, and is not read. Store its weights as "
-            "safetensors with the project that it comes from, and give the folder or file that this makes."
-        )
-    return f"{path} is a file, but no policy: a policy is a .safetensors file, or a run's or checkpoint's folder."
+def explain_adapters(folder: Path) -> str | None:
+    """Return a description of a folder of PEFT adapters, or None if the folder holds none."""
+    if not (folder / ADAPTERS).is_file():
+        return None
+    try:
+        content = read_json(folder / ADAPTERS)
+        base = content.get("base_model_name_or_path") if isinstance(content, dict) else None
+    except UserError:
+        base = None
+    of = f" Their base model is {base!r:.200}." if isinstance(base, str) and base else ""
+    return (
+        f"{folder} holds adapters (PEFT's LoRA), not the network that they change.{of} Merge them in the "
+        "project that trained them, with merge_and_unload() of PEFT, save the whole policy, and give its folder."
+    )
 
 
 def _explain_folder(folder: Path) -> Iterator[str | None]:
-    yield name_adapters(folder)
-    yield _name_lerobot_run(folder)
+    yield explain_adapters(folder)
+    places = (folder, folder / "last", folder / "checkpoints" / "last")
+    found = [place / LEROBOT_POLICY for place in places if (place / LEROBOT_POLICY / "config.json").is_file()]
+    found += islice(sorted(folder.glob(f"checkpoints/*/{LEROBOT_POLICY}"), reverse=True), 1)
+    if found:
+        yield f"{folder} is a folder of lerobot's training, which contains its policy. Give {found[0]}."
     if any((folder / name).exists() for name in ORBAX):
         yield (
             f"{folder} is a checkpoint of JAX (Orbax), such as openpi's first ones. Convert it with openpi: uv run "
@@ -83,19 +78,10 @@ def _explain_folder(folder: Path) -> Iterator[str | None]:
         )
     if (folder / "meta/info.json").is_file():
         yield (
-            f"{folder} is a LeRobotDataset, no policy. embodied-rl sft dataset={folder} sim=<simulator> algo=sft_vla "
-            "clones its demonstrations."
+            f"{folder} is a LeRobotDataset, not a policy. To clone its demonstrations: embodied-rl sft "
+            f"dataset={folder} sim=<simulator> algo=sft_vla."
         )
     if (folder / "format.json").is_file() and (folder / "texts.jsonl").is_file():
-        yield f"{folder} is a replay storage (docs/replay.md), no policy."
+        yield f"{folder} is a replay storage (docs/replay.md), not a policy."
     if (folder / "multirun.yaml").is_file():
         yield f"{folder} is the record of a sweep; its runs lie in other folders below run.root. Give one of these."
-
-
-def _name_lerobot_run(folder: Path) -> str | None:
-    places = (folder, folder / "last", folder / "checkpoints" / "last")
-    found = [place / LEROBOT_POLICY for place in places if (place / LEROBOT_POLICY / "config.json").is_file()]
-    found += islice(sorted(folder.glob(f"checkpoints/*/{LEROBOT_POLICY}"), reverse=True), 1)
-    if not found:
-        return None
-    return f"{folder} is a folder of lerobot's training; its policy lies inside. Give {found[0]}."

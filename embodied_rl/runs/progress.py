@@ -1,4 +1,4 @@
-"""Show the progress of a run: its phase, a bar and a table on a terminal; one plain line per iteration elsewhere."""
+"""Display of the progress of a run: phase, bar and table on a terminal; else one plain line per iteration."""
 
 import time
 from collections import deque
@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 
 HEALTHY = 0.9
-"""Below this share of valid scores a scorer counts as degraded."""
+"""Share of valid scores below which a scorer counts as degraded."""
 _ROWS_SHOWN = 12
 _BAR_WIDTH = 24
 _REFRESHES = 4  # a second
@@ -48,11 +48,11 @@ COLUMNS = (
     Column("entropy", "update/entropy", ".3f", optional=True),
     Column("env-steps/s", "time/steps_per_second", ",.0f"),
 )
-"""Exploring: in training episodes, with the noise that the policy learns from; deployed: in evaluations, without it."""
+"""Exploring: in training episodes, with exploration noise; deployed: in evaluations, without it."""
 
 
 class Progress:
-    """A display of each iteration; a context manager, so that the terminal is restored after an error, too.
+    """A display of each iteration; a context manager, which restores the terminal.
 
     Args:
         iterations: number of iterations of the whole run.
@@ -96,11 +96,11 @@ class Progress:
             self._live.stop()
 
     def begin_phase(self, phase: str, *, announce: bool = False) -> None:
-        """Show what the run does from now on.
+        """Show a new phase of the run.
 
         Args:
             phase: such as "collecting".
-            announce: print a plain line where there is no terminal; for phases that come once, or take long.
+            announce: print a plain line without a terminal; for phases that occur once, or take long.
         """
         self._phase, self._phase_began = phase, self._clock()
         if self._live is not None:
@@ -109,7 +109,7 @@ class Progress:
             self.note(f"{phase} …")
 
     def begin_iterations(self, closing: float) -> None:
-        """Count the pace of iterations from now on, and expect so many seconds of closing work after the last one."""
+        """Start the clock of the iterations; `closing`: seconds of work after the last one."""
         self._began, self._closing = self._clock(), closing
 
     def update(self, done: int, metrics: Mapping[str, Any]) -> None:
@@ -139,7 +139,7 @@ class Progress:
     def remaining(self, done: int) -> float:
         """Estimate the seconds to the end, closing work included; infinite before this process's first iteration.
 
-        Iterations are expected to go on at the mean pace of this process.
+        The estimate uses the mean pace of this process.
         """
         here = done - self._start
         if here <= 0:
@@ -147,31 +147,25 @@ class Progress:
         return (self._clock() - self._began) / here * (self._iterations - done) + self._closing
 
     def _render(self) -> RenderableType:
-        return Group(*([self._table()] if self._rows else []), self._status())
-
-    def _status(self) -> Table:
-        """Return one row: a spinner, the phase and its seconds, the bar of iterations, the time, and the scorer."""
+        """Return the table of iterations, and a row of spinner, phase, bar of iterations, time and scorer."""
+        table = Table()
+        headings = ("iteration", *(column.heading for column in self._shown), "ETA")
+        for heading in headings:
+            table.add_column(heading, justify="right", no_wrap=True)
+        for texts in self._rows:
+            table.add_row(*(texts[heading] for heading in headings))
         now = self._clock()
         row = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=max(1, self._iterations), completed=self._done, width=_BAR_WIDTH)
         phase = f"{self._phase} {format_duration(now - self._phase_began)}"
         cells = [self._spinner, phase, bar, f"{self._done}/{self._iterations}", format_duration(now - self._began)]
         row.add_row(*cells, *([f"scorer {self._scorer}"] if self._scorer else []))
-        return row
-
-    def _table(self) -> Table:
-        table = Table()
-        headings = ("iteration", *(column.heading for column in self._shown), "ETA")
-        for heading in headings:
-            table.add_column(heading, justify="right", no_wrap=True)
-        for row in self._rows:
-            table.add_row(*(row[heading] for heading in headings))
-        return table
+        return Group(*([table] if self._rows else []), row)
 
 
 @contextmanager
 def show_wait(text: str, console: Console | None = None) -> Iterator[None]:
-    """Show that something takes a while: a moving sign beside the text on a terminal, one plain line elsewhere."""
+    """Show a text during a wait: with a spinner on a terminal, otherwise as one plain line."""
     console = console or Console(highlight=False)
     if not console.is_terminal:
         console.print(text, markup=False, soft_wrap=True)
@@ -182,23 +176,23 @@ def show_wait(text: str, console: Console | None = None) -> Iterator[None]:
 
 
 def describe_scorer(metrics: Mapping[str, Any]) -> str:
-    """Return how a run's scorer was in an iteration; empty for a run without one.
+    """Return the state of a run's scorer in an iteration; empty for a run without one.
 
-    "down": of some process; "degraded": it is asked less than the settings allow, or scores are missing; or "healthy".
+    "down": in some process; "degraded": fewer requests than the settings allow, or missing scores; or "healthy".
     """
     if "reward/asked" not in metrics:
         return ""
     valid, down = float(metrics.get("reward/valid", 1.0)), float(metrics.get("reward/down", 0.0))
     cost = describe_cost(metrics)
     if down:
-        return f"down ({metrics.get('reward/trouble', 'no cause told')}){cost}"
+        return f"down ({metrics.get('reward/trouble', 'unknown cause')}){cost}"
     if metrics.get("reward/degraded") or valid < HEALTHY:
         return f"degraded ({valid:.0%} valid){cost}"
     return f"healthy{cost}"
 
 
 def describe_cost(metrics: Mapping[str, Any]) -> str:
-    """Return what a run's scorer has cost so far, such as ", cost 1.25"; empty where no price was given."""
+    """Return the cost of a run's scorer so far, such as ", cost 1.25"; empty without a price."""
     cost = metrics.get("reward/cost")
     return "" if cost is None else f", cost {cost if isinstance(cost, str) else f'{cost:.4g}'}"
 

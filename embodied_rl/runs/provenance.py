@@ -1,4 +1,4 @@
-"""Record the provenance of a run: source, packages, hardware and command line."""
+"""Provenance of a run: source, packages, hardware and command line."""
 
 import hashlib
 import json
@@ -23,7 +23,7 @@ FILE = "provenance.json"
 """In a run's folder."""
 
 NOTED_PACKAGES = ("embodied-rl", "torch", "numpy", "mujoco", "safetensors", "transformers")
-"""Those whose versions a report names; a run's own file has all."""
+"""Packages that a report lists; the file of a run lists all."""
 _GIT_SECONDS = 10
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -39,8 +39,8 @@ class Provenance:
         hardware: cores, cpu, memory in GiB, operating system, and accelerators if any.
         command: the command line as typed, quoted for a shell.
         started: UTC, ISO 8601.
-        load: of the machine when the process began: processes that wanted a core, means over 1, 5 and 15 minutes; None
-            where the system does not say.
+        load: load averages of the machine over 1, 5 and 15 minutes when the process began; None if the system does not
+            report them.
     """
 
     commit: str | None
@@ -60,10 +60,10 @@ def gather_provenance(source: Path = _PACKAGE) -> tuple[Provenance, str]:
         commit=commit,
         dirty=bool(difference),
         python=platform.python_version(),
-        packages=list_package_versions(),
+        packages=dict(list_package_versions()),
         hardware=describe_hardware(),
         command=describe_command(),
-        started=tell_time(),
+        started=current_time(),
         load=measure_load(),
     )
     return provenance, difference
@@ -86,20 +86,20 @@ def read_provenance(folder: Path) -> dict[str, Any]:
     """
     file = folder / FILE
     try:
-        said = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
-        if not isinstance(said, dict):
-            raise TypeError(f"a {type(said).__name__} stands where names should")
+        content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+        if not isinstance(content, dict):
+            raise TypeError(f"a {type(content).__name__} instead of a dictionary")
     except (ValueError, TypeError) as error:
-        raise UserError(f"{file} is damaged: {error}. Remove it to go on.") from error
-    return said
+        raise UserError(f"{file} is damaged: {error}. Remove it to continue.", code="provenance-damaged") from error
+    return content
 
 
-def select_for_report(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of a provenance that reports publish: of all packages only `NOTED_PACKAGES`."""
+def select_for_report(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a provenance that reports publish: and of the packages only `NOTED_PACKAGES`."""
     names = ("commit", "dirty", "python", "hardware", "command", "started", "load", "notes")
-    packages = said.get("packages") or {}
-    noted = {name: packages[name] for name in NOTED_PACKAGES if name in packages}
-    return {name: said[name] for name in names if name in said} | {"packages": noted}
+    packages = content.get("packages") or {}
+    listed = {name: packages[name] for name in NOTED_PACKAGES if name in packages}
+    return {name: content[name] for name in names if name in content} | {"packages": listed}
 
 
 def describe_command() -> str:
@@ -110,13 +110,13 @@ def describe_command() -> str:
     return " ".join([name, *map(shlex.quote, words)])
 
 
-def tell_time() -> str:
+def current_time() -> str:
     """Return the present time in UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def measure_load() -> list[float] | None:
-    """Return the machine's load, means over 1, 5 and 15 minutes; None where the system does not say."""
+    """Return the machine's load averages over 1, 5 and 15 minutes; None if the system does not report them."""
     try:
         return [round(value, 2) for value in os.getloadavg()]
     except (OSError, AttributeError):  # Windows has no such function
@@ -130,14 +130,14 @@ def add_note(folder: Path, text: str) -> None:
         UserError: the file is damaged.
     """
     file = folder / FILE
-    said = read_provenance(folder)
+    content = read_provenance(folder)
     try:
-        notes = [*said.get("notes", ())]
+        notes = [*content.get("notes", ())]
     except TypeError as error:
-        raise UserError(f"{file} is damaged: {error}. Remove it to go on.") from error
+        raise UserError(f"{file} is damaged: {error}. Remove it to continue.", code="provenance-damaged") from error
     commit = read_git_state(_PACKAGE)[0]
-    notes.append({"time": tell_time(), "note": text, "command": describe_command(), "commit": commit})
-    write_text(file, json.dumps({**said, "notes": notes}, indent=2) + "\n")
+    notes.append({"time": current_time(), "note": text, "command": describe_command(), "commit": commit})
+    write_text(file, json.dumps({**content, "notes": notes}, indent=2) + "\n")
 
 
 def read_git_state(source: Path) -> tuple[str | None, str]:
@@ -149,21 +149,16 @@ def read_git_state(source: Path) -> tuple[str | None, str]:
     return (commit.strip(), _git(source, "diff", "HEAD") or "") if commit else (None, "")
 
 
-def list_package_versions() -> dict[str, str]:
-    """Return distribution → version of all installed distributions, sorted by name."""
-    return dict(_read_package_versions())
-
-
 @cache
-def _read_package_versions() -> tuple[tuple[str, str], ...]:
-    """Read the metadata of each distribution, once in a process: it takes a millisecond or two for each of them."""
+def list_package_versions() -> dict[str, str]:
+    """Return distribution → version of all installed distributions, sorted by name; read once in a process."""
     described = [item.metadata for item in metadata.distributions()]
     found = {str(each["Name"]): str(each["Version"]) for each in described if each["Name"]}
-    return tuple(sorted(found.items(), key=lambda entry: entry[0].lower()))
+    return dict(sorted(found.items(), key=lambda entry: entry[0].lower()))
 
 
 def hash_sources(packages: Sequence[str]) -> dict[str, str]:
-    """Return package → a hash of its Python files, by their names and content; packages that are none are left out."""
+    """Return package → a hash of the names and content of its Python files; missing packages are left out."""
     found = {name: find_spec(name) for name in sorted(set(packages))}
     folders = {name: spec.submodule_search_locations or () for name, spec in found.items() if spec is not None}
     return {name: _hash_files([Path(folder) for folder in listed]) for name, listed in folders.items()}
@@ -179,15 +174,18 @@ def _hash_files(folders: Sequence[Path]) -> str:
 
 
 def count_cores() -> int:
-    """Return the number of cores this process may use; of all cores where the system does not say, as macOS."""
+    """Return the number of cores this process may use, or of all cores if the system does not report it."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def describe_hardware() -> dict[str, str | int | float]:
     """Return the cores this process may use, CPU model, memory, system, and accelerators (if torch is loaded)."""
+    file = Path("/proc/cpuinfo")
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     found: dict[str, str | int | float] = {
         "cores": count_cores(),
-        "cpu": _cpu_model(),
+        "cpu": models[0] if models else platform.processor() or platform.machine(),
         "system": platform.platform(),
     }
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
@@ -196,13 +194,6 @@ def describe_hardware() -> dict[str, str | int | float]:
     if torch is not None and torch.cuda.is_available():
         found["accelerator"] = f"{torch.cuda.device_count()} x {torch.cuda.get_device_name(0)}"
     return found
-
-
-def _cpu_model() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def _git(folder: Path, *arguments: str) -> str | None:

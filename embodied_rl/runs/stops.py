@@ -1,10 +1,10 @@
-"""Records the signals that ask this process to stop, for its exit code."""
+"""Record of the signals that asked this process to stop, for its exit code."""
 
 _received: list[int] = []
 
 
 def note_stop(number: int) -> None:
-    """Record a signal; handlers that let a command end in order call this."""
+    """Record a signal; handlers that end a command in order call this."""
     _received.append(number)
 
 

@@ -1,5 +1,4 @@
-"""Read what may come from a stranger: JSON that may be anything, names that may lead out of their folder, and answers
-of servers that may repeat a secret."""
+"""Readers of untrusted files: invalid JSON, paths and links out of a folder, and server responses with secrets."""
 
 import html
 import json
@@ -15,15 +14,15 @@ from typing import Any
 from embodied_rl.interfaces.errors import UserError
 
 DAMAGED_ARRAY = (OSError, ValueError, TypeError, SyntaxError, RuntimeError, MemoryError, tokenize.TokenError)
-"""What NumPy raises for an array's file whose header is anything: it tokenizes and evaluates a literal."""
+"""Exceptions of NumPy for an array's file with a damaged header: it tokenizes and evaluates a literal."""
 LONGEST_REASON = 200
 """Characters of an error's text that a message repeats."""
 SHORTEST_SECRET = 6
-"""Characters of a secret that is replaced: a shorter one is a word that answers may have."""
+"""Smallest number of characters of a secret that is replaced; shorter ones may be ordinary words."""
 
 
 def parse_json(text: str | bytes, where: object, error: type[UserError] = UserError) -> Any:
-    """Parse JSON, whatever it holds.
+    """Parse untrusted JSON.
 
     Args:
         text: the text, or its bytes in UTF-8.
@@ -31,12 +30,12 @@ def parse_json(text: str | bytes, where: object, error: type[UserError] = UserEr
         error: the class to raise.
 
     Raises:
-        UserError: of the class `error`: the text is no JSON, nests too deep, or has a number with too many digits.
+        UserError: of the class `error`: the text is not JSON, nests too deep, or has a number with too many digits.
     """
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:  # ValueError: no JSON, no UTF-8, or too many digits
-        raise error(f"{where} is damaged: {shorten(problem)}.") from problem
+        raise error(f"{where} is damaged: {shorten(problem)}.", code="file-damaged") from problem
 
 
 def read_json(path: Path, error: type[UserError] = UserError) -> Any:
@@ -58,22 +57,23 @@ def read_whole(path: Path, error: type[UserError] = UserError) -> bytes:
         check_ends(path, error)
         return path.read_bytes()
     except OSError as problem:
-        raise error(f"{path} cannot be read: {problem.strerror or problem}.") from problem
+        raise error(f"{path} cannot be read: {problem.strerror or problem}.", code="file-unreadable") from problem
 
 
 def check_ends(path: Path, error: type[UserError] = UserError) -> None:
-    """Check that what lies at a path, if anything does, has an end.
+    """Check that a path is a file or a folder, if it exists.
 
     Raises:
-        UserError: of the class `error`: it is a pipe, which would be waited for, or a device, which may never end.
+        UserError: of the class `error`: it is a pipe, a socket or a device, so that reading may never end.
     """
     if path.exists() and not path.is_file() and not path.is_dir():
-        raise error(f"{path} is a pipe, a socket or a device, and is not opened: put a file in its place.")
+        message = f"{path} is a pipe, a socket or a device, and is not opened: put a file in its place."
+        raise error(message, code="file-special")
 
 
 @contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Name a file in every `UserError` of the `with` block that does not name it itself.
+    """Add the name of a file to each `UserError` of the `with` block that lacks it.
 
     Raises:
         UserError: of the same class, with the path before its message.
@@ -81,25 +81,27 @@ def name_file(path: Path) -> Iterator[None]:
     try:
         yield
     except UserError as problem:
-        raise problem if str(path) in str(problem) else type(problem)(f"{path}: {problem}") from None
+        if str(path) in str(problem):
+            raise
+        raise type(problem)(f"{path}: {problem}", code=problem.code) from None
 
 
 def shorten(problem: BaseException) -> str:
-    """Return the text of an error as one line of limited length, without what a terminal would act on."""
+    """Return the text of an error as one line of limited length, without control characters."""
     line = " ".join(str(problem).split())
     line = line if len(line) <= LONGEST_REASON else f"{line[:LONGEST_REASON]}…"
     return make_printable(line).rstrip(".") or type(problem).__name__
 
 
 def make_printable(text: str) -> str:
-    """Return a text without what a terminal would act on; line feeds stay."""
+    """Return a text with each control character but line feeds replaced by "?"."""
     return "".join(letter if letter.isprintable() or letter == "\n" else "?" for letter in text)
 
 
 class SecretFilter:
-    """Replaces a secret in what a server says, by as many asterisks, so that lengths in a binary format stay right.
+    """Replaces a secret in a server's response by the same number of asterisks, so that lengths in binary formats stay.
 
-    It is found as it is, with each letter possibly escaped as JSON, Python, URLs and HTML do, and in base64.
+    The secret is found literally, with letters escaped as in JSON, Python, URLs and HTML, and in base64.
     Secrets shorter than `SHORTEST_SECRET` stay.
     """
 
@@ -119,14 +121,14 @@ class SecretFilter:
 
 
 def _list_forms(secret: str) -> list[str]:
-    """Return regular expressions of the forms in which a secret may be repeated."""
+    """Return regular expressions of the forms of a secret."""
     encoded = (b64encode(text.encode()).decode().rstrip("=") for text in (secret, f"Bearer {secret}"))
     forms = [re.escape(each) for text in encoded for each in {text, text.translate(str.maketrans("+/", "-_"))}]
     return ["".join(map(_match_letter, secret)), *forms]
 
 
 def _match_letter(letter: str) -> str:
-    """Return a regular expression of a letter of ASCII, escaped or not."""
+    """Return a regular expression of an ASCII letter, escaped or not."""
     number, named = ord(letter), re.escape(html.escape(letter))
     hexadecimal = "".join(f"[{digit}{digit.upper()}]" for digit in f"{number:02x}")
     escaped = rf"\\{{0,2}}(?:u00|x){hexadecimal}|%{hexadecimal}|&#(?:0*{number}|[xX]0*{hexadecimal});|{named}"
@@ -141,11 +143,12 @@ def check_name(name: str, where: object, error: type[UserError] = UserError) -> 
     """
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or "\\" in name or ".." in parts or not name.isprintable():
-        raise error(f"{where} names the file {name!r:.200}, which does not lie in its folder, and is not opened.")
+        message = f"{where} names the file {name!r:.200}, which is not in its folder, and is not opened."
+        raise error(message, code="path-outside-folder")
 
 
 def check_links(folder: Path) -> None:
-    """Check that nothing in a folder is a link out of it, before a program writes there.
+    """Check that no link in a folder leads out of it, before a program writes there.
 
     Raises:
         UserError: see `check_inside`.
@@ -157,16 +160,16 @@ def check_links(folder: Path) -> None:
 
 
 def check_inside(folder: Path, file: Path, error: type[UserError] = UserError) -> None:
-    """Check that a file does not lead out of a folder by a link. The cache of Hugging Face's hub links into its blobs.
+    """Check that no link leads from a file out of its folder. The cache of Hugging Face's hub links to its blobs.
 
     Raises:
-        UserError: of the class `error`: the file is a link, or lies behind one, that ends outside of the folder, or
-            nowhere.
+        UserError: of the class `error`: the file is, or is below, a link to a path outside of the folder or to itself.
     """
     try:
         top, real = folder.resolve(), file.resolve()
     except RuntimeError:
-        raise error(f"{file} is a link that leads back to itself: put a copy in its place.") from None
+        raise error(f"{file} is a link to itself: put a copy in its place.", code="link-circular") from None
     homes = [top, top.parents[1] / "blobs"] if top.parent.name == "snapshots" else [top]
     if not any(real.is_relative_to(home) for home in homes):
-        raise error(f"{file} is a link to {real}, outside of {folder}, and is not opened: put a copy in its place.")
+        message = f"{file} is a link to {real}, outside of {folder}, and is not opened: put a copy in its place."
+        raise error(message, code="link-outside-folder")

@@ -13,7 +13,7 @@ def make_bundles(plan: Plan, device: str) -> list[NodeShare]:
 
 
 def count_gpus(device: str) -> float:
-    """Return the number of GPUs of a process whose network runs on `device`; none for "auto", which a run resolves."""
+    """Return the number of GPUs of a process with a network on `device`; none for "auto", which a run resolves."""
     return 0.0 if device in ("cpu", "auto") else 1.0
 
 

@@ -1,4 +1,4 @@
-"""Selects the runtime that a configuration names, and launches the ranks of a run in it."""
+"""Selection of the runtime of a configuration, and launch of the ranks of a run."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.bundles import count_gpus, make_bundles
 from embodied_rl.runtime.processes.base import NodeShare, Runtime
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.torchrun import choose_launcher
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
@@ -26,14 +26,14 @@ def select_runtime(config: TrainConfig) -> Runtime:
     Raises:
         Unavailable: Ray is not installed. NoCluster: no cluster answers at the address.
     """
-    return ThisMachine() if config.runtime == "local" else _cluster(config)
+    return LocalRuntime() if config.runtime == "local" else _cluster(config)
 
 
 def launch_ranks(config: TrainConfig, function: Callable[[Job, Ranks], None], job: Job, timeout: float) -> None:
     """Run `function(job, ranks)` on every rank of a run; see `embodied_rl.runtime.ranks.launch.launch_ranks`.
 
     Raises:
-        NoRoom: the cluster has too few free resources for the plan.
+        InsufficientResources: the cluster has too few free resources for the plan.
     """
     if config.runtime == "local":
         return choose_launcher()(function, job, config.plan.ranks, timeout=timeout)
@@ -44,7 +44,7 @@ def launch_ranks(config: TrainConfig, function: Callable[[Job, Ranks], None], jo
 
 
 def check_runtime(config: TrainConfig) -> None:
-    """Check that the processes of a run can start, as far as this machine can tell.
+    """Check that the processes of a run can start, as far as this machine can determine.
 
     Raises:
         Unavailable: Ray is not installed. UserError: torchrun started this process, but Ray is to start the ranks.
@@ -54,11 +54,12 @@ def check_runtime(config: TrainConfig) -> None:
     if find_spec("ray") is None:
         raise Unavailable("runtime=ray needs Ray, which is not installed here: pip install 'embodied-rl[ray]'")
     if TorchrunPlace.find() is not None:
-        raise UserError("runtime=ray starts ranks itself: plan.ranks says how many. Run it without torchrun.")
+        message = "runtime=ray starts plan.ranks ranks itself. Run it without torchrun."
+        raise UserError(message, code="torchrun-not-supported")
 
 
 def list_nodes(config: TrainConfig) -> tuple[int, ...]:
-    """Return the cores of each node of a run's cluster, or an empty tuple if it has none yet, or needs none.
+    """Return the cores of each node of a run's cluster, or an empty tuple if there is no cluster yet.
 
     Raises:
         NoCluster: no cluster answers at the address.
@@ -68,13 +69,12 @@ def list_nodes(config: TrainConfig) -> tuple[int, ...]:
     from embodied_rl.runtime.ray import cluster
 
     with _cluster(config) as runtime:
-        return (
-            () if runtime.connection.begun else tuple(int(node.cpus) for node in cluster.list_nodes() if node.cpus >= 1)
-        )
+        nodes = [] if runtime.connection.started else cluster.list_nodes()
+        return tuple(int(node.cpus) for node in nodes if node.cpus >= 1)
 
 
 def _cluster(config: TrainConfig) -> "RayRuntime":
-    from embodied_rl.runtime.ray.runtime import RayRuntime  # takes a second to import, and is optional
+    from embodied_rl.runtime.ray.runtime import RayRuntime  # optional, and takes a second to import
 
-    asked = sum(share.cpus for share in make_bundles(config.plan, config.policy.device))
-    return RayRuntime(config.cluster, cpus=asked)
+    cpus = sum(share.cpus for share in make_bundles(config.plan, config.policy.device))
+    return RayRuntime(config.cluster, cpus=cpus)

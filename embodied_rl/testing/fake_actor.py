@@ -1,4 +1,4 @@
-"""A very small actor, whose output for a row is bit-equal whatever else is in the batch."""
+"""A very small actor with outputs that do not depend on the rest of the batch, to the bit."""
 
 import math
 import time
@@ -17,7 +17,7 @@ INITIAL_STD = 0.5
 class RowwiseFakeActor(Actor):
     """A linear Gaussian policy on state and instruction, with a linear critic that also takes privileged state.
 
-    `act` and `value` compute one row at a time, each in memory of its own, so that neither batching nor alignment can
+    `act` and `value` compute one row at a time, each in separate memory, so that neither batching nor alignment can
     change a bit; `evaluate` is batched. It can learn: on `FakeSimulator` the policy gets better as velocity_x follows
     the words "left" and "right".
 

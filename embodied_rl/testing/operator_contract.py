@@ -19,7 +19,7 @@ def find_operator(simulator: Simulator) -> Operator | None:
         return None
     try:
         return simulator.expert()
-    except UserError:  # which `Operated.expert` raises where these settings have no operator
+    except UserError:  # no operator under these settings
         return None
 
 
@@ -27,7 +27,7 @@ def call_operator(operate: Operator, rows: int, action_dim: int) -> Array:
     """Return the operator's actions, float32 [rows, A], after a check of their type and shape.
 
     Raises:
-        AssertionError: they are something else, or not finite.
+        AssertionError: another type or shape, or not finite.
     """
     actions, wanted = operate(), (rows, action_dim)
     assert isinstance(actions, np.ndarray), f"the operator must return an array, got {type(actions).__name__}"
@@ -44,7 +44,7 @@ def check_termination_beats_truncation(build: Callable[[int, int], Simulator]) -
         build: (number of environments, horizon) → a new simulator with an operator.
 
     Raises:
-        AssertionError: it counts as truncated; or there is no operator, or it never ends an episode.
+        AssertionError: it counts as truncated; or the operator is missing, or never ends an episode.
     """
     long = build(1, 10_000)
     episode = EpisodeSampler(long.spec, run_seed=1).episode(0)
@@ -59,7 +59,7 @@ def check_termination_beats_truncation(build: Callable[[int, int], Simulator]) -
 
 
 def _operate(simulator: Simulator, episode: Episode, most: int) -> tuple[int, StepResult]:
-    """Let the operator run an episode to its end, at most for `most` steps; return their number and the last result."""
+    """Run an episode with the operator for at most `most` steps; return their number and the last result."""
     operate = find_operator(simulator)
     assert operate is not None, "build_with_horizon needs a simulator with a scripted operator; `expert` is missing"
     simulator.reset([episode])

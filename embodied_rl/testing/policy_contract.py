@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import UninitializedParameter
 
-from embodied_rl.interfaces.policy import Actor, Context, Decision, FlowBackbone, NoiseKeys, PolicyInput, Trace
+from embodied_rl.interfaces.policy import Actor, Context, Decision, FlowBackbone, NoiseKeys, PolicyInput
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 
 ROWS = 3
 CLOSE = 1e-4
-"""Relative and absolute: sums over a batch may be taken in another order."""
+"""Relative and absolute tolerance: sums over a batch may have another order."""
 
 
 def check_backbone(build: Callable[[], FlowBackbone], *, vocabulary: int = 3) -> None:
@@ -27,7 +27,7 @@ def check_backbone(build: Callable[[], FlowBackbone], *, vocabulary: int = 3) ->
         vocabulary: number of token ids it knows; ids 1 … vocabulary - 1 are used.
 
     Raises:
-        AssertionError: the contract is broken; the message says how.
+        AssertionError: the contract is broken.
     """
     backbone = build()
     spec = backbone.spec
@@ -67,7 +67,7 @@ def check_actor(
         rowwise: whether a row must be bit-equal in any batch, as a fake's is; otherwise it must be close.
 
     Raises:
-        AssertionError: the contract is broken; the message says how.
+        AssertionError: the contract is broken.
     """
     actor = build()
     check = ActorCheck(actor, spec, make_random_observation(spec) if observation is None else observation, rowwise)
@@ -102,7 +102,10 @@ class ActorCheck:
         _check_tensor("value", decision.value, (rows,), torch.float32)
         assert decision.version.dtype == torch.int64, "version must be int64"
         assert (decision.version == actor.version).all(), "version is not the actor's"
-        self._check_trace(decision.trace)
+        spec, trace = actor.trace_spec(), decision.trace
+        assert trace.keys() == spec.keys(), f"trace holds {sorted(trace)}, trace_spec promises {sorted(spec)}"
+        for name, (entry, dtype) in spec.items():
+            _check_tensor(f"trace '{name}'", trace[name], (rows, *entry), dtype)
 
     def noise_follows_the_keys(self) -> None:
         """Check that equal keys give equal bits, every part of a key matters, and `explore=False` is not random."""
@@ -181,12 +184,6 @@ class ActorCheck:
         self, observation: Observation | None = None, keys: NoiseKeys | None = None, explore: bool = True
     ) -> Decision:
         return self.actor.act(observation or self.observation, keys or self.keys(), explore)
-
-    def _check_trace(self, trace: Trace) -> None:
-        spec = self.actor.trace_spec()
-        assert trace.keys() == spec.keys(), f"trace holds {sorted(trace)}, trace_spec promises {sorted(spec)}"
-        for name, (shape, dtype) in spec.items():
-            _check_tensor(f"trace '{name}'", trace[name], (len(self.observation), *shape), dtype)
 
     def _assert_equal(self, left: Tensor, right: Tensor, message: str) -> None:
         equal = torch.equal(left, right) if self.rowwise else torch.allclose(left, right, rtol=CLOSE, atol=CLOSE)

@@ -10,17 +10,17 @@ from embodied_rl.interfaces.sim import Array, Episode, Simulator
 from embodied_rl.testing.simulator_contract import Build
 
 LONGEST_S = 2.0
-"""Within so long a robot that brakes is at rest."""
+"""Seconds in which a braking robot must come to rest."""
 
 
 def check_servo(build_robot: Callable[[], ServoedRobot], build: Build, *, tasks: int = 3, still: float = 0.02) -> None:
     """Check a robot against `interfaces.servo`, and in lockstep against its simulator, to the bit.
 
     Args:
-        build_robot: gives a new robot.
+        build_robot: returns a new robot.
         build: number of environments → a new simulator with the same settings; a small horizon is quicker.
-        tasks: episodes are run of so many tasks, one each.
-        still: the speed of a joint below which it is at rest.
+        tasks: number of tasks of which one episode is run.
+        still: joint speed below which the robot is at rest.
     """
     robot, simulator = build_robot(), build(1)
     assert robot.spec == simulator.spec, "the robot's spec is not its simulator's"
@@ -34,7 +34,7 @@ def check_servo(build_robot: Callable[[], ServoedRobot], build: Build, *, tasks:
 
 
 def _check_lockstep(robot: ServoedRobot, simulator: Simulator, episode: Episode) -> None:
-    """Random actions do the same to both, and end in the same outcome."""
+    """Check that random actions give the same states and the same outcome in both."""
     random = np.random.default_rng(episode.seed)
     low, high = np.array(robot.spec.action_low), np.array(robot.spec.action_high)
     seen = simulator.reset([episode])
@@ -64,7 +64,7 @@ def _check_pictures(robot: ServoedRobot, images: dict[str, Array], step: int) ->
 
 
 def _check_sensors(robot: ServoedRobot) -> None:
-    """Readings have the joints' shape and are copies."""
+    """Check that readings have the joints' shape and are copies."""
     robot.begin(Episode(0, 0, 1))
     names, reading = robot.joint_names, robot.read()
     assert len(set(names)) == len(names) == len(reading.position) == len(reading.velocity), "joints differ in number"
@@ -88,7 +88,7 @@ def _check_braking(robot: ServoedRobot, still: float) -> None:
 
 
 def _check_refusal(robot: ServoedRobot) -> None:
-    """An unknown task is the user's mistake, and changes nothing."""
+    """Check that an unknown task raises `UserError` and changes nothing."""
     before = robot.instruction
     try:
         robot.begin(Episode(0, len(robot.spec.tasks), 0))

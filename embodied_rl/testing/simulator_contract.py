@@ -15,7 +15,7 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, Simulator, S
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.runtime.processes import simulator_answers
+from embodied_rl.runtime.processes import simulator_checks
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
@@ -38,18 +38,18 @@ def check_simulator(
 ) -> None:
     """Check a simulator against `interfaces.sim`, with some tens of short chunks; use a small horizon if possible.
 
-    A simulator's own operator (`interfaces.sim.Operated`) acts in half of the environments. Without one, successes are
-    checked only where random actions happen to reach them.
+    The simulator's operator (`interfaces.sim.Operated`) acts in half of the environments. Without one, only successes
+    by chance are checked.
 
     Args:
         build: number of environments → a new simulator.
         executed: H of the chunks.
-        build_with_horizon: (number of environments, horizon) → a new simulator, whose operator ends episodes in
-            success; a success on the very last step shows whether termination beats truncation.
+        build_with_horizon: (number of environments, horizon) → a new simulator with an operator that succeeds; checks
+            that termination beats truncation on the last step.
         exact: whether equal seeds and actions must give equal bits; False for simulators on a GPU that cannot.
 
     Raises:
-        AssertionError: the contract is broken; the message says how.
+        AssertionError: the contract is broken.
     """
     Check(build, executed, exact).run()
     if build_with_horizon is not None:
@@ -138,8 +138,8 @@ class Check:
         simulator.close()
 
     def final_observations_belong_to_the_episode_that_ended(self) -> None:
-        """Check that a final observation does not depend on the next episode, which begins like after a reset."""
-        runs = [self._until_ended(following) for following in (None, self.episode(7), self.episode(8))]
+        """Check that a final observation does not depend on the next episode, and that this starts as after a reset."""
+        runs = [self._run_episode(following) for following in (None, self.episode(7), self.episode(8))]
         finals = [result.final_observation for result in runs]
         for final in finals[1:]:
             assert_same(final, finals[0], "the final observation depends on the episode that starts next")
@@ -151,9 +151,9 @@ class Check:
 
     def neighbours_change_nothing(self) -> None:
         """Check that an episode depends on neither its environment's position nor its neighbours."""
-        alone, beside = self.build(1), self.build(3)
+        alone, among_others = self.build(1), self.build(3)
         episode = self.episode(0)
-        left, right = alone.reset([episode]), beside.reset([self.episode(1), None, episode])
+        left, right = alone.reset([episode]), among_others.reset([self.episode(1), None, episode])
         for chunk in range(self.chunks()):
             message = f"an episode differs with its environment's position or neighbours, after {chunk} chunks"
             assert_same(left, right.select([2]), message)
@@ -161,8 +161,8 @@ class Check:
             left = alone.step(actions, [self.episode(9)]).observation
             others = np.zeros((2, *actions.shape[1:]), np.float32)
             following = [self.episode(10), self.episode(11), self.episode(9)]
-            right = beside.step(np.concatenate([others, actions]), following).observation
-        for simulator in (alone, beside):
+            right = among_others.step(np.concatenate([others, actions]), following).observation
+        for simulator in (alone, among_others):
             simulator.close()
 
     def slicing_changes_nothing(self) -> None:
@@ -182,7 +182,7 @@ class Check:
             plain = isinstance(array, np.ndarray) and array.dtype != object
             assert plain, f"snapshot '{name}' is no array of plain numbers"
         kept, in_hand = {name: array.copy() for name, array in saved.items()}, copy_observation(observation)
-        chosen, expected = self._go_on(simulator, operate)
+        chosen, expected = self._continue(simulator, operate)
         assert_same(saved, kept, "a snapshot changes as the simulator goes on; return copies")
         for restored, where in ((other, "another simulator"), (simulator, "the same simulator")):
             observation = restored.restore(kept)
@@ -215,7 +215,7 @@ class Check:
             actions[1::2] = call_operator(operate, rows, len(low))[1::2, None]
         return actions
 
-    def _until_ended(self, following: Episode | None) -> StepResult:
+    def _run_episode(self, following: Episode | None) -> StepResult:
         simulator = self.build(1)
         simulator.reset([self.episode(0)])
         for chunk in range(self.chunks()):
@@ -226,7 +226,7 @@ class Check:
                 return result
         raise AssertionError(f"an episode did not end within its horizon of {self.spec.horizon} steps")
 
-    def _go_on(self, simulator: Simulator, operate: Operator | None) -> tuple[list[Array], list[Observation]]:
+    def _continue(self, simulator: Simulator, operate: Operator | None) -> tuple[list[Array], list[Observation]]:
         """Run as many chunks as an episode needs; return their actions, and copies of the observations after them."""
         chosen, seen = list[Array](), list[Observation]()
         for chunk in range(1, self.chunks() + 1):
@@ -248,14 +248,14 @@ class Check:
 
 
 def check_spec(spec: SimulatorSpec) -> None:
-    """Check that the spec is a `SimulatorSpec`, whose fields were checked when it was made."""
+    """Check that the spec is a `SimulatorSpec`, which checks its fields itself."""
     assert isinstance(spec, SimulatorSpec), f"spec must be a SimulatorSpec, got {type(spec).__name__}"
 
 
 def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) -> None:
     """Check that shapes, dtypes and words are those of the spec, and that numbers are finite."""
     with _asserting():
-        simulator_answers.check_observation(spec, observation, rows)
+        simulator_checks.check_observation(spec, observation, rows)
     _check_finite("state", observation.state)
     if observation.privileged is not None:
         _check_finite("privileged", observation.privileged)
@@ -267,7 +267,7 @@ def check_observation(spec: SimulatorSpec, observation: Observation, rows: int) 
 def check_result(spec: SimulatorSpec, result: StepResult, rows: int, executed: int) -> None:
     """Check shapes, dtypes and flags of a chunk in which no environment was parked."""
     with _asserting():
-        simulator_answers.check_result(spec, result, rows, executed)
+        simulator_checks.check_step_result(spec, result, rows, executed)
     _check_finite("reward", result.reward)
     _check_finite("executed", result.executed[_used(result)])
     check_observation(spec, result.observation, rows)
@@ -290,10 +290,10 @@ def _used(result: StepResult) -> Array:
 
 @contextmanager
 def _asserting() -> Iterator[None]:
-    """Turn an `AnswerError` in the `with` block into an `AssertionError`."""
+    """Turn an `InvalidOutput` in the `with` block into an `AssertionError`."""
     try:
         yield
-    except simulator_answers.AnswerError as error:
+    except simulator_checks.InvalidOutput as error:
         raise AssertionError(str(error)) from None
 
 

@@ -23,13 +23,13 @@ class SleepingConfig:
     fixed: float = 0.0
     """seconds that every chunk takes."""
     per_env: float = 0.0
-    """seconds that a chunk takes beyond those, for each environment."""
+    """further seconds that a chunk takes for each environment."""
     jitter: float = 0.0
     """σ of a log-normal factor of mean 1."""
     seed: int = 0
     """of the jitter."""
     image_size: int = 64
-    """of the pictures, which are made anew for every observation."""
+    """of the pictures, which are new for every observation."""
     horizon: int = 40
     """control steps of an episode; it ends at the limit."""
 

@@ -77,7 +77,7 @@ def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
         **({} if config.reward.name is None else {"filtered_by": config.reward.name, "filter": config.filter.rules}),
         "seed": config.seed,
         **provenance.select_for_report(provenance.read_provenance(folder.path)),
-        "finished": provenance.tell_time(),
+        "finished": provenance.current_time(),
         "load_at_end": provenance.measure_load(),
     }
 

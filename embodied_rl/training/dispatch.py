@@ -11,7 +11,7 @@ from typing import Any, cast
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.staleness import Gate
-from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, respawn, wait_for_any
+from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, restart_worker, wait_for_any
 from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, WorkerStart
 
 log = logging.getLogger(__name__)
@@ -102,7 +102,7 @@ class Dispatcher:
         """Wait until a rollout is complete and return its parts, in the order of workers.
 
         Raises:
-            GaveUp: a worker died more often than its restart budget allows.
+            RestartLimitReached: a worker died more often than its restart budget allows.
             WorkerError: a worker raised an exception.
         """
         while not self.wait(number, POLL):
@@ -169,7 +169,7 @@ class Dispatcher:
             except WorkerDied as death:
                 log.warning("%s\nA new worker collects its part of rollout %d again.", death, worker.next_rollout)
                 worker.gate.lose(1)
-                self.restarts += respawn(worker.handle)
+                self.restarts += restart_worker(worker.handle)
                 worker.begun = False
                 continue
             if part is None:

@@ -8,7 +8,7 @@ from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import trust
+from embodied_rl.config import untrusted_settings
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
@@ -32,9 +32,10 @@ def list_unread(folder: RunFolder) -> tuple[str, ...]:
 
 def describe_resume(config: TrainConfig, folder: RunFolder) -> str:
     """Return the command that continues a run, with the settings that are never taken from its folder."""
-    unread, settings = list_unread(folder), trust.list_settings(TrainConfig, configuration.thaw_config(config))
-    again = trust.list_refused([each for each in settings if each.key not in unread], folder.path)
-    return trust.format_resume("train", folder.path, again)
+    unread = list_unread(folder)
+    settings = untrusted_settings.list_settings(TrainConfig, configuration.thaw_config(config))
+    again = untrusted_settings.list_refused([each for each in settings if each.key not in unread], folder.path)
+    return untrusted_settings.format_resume("train", folder.path, again)
 
 
 def extend_config(old: TrainConfig, typed: TrainConfig) -> TrainConfig:

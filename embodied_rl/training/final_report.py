@@ -7,16 +7,15 @@ from typing import Any
 
 from embodied_rl.assembly.build import POLICY
 from embodied_rl.evaluate.benchmark import describe_simulator
-from embodied_rl.evaluate.kept_films import KEPT, choose_pairs, keep_film, read_films
+from embodied_rl.evaluate.stored_films import KEPT, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.video import AT_ONCE, film_episodes, record_results
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.reports.judge_notes import describe_cost, describe_head
-from embodied_rl.reports.kept_strips import make_strip_section
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.reports.reward_section import describe_outages
+from embodied_rl.reports.scorer_section import describe_cost, describe_head, describe_outages
+from embodied_rl.reports.strips import make_strip_section
 from embodied_rl.runs import provenance
 from embodied_rl.runs.atomic_write import explain_errors
 from embodied_rl.runs.log import RunLog
@@ -60,7 +59,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "episodes_for": "report",
         "seed": config.seed,
         **provenance.select_for_report(provenance.read_provenance(trainer.folder.path)),
-        "finished": provenance.tell_time(),
+        "finished": provenance.current_time(),
         "load_at_end": provenance.measure_load(),
         "seconds": trainer.totals.seconds,
         "simulators": [describe_simulator(trainer.kind, trainer.spec)],

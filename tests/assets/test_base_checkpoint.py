@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from embodied_rl.assembly.acting import load_deployed
+from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets
 from embodied_rl.config.freeze import freeze_config

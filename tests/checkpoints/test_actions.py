@@ -69,7 +69,7 @@ def test_actions_are_those_of_lerobot(
     moved = np.array([1, 1, 1, 1, 0], np.float32) * relative
     expected = recorded["policy.actions"][rows].numpy() + sizes.state()[rows, None, : sizes.ACTION_DIM] * moved
     keys = NoiseKeys(0, np.arange(len(rows)), np.zeros(len(rows), np.int64))
-    np.testing.assert_allclose(actor.act(seen, keys, explore=False).actions, expected, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(actor.act(seen, keys, explore=False).actions, expected, rtol=0, atol=1e-5)
 
 
 def test_names_that_cannot_be_relative() -> None:

@@ -90,7 +90,7 @@ def test_a_key_that_a_policy_does_not_have_is_unknown_beside_a_checkpoint(tmp_pa
 
 @pytest.mark.parametrize(
     ("policy", "advice"),
-    [("pi05", "set policy=pi05"), ("somebodys", "install the package that brings that policy")],
+    [("pi05", "set policy=pi05"), ("somebodys", "install the package of that policy")],
 )
 def test_a_policy_file_of_another_policy_says_what_works(tmp_path: Path, policy: str, advice: str) -> None:
     file = save(tmp_path / "policy.safetensors", "pi0", *attach(lerobot(tmp_path / "pi0", "pi0"), "pi0"))

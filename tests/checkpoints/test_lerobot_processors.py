@@ -133,10 +133,15 @@ def test_relative_actions_of_either_name(tmp_path: Path, name: str) -> None:
 def test_relative_actions_that_are_never_made_absolute(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "folder", "pi0", relative=True)
     change(folder, AFTER, set_in("absolute_actions_processor", enabled=False))
-    refused(folder, "pi0", str(folder / AFTER), "relative_actions_processor is at work, and absolute_actions_processor")
+    refused(
+        folder,
+        "pi0",
+        str(folder / AFTER),
+        "relative_actions_processor is enabled, but its inverse absolute_actions_processor",
+    )
     change(folder, AFTER, lambda steps: steps.clear())
     change(folder, BEFORE, set_in("relative_actions_processor", enabled=False))
-    refused(folder, "pi0", "normalizer_processor is at work, and unnormalizer_processor")
+    refused(folder, "pi0", "normalizer_processor is enabled, but its inverse unnormalizer_processor")
 
 
 def test_actions_that_are_undone_by_other_statistics(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def folder_with(place: Path, config: dict[str, Any] | None, *names: str) -> Path
         ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "model.norm.weight", "LlamaForCausalLM"),
         ({"architectures": None, "model_type": 3}, "model.norm.weight", "another project's network"),
         (None, "model.vlm_with_expert.lm_expert.a.weight", "lerobot's SmolVLA without its config.json"),
-        (None, "encoder.weight", "a network that is not known (with a tensor 'encoder.weight')"),
-        ({"action_dim": 32}, "encoder.weight", "a network that is not known (with a tensor 'encoder.weight')"),
+        (None, "encoder.weight", "an unknown network (with a tensor 'encoder.weight')"),
+        ({"action_dim": 32}, "encoder.weight", "an unknown network (with a tensor 'encoder.weight')"),
     ],
 )
 def test_another_network_is_named(tmp_path: Path, config: dict[str, Any] | None, name: str, said: str) -> None:

@@ -117,7 +117,7 @@ def test_no_processors(folder: Path) -> None:
 
 def test_a_state_file_that_is_missing_or_damaged(folder: Path) -> None:
     (folder / BEFORE).write_bytes(b"PK\x03\x04")
-    refused(folder, str(folder / BEFORE), "damaged, or no safetensors file")
+    refused(folder, str(folder / BEFORE), "damaged, or not a safetensors file")
     (folder / BEFORE).unlink()
     refused(folder, f"names {BEFORE}, which is missing")
 
@@ -152,7 +152,7 @@ def test_statistics_that_are_not_there(tmp_path: Path, folder: Path) -> None:
     refused(several, "policy.statistics=three: no such file", "lab/one, two", options=OPENPI, statistics="three")
     none = openpi(tmp_path / "none", "pi0", assets={})
     refused(none, "policy.statistics=any: no such file", options=OPENPI, statistics="any")
-    refused(folder, "there are no statistics; give a LeRobotDataset", statistics=str(tmp_path))
+    refused(folder, "has no statistics; give a LeRobotDataset", statistics=str(tmp_path))
 
 
 def test_a_damaged_norm_stats(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_a_damaged_norm_stats(tmp_path: Path) -> None:
 
 def test_no_tokenizer(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "folder", "pi0", tokenizer=False)
-    refused(folder, "brings no tokenizer.json: give policy.tokenizer=<file or folder>")
+    refused(folder, "has no tokenizer.json: give policy.tokenizer=<file or folder>")
     refused(folder, "policy.tokenizer=nowhere: there is no nowhere", tokenizer="nowhere")
     refused(folder, f"there is no {tmp_path / 'tokenizer.json'}", tokenizer=str(tmp_path))
 
@@ -242,7 +242,7 @@ def test_cameras_that_do_not_match_and_the_remedy(folder: Path) -> None:
         ({"base": "front"}, "policy.cameras: the policy has no view 'base'. The policy sees base_0_rgb"),
         ({"base_0_rgb": "top"}, "policy.cameras.base_0_rgb=top: the simulator has no such camera"),
         (dict.fromkeys(sizes.CAMERAS), "policy.cameras leaves the policy without any view"),
-        ({"base_0_rgb": "front"}, "Say which is which"),
+        ({"base_0_rgb": "front"}, "Assign cameras"),
     ],
 )
 def test_views_and_cameras_that_are_not_there(folder: Path, cameras: dict[str, str | None], message: str) -> None:

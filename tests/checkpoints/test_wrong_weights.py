@@ -33,7 +33,7 @@ def test_the_embedding_under_neither_name(folder: Path) -> None:
 
 def test_a_tensor_too_many(folder: Path) -> None:
     change_weights(folder, lambda weights: weights.update({"model.reward_head.weight": torch.zeros(2)}))
-    refused(folder, "has no place here: model.reward_head.weight")
+    refused(folder, "unknown: model.reward_head.weight")
 
 
 def test_a_tensor_of_another_name_is_shown_beside_the_nearest(folder: Path) -> None:
@@ -52,8 +52,8 @@ def test_many_wrong_tensors_are_counted(folder: Path) -> None:
 
     change_weights(folder, rename)
     change_weights(folder, lambda weights: weights.update({f"extra.{index}": torch.zeros(1) for index in range(9)}))
-    message = refused(folder, "more have no place")
-    assert message.count("has no place here") == 6
+    message = refused(folder, "more are unknown")
+    assert message.count("unknown: ") == 6
 
 
 def test_a_tensor_of_another_shape(folder: Path) -> None:
@@ -87,13 +87,13 @@ def test_a_truncated_file_of_weights(folder: Path) -> None:
 @pytest.mark.parametrize("protocol", [0, 2, 4])
 def test_a_pickle_under_the_name_of_weights(folder: Path, protocol: int) -> None:
     (folder / "model.safetensors").write_bytes(pickle.dumps({"x": [1.0] * 20}, protocol=protocol))
-    refused(folder, "model.safetensors is no safetensors file, or damaged")
+    refused(folder, "model.safetensors is damaged or not a safetensors file")
 
 
 @pytest.mark.parametrize("header", [b"[]", b'"a"', b'{"x": 3}', b'{"x": {"dtype": "F99", "shape": []}}'])
 def test_a_header_that_is_none(folder: Path, header: bytes) -> None:
     (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
-    refused(folder, "model.safetensors is no safetensors file, or damaged")
+    refused(folder, "model.safetensors is damaged or not a safetensors file")
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "model.pth"])

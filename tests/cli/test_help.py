@@ -1,14 +1,15 @@
-"""What `--help` and `list` say comes from the dataclasses and the tables themselves."""
+"""`--help` and `list` print the documentation in the dataclasses and tables."""
 
 import re
 
 import pytest
 
+from embodied_rl.cli.command_table import COMMANDS, Command, find_command_name
 from embodied_rl.cli.documentation import list_plugin_keys, list_schema_keys
-from embodied_rl.cli.table import COMMANDS, Command, find_command_name
 from embodied_rl.cli.text import print_keys
 from embodied_rl.config import schema
 from embodied_rl.config.freeze import list_key_paths
+from embodied_rl.judge.prompts.prompt import FOLDER
 
 
 def test_every_key_is_documented() -> None:
@@ -30,7 +31,7 @@ def test_defaults_are_shown_as_they_are_typed() -> None:
     assert defaults["run.overrides"] == "[]"
 
 
-def test_keys_of_a_plug_in_are_read_without_importing_it(toy_package) -> None:
+def test_plugin_keys_are_read_without_importing_it(toy_package) -> None:
     """An alias, an inner class and a base class; a text of two lines; defaults in calls."""
     keys = {key.name: (key.default, key.doc) for key in list_plugin_keys("toy_package:Toy", "sim")}
     assert keys == {
@@ -46,7 +47,7 @@ def test_keys_of_a_plug_in_are_read_without_importing_it(toy_package) -> None:
     }
 
 
-def test_a_config_that_a_base_class_holds_is_read(toy_package) -> None:
+def test_config_of_a_base_class_is_read(toy_package) -> None:
     (toy_package / "toy_heavy.py").write_text("from toy_package import Toy\n\n\nclass Heavy(Toy):\n    pass\n")
     assert list_plugin_keys("toy_heavy:Heavy", "sim") == list_plugin_keys("toy_package:Toy", "sim")
 
@@ -55,11 +56,6 @@ def test_overview_names_every_command(run) -> None:
     code, out, _ = run("--help")
     assert code == 0
     assert all(name in out for name in (*COMMANDS, "list"))
-
-
-def test_command_help_shows_keys_and_examples(run) -> None:
-    _, out, _ = run("train", "--help")
-    assert "sim.num_envs" in out and "checkpoint.every" in out and "embodied-rl train experiment=demo" in out
 
 
 def test_list_shows_plug_ins_of_other_packages(run) -> None:
@@ -84,11 +80,17 @@ def test_common_keys_come_alone_and_all_keys_on_demand(run) -> None:
     _, short, _ = run("train", "--help")
     _, long, _ = run("train", "--help-all")
     assert "train.iterations=100" in short and "plan.call_timeout" not in short and "--help-all" in short
+    assert "embodied-rl train experiment=demo" in short
+    for default in (
+        "plan.allocation=auto",
+        "policy.checkpoint=asset:tabletop_base.safetensors",
+    ):  # of the command's YAML
+        assert default in short
     listed = set(re.findall(r"^  ([a-z0-9_.]+)(?==| \(required\))", long, re.MULTILINE))
     assert {key.name for key in list_schema_keys("TrainConfig")} <= listed
 
 
-def test_what_is_chosen_shows_its_own_keys_and_the_values_it_would_have(run) -> None:
+def test_chosen_plugins_show_their_keys_and_values(run) -> None:
     _, out, _ = run("train", "sim=toy", "algo=toy", "sim.num_envs=3", "--help")
     assert "keys of sim.name=toy" in out and "keys of algo.name=toy" in out and "keys of policy" not in out
     assert "sim.gravity=1.5 " in out, "of the file that was chosen, not of the class"
@@ -97,14 +99,9 @@ def test_what_is_chosen_shows_its_own_keys_and_the_values_it_would_have(run) -> 
     assert "keys of" not in run("train", "--help")[1]
 
 
-def test_defaults_of_the_command_are_shown_not_those_of_the_schema(run) -> None:
-    _, out, _ = run("train", "--help")
-    assert "plan.allocation=auto" in out and "policy.checkpoint=asset:tabletop_base.safetensors" in out
-
-
-def test_help_names_a_mistake_in_what_was_chosen(run) -> None:
+def test_help_reports_an_unknown_choice(run) -> None:
     code, out, err = run("train", "algo=grp", "--help")
-    assert code == 2 and not out and "Did you mean 'grpo'?" in err
+    assert code == 2 and not out and "'grpo'" in err and "[choice-unknown]" in err
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -121,7 +118,7 @@ def test_help_is_wrapped_once_to_the_width(run, monkeypatch: pytest.MonkeyPatch,
     assert not [line for line in lines if line != line.rstrip()]
 
 
-def test_a_long_key_has_its_meaning_below(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_meaning_of_a_long_key_is_below_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     print_keys([("a=1", "one two"), ("a.very.long.key.with.its=long_value", "three four five")])
     assert capsys.readouterr().out.splitlines() == [
@@ -133,6 +130,16 @@ def test_a_long_key_has_its_meaning_below(capsys: pytest.CaptureFixture[str], mo
 
 
 @pytest.mark.parametrize("name", ["curricula uniform", "rewards off"])
-def test_a_choice_without_keys_says_so(run, name: str) -> None:
+def test_choice_without_keys(run, name: str) -> None:
     code, out, _ = run("list", *name.split())
     assert code == 0 and out.endswith("has no keys of its own.\n")
+
+
+def test_prompts_and_robots_are_listed(run) -> None:
+    _, out, _ = run("list", "prompts")
+    assert all(path.stem in out for path in FOLDER.glob("*.yaml"))
+    assert run("list", "prompts", "vlac_pair")[:2] == (0, (FOLDER / "vlac_pair.yaml").read_text())
+    code, _, err = run("list", "prompts", "vlac_pear")
+    assert code == 2 and "vlac_pair" in err
+    lines = run("list", "robots")[1].splitlines()
+    assert any(line.startswith("tabletop ") and "sim=tabletop" in line for line in lines)

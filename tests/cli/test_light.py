@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from embodied_rl.cli.table import COMMANDS
+from embodied_rl.cli.command_table import COMMANDS
 
 pytestmark = pytest.mark.process
 

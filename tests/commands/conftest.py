@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from embodied_rl.assembly import evaluated
+from embodied_rl.assembly import evaluated_policies
 from embodied_rl.commands import eval as command
 from embodied_rl.config.schema import SimNode, Video
 from embodied_rl.evaluate import benchmark
@@ -58,8 +58,8 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     """The command with fakes in place of the policy's file and the simulator's plug-in."""
     threads = torch.get_num_threads()
     made = Kind(SimNode("clock", num_envs=6), make_simulator, make_handles, [], make_actor)
-    monkeypatch.setattr(evaluated, "check_file", lambda *said, **keys: None)
-    monkeypatch.setattr(evaluated, "plugins", SimpleNamespace(configure_plugin=lambda kind, node, where: None))
+    monkeypatch.setattr(evaluated_policies, "check_file", lambda *said, **keys: None)
+    monkeypatch.setattr(evaluated_policies, "plugins", SimpleNamespace(configure_plugin=lambda kind, node, where: None))
     monkeypatch.setattr(command, "name_simulators", lambda config: [])
     monkeypatch.setattr(command, "find_home", lambda folder: tmp_path)
     monkeypatch.setattr(command, "load_deployed", lambda text: make_actor())
@@ -67,8 +67,10 @@ def kind(monkeypatch, tmp_path, make_actor, make_simulator, make_handles):
     monkeypatch.setattr(
         benchmark, "SimulatorKind", SimpleNamespace(find=lambda node: made if node.name == "clock" else None)
     )
-    monkeypatch.setattr(evaluated, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}}))
-    monkeypatch.setattr(evaluated, "find_policy_file", lambda text: make_file(tmp_path / text))
+    monkeypatch.setattr(
+        evaluated_policies, "read_metadata", lambda file: SimpleNamespace(extra={"sim": {"name": "clock"}})
+    )
+    monkeypatch.setattr(evaluated_policies, "find_policy_file", lambda text: make_file(tmp_path / text))
     monkeypatch.chdir(tmp_path)
     yield made
     torch.set_num_threads(threads)

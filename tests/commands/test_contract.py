@@ -56,7 +56,7 @@ def test_what_a_contract_does_not_say_is_listed(tmp_path: Path, capsys: pytest.C
     )
     assert main(["contract", f"contract={file}"]) == 0
     said = capsys.readouterr().out
-    assert "keys stand as ?" in said and "actions.linear.x.limits.speed" in said and "command_hz" in said
+    assert "keys are ?" in said and "actions.linear.x.limits.speed" in said and "command_hz" in said
 
 
 def test_a_place_that_cannot_be_written_is_said(

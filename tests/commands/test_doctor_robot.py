@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.assembly import robot_doctor
 from embodied_rl.cli.main import main
+from embodied_rl.commands import doctor
 from embodied_rl.deployment.robots import inspection
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.opening import open_transport
@@ -20,7 +20,7 @@ def alone(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(inspection, "DISCOVERY_S", 0.1)
     with borrow_domain() as domain:
         environment = RosEnvironment(domain=domain, range="LOCALHOST", tag=secrets.token_hex(8))
-        monkeypatch.setattr(robot_doctor, "open_transport", lambda kind, node: open_transport(kind, node, environment))
+        monkeypatch.setattr(doctor, "open_transport", lambda kind, node: open_transport(kind, node, environment))
         yield
 
 

@@ -4,13 +4,12 @@ import json
 import re
 from types import SimpleNamespace
 
-import pytest
-
-from embodied_rl.assembly import evaluated
+from embodied_rl.assembly import evaluated_policies
 from embodied_rl.commands import eval as command
 from embodied_rl.config.freeze import to_yaml
 from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, CompareConfig, EvalConfig, Plan, SimNode, Video
 from embodied_rl.runs.folder import RunFolder
+from tests.support.refusals import refuses
 
 
 def run(**changes):
@@ -99,8 +98,8 @@ def test_fewer_episodes_than_simulators_are_fine(kind, tmp_path):
 
 
 def test_a_file_that_names_no_simulator_asks_for_one(kind, monkeypatch):
-    monkeypatch.setattr(evaluated, "read_metadata", lambda file: SimpleNamespace(extra={}))
-    with pytest.raises(ValueError, match="Add sim=<name>"):
+    monkeypatch.setattr(evaluated_policies, "read_metadata", lambda file: SimpleNamespace(extra={}))
+    with refuses("simulator-missing", "sim=<name>"):
         run()
 
 

@@ -2,13 +2,13 @@
 
 import imageio_ffmpeg
 import numpy as np
-import pytest
 
-from embodied_rl.assembly.acting import choose_policy
+from embodied_rl.assembly.policy_factory import choose_policy
 from embodied_rl.commands.play import choose_one_of_each, run
 from embodied_rl.config.schema import PlayConfig, SimNode
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.support.refusals import refuses
 
 SPEC = Tabletop.spec_of(TabletopConfig())
 
@@ -44,5 +44,5 @@ def test_the_video_is_written(tmp_path, capsys) -> None:
 
 
 def test_a_simulator_without_an_operator_says_so() -> None:
-    with pytest.raises(ValueError, match=r"policy=expert: this simulator has no scripted operator"):
+    with refuses("operator-missing", "policy=expert"):
         choose_policy("expert", FakeSimulator(2), 2)

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.config import assets
+from tests.support.refusals import refuses
 
 
 @pytest.fixture
@@ -23,12 +24,11 @@ def test_anything_else_is_a_path() -> None:
     assert assets.resolve_path("runs/x") == Path("runs/x")
 
 
-def test_an_unknown_asset_is_answered_with_the_closest(folder) -> None:
-    with pytest.raises(ValueError, match=r"Did you mean 'base.safetensors'"):
+def test_unknown_assets_are_refused(folder) -> None:
+    with refuses("asset-unknown", "'base.safetensors'"):
         assets.resolve_path("asset:bse.safetensors")
-
-
-def test_an_empty_folder_says_so(folder) -> None:
+    with refuses("asset-outside", "../base.safetensors"):
+        assets.find_asset("../base.safetensors")
     (folder / "base.safetensors").unlink()
-    with pytest.raises(ValueError, match="Nothing lies in"):
+    with refuses("asset-unknown", folder):
         assets.find_asset("base.safetensors")

@@ -1,4 +1,4 @@
-"""A user's own YAML, by `--config-dir`: what is wrong in it is told in one line that names the file."""
+"""The user's own YAML, by `--config-dir`: mistakes in it are reported in one line that names the file."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 from embodied_rl.cli.main import USER_ERROR, main
 from embodied_rl.cli.options import read_config_folder
 from embodied_rl.config.compose import compose_config, list_experiments
-from embodied_rl.interfaces.errors import UserError
+from tests.support.refusals import refuses
 
 
 def write_algorithm(folder: Path, text: str) -> Path:
@@ -17,45 +17,46 @@ def write_algorithm(folder: Path, text: str) -> Path:
     return folder
 
 
-def test_an_alias_stands_for_its_value(tmp_path: Path) -> None:
+def test_yaml_aliases_are_resolved(tmp_path: Path) -> None:
     folder = write_algorithm(tmp_path, "name: ppo\nlr: &rate 1e-3\nlr_final: *rate\n")
     assert compose_config("train", ["algo=mine"], config_dir=folder)["algo"]["lr_final"] == 1e-3
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "code", "data"),
     [
-        ("name: ppo\nlr: *rate\n", "found undefined alias 'rate'"),
-        ("name: ppo\nlr: 1\nlr: 2\n", "found duplicate key lr"),
-        ("name: ppo\n\tlr: 1\n", "mine.yaml"),
-        ("name: !!python/object/apply:os.getcwd []\n", "could not determine a constructor"),
-        ("name: ppo\n---\nname: grpo\n", "but found another document"),
-        ("defaults:\n  - mine\nname: ppo\n", "choose each other in a circle"),
+        ("name: ppo\nlr: *rate\n", "config-damaged", "'rate'"),
+        ("name: ppo\nlr: 1\nlr: 2\n", "config-damaged", "duplicate key lr"),
+        ("name: ppo\n\tlr: 1\n", "config-damaged", "mine.yaml"),
+        ("name: !!python/object/apply:os.getcwd []\n", "config-damaged", "os.getcwd"),
+        ("name: ppo\n---\nname: grpo\n", "config-damaged", "document"),
+        ("defaults:\n  - mine\nname: ppo\n", "config-circular", "defaults"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, text: str, expected: str) -> None:
+def test_damaged_files_are_refused(tmp_path: Path, text: str, code: str, data: str) -> None:
     folder = write_algorithm(tmp_path, text)
-    with pytest.raises(UserError) as raised:
+    with refuses(code, data) as raised:
         compose_config("train", ["algo=mine"], config_dir=folder)
-    assert expected in str(raised.value) and "\n" not in str(raised.value)
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("option", ["-m", "--cfg=all"])
-def test_a_sweep_tells_it_too(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sweeps_refuse_damaged_files(tmp_path: Path, option: str, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_algorithm(tmp_path, "name: ppo\nlr: *rate\n")
     assert main(["train", "algo=mine", "--config-dir", str(folder), "--dry-run", option]) == USER_ERROR
-    assert "found undefined alias 'rate'" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "[config-damaged]" in err and "'rate'" in err
 
 
-def test_a_file_in_another_encoding_is_named(tmp_path: Path) -> None:
+def test_files_in_another_encoding_are_refused(tmp_path: Path) -> None:
     (tmp_path / "experiment").mkdir()
     (tmp_path / "experiment" / "mine.yaml").write_bytes("# train: café\n".encode("latin-1"))
     for read in (lambda: read_config_folder(str(tmp_path)), lambda: list_experiments(tmp_path)):
-        with pytest.raises(UserError, match=r"mine\.yaml is not text in UTF-8"):
+        with refuses("file-not-utf8", "mine.yaml"):
             read()
 
 
 @pytest.mark.parametrize("typed", ["experiment=null", "experiment=null,demo", "algo=[grpo],flow_sde"])
-def test_what_is_chosen_has_a_name(typed: str) -> None:
-    with pytest.raises(UserError, match="is chosen by name"):
+def test_choices_are_names(typed: str) -> None:
+    with refuses("choice-not-a-name", typed):
         compose_config("train", [typed])

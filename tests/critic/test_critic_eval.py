@@ -21,7 +21,7 @@ from embodied_rl.datasets.lerobot.info import Feature
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.strips import encode_picture
 from tests.support import making_datasets
-from tests.support.judging import LIMITS, Judge, episodes, tell_time
+from tests.support.judging import LIMITS, Judge, current_time, episodes
 
 ORACLE = RewardNode("scripted", timeout=60.0)
 TABLETOP = SimChange("tabletop", {"image_size": 16, "horizon": 24})
@@ -165,7 +165,7 @@ def test_who_repeats_the_truth_is_refused_a_dataset(tmp_path: Path) -> None:
 
 def test_worst_mistakes_come_first_and_nothing_twice() -> None:
     shown = episodes()
-    judged = judge_episodes(Judge(tell_time), shown, LIMITS, 2)
+    judged = judge_episodes(Judge(current_time), shown, LIMITS, 2)
     groups = dict(choose_strips(shown, judged))
     worst = groups["The worst mistakes"]
     assert [measure_mistake(each) for each in worst] == sorted((measure_mistake(e) for e in judged), reverse=True)[:6]

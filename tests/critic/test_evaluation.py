@@ -15,7 +15,17 @@ from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
-from tests.support.judging import FRAMES, LIMITS, PROGRESS_SPEC, Judge, episode, episodes, goal, tell_time, tell_truth
+from tests.support.judging import (
+    FRAMES,
+    LIMITS,
+    PROGRESS_SPEC,
+    Judge,
+    current_time,
+    episode,
+    episodes,
+    goal,
+    tell_truth,
+)
 
 
 def assess(answer: Callable[[ScoreRequest], Score], shown: list[JudgedEpisode] | None = None, **options: Any):
@@ -56,7 +66,7 @@ def test_what_the_truth_is_worth() -> None:
 
 
 def test_who_rises_with_time_has_voc_and_nothing_else() -> None:
-    found = values(assess(tell_time))
+    found = values(assess(current_time))
     assert found["voc"] == 1 and found["gap_object"] == 0 and found["wrong_object_share"] == 1
     assert found["done_false"] == 1 and found["failures"] is not None and found["failures"] < 0.7
 
@@ -174,7 +184,7 @@ def test_datasets_get_the_words_of_another_episode() -> None:
     second = JudgedEpisode(second.frames, second.state, (renamed,), True, "dataset", "drawer")
     shown = add_mismatches([first, second], seed=0)
     assert [each.goals[1].instruction for each in shown] == ["open the drawer", "pick up the red cube"]
-    found = values(assess(tell_time, shown))
+    found = values(assess(current_time, shown))
     assert found["voc"] == 1 and found["gap_task"] == 0
     assert all(found[name] is None for name in ("failures", "true_gap_task", "progress_error", "done_calibration"))
 

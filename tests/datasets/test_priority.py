@@ -1,4 +1,4 @@
-"""An encoder leaves the priority of the process alone; as root, SVT-AV1 takes real-time priority for all of it."""
+"""An encoder does not change the priority of the process; as root, SVT-AV1 sets real-time priority."""
 
 import os
 from fractions import Fraction

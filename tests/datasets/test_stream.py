@@ -1,4 +1,4 @@
-"""Batches of a dataset: every frame once an epoch, in an order that the seed fixes and a cursor continues."""
+"""Batches of a dataset: every frame once in an epoch, in an order that depends on the seed and can be resumed."""
 
 import itertools
 import json
@@ -8,10 +8,10 @@ import pytest
 
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
-from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 from tests.support.making_datasets import FEATURES, FPS, frame, made, record, where
+from tests.support.refusals import refuses
 
 SMALL = Shuffle(seed=3, run=4, buffer=20)
 ALL = list(range(72))
@@ -40,7 +40,7 @@ def assert_same(left: DatasetSamples, right: DatasetSamples) -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 72, 100])
 def test_every_frame_comes_once_an_epoch(dataset, batch) -> None:
-    """In batches that are full but for the last; epochs in different orders."""
+    """All batches but the last are full; epochs have different orders."""
     batches = list(SampleStream(dataset, batch, shuffle=SMALL, epochs=2))
     assert [len(part) for part in batches[:-1]] == [batch] * (len(batches) - 1)
     order = rows(batches)
@@ -48,8 +48,8 @@ def test_every_frame_comes_once_an_epoch(dataset, batch) -> None:
     assert order[:72] != order[72:] and order[:72] != ALL
 
 
-def test_batches_hold_what_the_dataset_holds(dataset) -> None:
-    """Shuffling does not part a frame from its picture, chunk, text and numbers."""
+def test_batches_hold_the_frames_of_the_dataset(dataset) -> None:
+    """Shuffling keeps picture, chunk, text and numbers of a frame together."""
     places = where(dataset)
     for batch in SampleStream(dataset, 11, 3, SMALL, epochs=1):
         assert_same(batch, dataset.read(batch.row, 3))
@@ -73,7 +73,7 @@ def test_the_seed_fixes_the_order(dataset) -> None:
 
 
 def test_frames_are_mixed_over_the_dataset(dataset) -> None:
-    """Neighbours in a batch are of many episodes, and no place in the order belongs to a part of the dataset."""
+    """Batches hold many episodes, and positions in the order do not depend on those in the dataset."""
     orders = np.array([rows(SampleStream(dataset, 72, shuffle=Shuffle(seed, 2, 24), epochs=1)) for seed in range(200)])
     assert abs(orders.mean(axis=0) - 35.5).max() < 6  # standard error 20.8 / √200 = 1.5
     assert np.mean([len(set(dataset.episode_of(order[:8]).tolist())) for order in orders]) > 4
@@ -82,7 +82,7 @@ def test_frames_are_mixed_over_the_dataset(dataset) -> None:
 
 @pytest.mark.parametrize("shuffle", [SMALL, Shuffle(ordered=True, buffer=10), Shuffle(run=1, buffer=1000)])
 def test_a_cursor_continues_exactly(dataset, shuffle) -> None:
-    """From any batch on, through JSON, into the next epochs."""
+    """From any batch, stored as JSON, into the next epochs."""
     whole = SampleStream(dataset, 10, 2, shuffle)
     batches, cursors = [], [whole.cursor]
     for _ in range(18):
@@ -102,8 +102,8 @@ def test_a_cursor_ends_with_the_epochs(dataset) -> None:
     assert sorted(rows([first, *rest])) == ALL
 
 
-def test_episodes_are_a_choice(dataset) -> None:
-    """And without shuffling, they come in the order in which they are named."""
+def test_episodes_can_be_selected(dataset) -> None:
+    """Without shuffling, their order is the given one."""
     mixed = SampleStream(dataset, 5, shuffle=SMALL, episodes=[1, 4], epochs=1)
     wanted = [
         row for episode in (1, 4) for row in range(dataset.episodes[episode].start, dataset.episodes[episode].stop)
@@ -113,23 +113,23 @@ def test_episodes_are_a_choice(dataset) -> None:
     assert rows(plain) == wanted[8:] + wanted[:8]
 
 
-def test_a_cursor_of_something_else_is_refused(dataset, tmp_path) -> None:
+def test_a_cursor_of_another_stream_is_refused(dataset, tmp_path) -> None:
     cursor = SampleStream(dataset, 5, shuffle=SMALL).cursor
-    with pytest.raises(DatasetError, match="'seed' was 3 and is 0 now"):
+    with refuses("cursor-mismatch", "'seed'", "3", "0"):
         SampleStream(dataset, 5, shuffle=Shuffle(0, 4, 20), cursor=cursor)
-    with pytest.raises(DatasetError, match="'chosen' was"):
+    with refuses("cursor-mismatch", "'chosen'"):
         SampleStream(dataset, 5, shuffle=SMALL, episodes=[0, 1], cursor=cursor)
     made(tmp_path / "data", 9)
     with DatasetWriter(tmp_path / "data", FEATURES, FPS) as writer:
         record(writer, range(9, 10))
-    with pytest.raises(DatasetError, match="'frames' was 72 and is 77 now"):
+    with refuses("cursor-mismatch", "'frames'", "72", "77"):
         SampleStream(LeRobotDataset(tmp_path / "data"), 5, shuffle=SMALL, cursor=cursor)
 
 
-def test_a_stream_needs_something_to_read(dataset) -> None:
-    with pytest.raises(DatasetError, match="no episode to read"):
+def test_invalid_streams_are_refused(dataset) -> None:
+    with refuses("dataset-empty"):
         SampleStream(dataset, 5, episodes=[])
-    with pytest.raises(DatasetError, match="holds 9 episodes; there is no 9"):
+    with refuses("episode-out-of-range", "9"):
         SampleStream(dataset, 5, episodes=[9])
-    with pytest.raises(DatasetError, match="must be at least 1"):
+    with refuses("value-out-of-range", "batch"):
         SampleStream(dataset, 0)

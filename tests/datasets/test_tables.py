@@ -1,4 +1,4 @@
-"""Columns of numbers become what the dataset's description promises, or are refused; they go over all files."""
+"""Columns of numbers have the type of the dataset's description, or are refused."""
 
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from embodied_rl.datasets.lerobot.tables import read_numbers
 from tests.support.making_datasets import made
+from tests.support.refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -28,18 +29,17 @@ from tests.support.making_datasets import made
         (pa.array([True, False]), "float32", [1.0, 0.0]),
     ],
 )
-def test_numbers_are_of_the_promised_type(values: pa.Array, dtype: str, found: list[Any] | None) -> None:
-    """Never cut to it; only floating point ones are rounded."""
+def test_numbers_have_the_declared_type(values: pa.Array, dtype: str, found: list[Any] | None) -> None:
+    """They are not truncated; only floats are rounded."""
     feature = Feature(dtype, (1,))
     if found is None:
-        with pytest.raises(DatasetError, match=f"here: a column .* no {dtype}"):
+        with refuses("dataset-damaged", "here", dtype, kind=DatasetError):
             read_numbers(values, feature, "here")
     else:
         np.testing.assert_array_equal(read_numbers(values, feature, "here").ravel(), np.array(found, dtype))
 
 
 def test_frames_of_several_files_in_any_order(tmp_path: Path) -> None:
-    """Each of the numbers that were asked for, also twice."""
     dataset = LeRobotDataset(made(tmp_path / "data", 9, chunks_size=2, data_files_size_in_mb=0.15))
     assert len({episode.data for episode in dataset.episodes}) > 2
     rows = np.random.default_rng(0).integers(0, len(dataset), 300)

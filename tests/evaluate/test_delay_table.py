@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.evaluate.delay_table import Cell, TestBed, measure_cell, measure_strategies
+from embodied_rl.evaluate.delay_table import Cell, DelaySetup, measure_cell, measure_strategies
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
 from embodied_rl.runtime.processes.local import InlineHandle
@@ -28,14 +28,14 @@ class Stairs:
         return np.array(rows, np.float32)
 
 
-def make_bed(kept: tuple[str, ...] = ()) -> TestBed:
+def make_bed(kept: tuple[str, ...] = ()) -> DelaySetup:
     def make() -> InlineHandle:
         simulator = FakeSimulator(2, FakeSimulator.Config(horizon=LIMIT))
         simulator.spec = replace(simulator.spec, kept_while_holding=kept)
         return InlineHandle(lambda: simulator)
 
     policy: Any = Stairs()
-    return TestBed(policy, make, 2, [Episode(i, i % 2, i) for i in range(3)], 0)
+    return DelaySetup(policy, make, 2, [Episode(i, i % 2, i) for i in range(3)], 0)
 
 
 def rms(values: list[tuple[float, float]]) -> float:

@@ -9,6 +9,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy, m
 from embodied_rl.evaluate.video import record_episodes
 from embodied_rl.interfaces.sim import Episode, NotFinite, StepResult
 from embodied_rl.runtime.processes.handle import WorkerDied
+from tests.support.refusals import refuses
 
 ARRANGEMENTS = [(1, 1), (1, 7), (2, 3), (3, 16), (4, 64)]
 
@@ -56,11 +57,11 @@ def test_eval_is_drawn_like_training_and_a_held_out_split_under_its_name(spec):
     assert {episode.split for episode in enumerate_episodes(spec, "vision", 3)} == {"vision"}
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(("visoin", None), "vision"), (("eval", "pick rde"), "pick red")])
-def test_a_misspelt_name_gets_the_nearest_one(spec, arguments, message):
-    split, task = arguments
-    with pytest.raises(ValueError, match=f"Did you mean '{message}'"):
-        enumerate_episodes(spec, split, 4, task)
+def test_unknown_names_are_refused(spec):
+    with refuses("split-unknown", "'visoin'", "'vision'"):
+        enumerate_episodes(spec, "visoin", 4)
+    with refuses("task-unknown", "'pick rde'", "'pick red'"):
+        enumerate_episodes(spec, "eval", 4, "pick rde")
 
 
 @pytest.mark.parametrize(("handles", "envs"), ARRANGEMENTS)

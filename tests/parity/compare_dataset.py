@@ -32,7 +32,7 @@ def main(folder: str, file: str) -> None:
             if feature is not None and feature.numeric and name not in NAMES:
                 found = dataset.column(name, [row])[0].astype(np.float32)  # as lerobot hands out floats
                 np.testing.assert_array_equal(found, np.asarray(value, np.float32).reshape(feature.shape))
-            if feature is not None and feature.pictured:
+            if feature is not None and feature.is_image:
                 shown = ours.observation.images[name.removeprefix("observation.images.")][row]
                 halves = np.stack(np.split(shown, 2, axis=1)).mean((1, 2))
                 colour = max(colour, float(abs(halves - value).max()))

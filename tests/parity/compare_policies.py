@@ -6,10 +6,15 @@ Runs in our environment, on the recorded tensors in `golden/`; the scripts `lero
 `lerobot_smolvla.py` make them in theirs. The same comparisons are tests in `tests/policies/`.
 """
 
+from contextlib import nullcontext
+from functools import partial
+
 import torch
+from safetensors.torch import load_file
 
 from tests.support import pi_inputs, small_pi, small_smolvla
 from tests.support import pi_sizes as sizes
+from tests.support.double_precision import in_float64
 
 
 @torch.no_grad()
@@ -45,7 +50,22 @@ def smolvla_differences() -> dict[str, float]:
     }
 
 
+@torch.no_grad()
+def other_steps() -> dict[str, float]:
+    """Of actions after other numbers of steps, in float32 and with whole networks in float64."""
+    families = {family: partial(small_pi.after_steps, family) for family in small_pi.FAMILIES}
+    found = {}
+    for family, after_steps in (families | {"smolvla": small_smolvla.after_steps}).items():
+        for name, expected in load_file(small_pi.GOLDEN / f"{family}_lerobot_steps.safetensors").items():
+            precision, _, count = name.partition(".")
+            with in_float64() if precision == "float64" else nullcontext():
+                found[f"{family} {name}"] = small_smolvla.difference(after_steps(int(count)), expected)
+    return found
+
+
 if __name__ == "__main__":
     found = {name: differences(name) for name in small_pi.FAMILIES} | {"smolvla": smolvla_differences()}
     for name, figures in found.items():
         print(name, {key: f"{value:.2g}" for key, value in figures.items()})
+    for name, value in other_steps().items():
+        print(name, f"{value:.2g}")

@@ -1,6 +1,7 @@
 """What lerobot's own π0 and π0.5 compute: run with a Python in which lerobot works, for that is no dependency of ours.
 
     python lerobot_pi.py golden pi0 golden/pi0_lerobot.safetensors   # velocities and actions to compare with
+    python lerobot_pi.py steps pi0 golden/pi0_lerobot_steps.safetensors   # 6 and 10 steps, in float32 and float64
     python lerobot_pi.py keys pi0 golden/keys_pi0_lerobot.json       # what its full-size checkpoints hold
     python lerobot_pi.py checkpoint pi0 FOLDER                       # a small checkpoint, written by lerobot
     python lerobot_pi.py load pi0 FOLDER                             # does lerobot take a checkpoint of ours?
@@ -8,7 +9,8 @@
     python lerobot_pi.py time pi0                                    # seconds of its sampling loop, one thread
 
 PYTHONPATH names the checkout: weights and inputs come from `recipe`, `pi_sizes` and `pi_inputs` of `support`.
-Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4; `load` runs with 0.6.1, too, in an environment such as
+Made with lerobot 0.6.2 (commit 7427f31) and transformers 5.5.4; `steps` with 0.6.1 on Python 3.11, for which its 3.12
+syntax was rewritten outside of the policies. `load` runs with 0.6.1, too, in an environment such as
 
     python3.12 -m venv oracle && oracle/bin/pip install torch==2.13.0
     oracle/bin/pip install --no-deps lerobot==0.6.1 torchvision==0.28.0 opencv-python-headless==4.12.0.88
@@ -24,7 +26,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -44,6 +46,7 @@ from transformers import PreTrainedTokenizerFast
 
 from tests.support import key_lists, pi_inputs
 from tests.support import pi_sizes as sizes
+from tests.support.double_precision import in_float64
 from tests.support.pi_inputs import chunk, observation
 from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
@@ -223,6 +226,29 @@ def golden(family: str, path: str) -> None:
     save_file(tensors, path, made_by())
 
 
+def steps(family: str, path: str) -> None:
+    """Actions after other numbers of steps, in float32 and with the whole network in float64."""
+    tensors = {}
+    for precision, entered in {"float32": nullcontext(), "float64": in_float64()}.items():
+        with entered, torch.no_grad():
+            policy, (images, *others) = filled(family), _in_default_precision(arguments(family))
+            given = [[((image + 1) * 127.5).round() / 127.5 - 1 for image in images], *others]
+            noise = _in_default_precision([chunk("noise")])[0]
+            for count in sizes.OTHER_STEPS:
+                tensors[f"{precision}.{count}"] = policy.model.sample_actions(*given, noise=noise, num_steps=count)
+    save_file(tensors, path, made_by())
+
+
+def _in_default_precision(values: list[Any]) -> list[Any]:
+    """The tensors of `arguments`, floats in the default type."""
+    return [
+        _in_default_precision(value)
+        if isinstance(value, list)
+        else value.to(torch.get_default_dtype() if value.is_floating_point() else value.dtype)
+        for value in values
+    ]
+
+
 def write_keys(family: str, path: str) -> None:
     """Keys and shapes at full size, and what stays float32 where the rest is bfloat16."""
     with torch.device("meta"):
@@ -311,6 +337,7 @@ def _seconds(work: Callable[[], object]) -> tuple[float, float]:
 
 COMMANDS = {
     "golden": golden,
+    "steps": steps,
     "keys": write_keys,
     "checkpoint": checkpoint,
     "load": load,

@@ -5,10 +5,11 @@
     oracle/bin/pip install transformers==4.53.3 draccus==0.10.0 safetensors einops gymnasium termcolor packaging \\
         deepdiff jsonlines pillow num2words imageio
     oracle/bin/python lerobot_smolvla.py golden golden/smolvla_lerobot.safetensors
+    oracle/bin/python lerobot_smolvla.py steps golden/smolvla_lerobot_steps.safetensors  # 6 and 10, float32 and float64
     oracle/bin/python lerobot_smolvla.py keys golden/keys_smolvla_lerobot.json
     oracle/bin/python lerobot_smolvla.py load FOLDER    # a checkpoint of these sizes → keys that differ, actions
 
-PYTHONPATH names the checkout, for `support`.
+PYTHONPATH names the checkout, for `support`. `steps` was made with lerobot 0.6.1 and transformers 5.5.4.
 What lerobot imports beside, and no SmolVLA uses, is replaced by empty modules; so is what it would ask the hub for.
 Newer transformers of the 4 series (4.56 and 4.57 do) move the patches of float32 images by one position; older ones,
 the 5 series, and bfloat16 images, which lerobot's vision tower gets from SmolVLM2's own weights on, have them right.
@@ -19,6 +20,8 @@ import importlib.machinery
 import json
 import sys
 import types
+from contextlib import nullcontext
+from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -32,6 +35,7 @@ from transformers import SmolVLMConfig, SmolVLMForConditionalGeneration
 
 from tests.support import recipe
 from tests.support import smolvla_sizes as sizes
+from tests.support.double_precision import in_float64
 
 STAND_INS = (
     "torchvision",
@@ -234,6 +238,20 @@ def golden() -> dict[str, torch.Tensor]:
     return {name: tensor.contiguous() for name, tensor in tensors.items()}
 
 
+def steps() -> dict[str, torch.Tensor]:
+    """The base variant's actions after other numbers of steps, in float32 and with the whole network in float64."""
+    tensors = {}
+    for precision, entered in {"float32": nullcontext(), "float64": in_float64()}.items():
+        with entered:
+            policy, start = tiny_policy(*sizes.VARIANTS["base"]), noise().to(torch.get_default_dtype())
+            given = batch(policy.config)
+            given["observation.state"] = given["observation.state"].to(torch.get_default_dtype())
+            for count in sizes.OTHER_STEPS:
+                policy.config.num_steps = count
+                tensors[f"{precision}.{count}"] = policy.predict_action_chunk(given, noise=start).contiguous()
+    return tensors
+
+
 def full_keys() -> dict[str, object]:
     """Keys and shapes of the full size, and what is not float32 when it starts without and with SmolVLM2's weights."""
     stay_offline(full_language_model())
@@ -271,15 +289,17 @@ def load(folder: str) -> dict[str, object]:
 
 def main(command: str, path: str) -> None:
     """Run one command of the module's docstring."""
-    assert transformers.__version__.startswith("4.53"), transformers.__version__
+    assert transformers.__version__.startswith(("4.53", "5.")), transformers.__version__
     if command == "golden":
         save_file(golden(), path)
+    elif command == "steps":
+        save_file(steps(), path, {name: version(name) for name in ("lerobot", "transformers", "torch")})
     elif command == "keys":
         Path(path).write_text(json.dumps(full_keys(), indent=0) + "\n")
     elif command == "load":
         print(json.dumps(load(path)))
     else:
-        raise SystemExit(f"{command!r} is none of golden, keys, load.")
+        raise SystemExit(f"{command!r} is none of golden, steps, keys, load.")
 
 
 if __name__ == "__main__":

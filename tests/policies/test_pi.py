@@ -1,14 +1,17 @@
 """π0 and π0.5 against what lerobot's and openpi's own networks gave: `tests/parity/lerobot_pi.py`, `openpi_pi.py`."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.support.small_pi import CLOSE, FAMILIES, GOLDEN, build, golden, integrate, row
+from tests.support.small_pi import CLOSE, FAMILIES, GOLDEN, after_steps, build, golden, integrate, row
 
 pytest.importorskip("transformers")
 
@@ -16,14 +19,13 @@ from embodied_rl.actors import tokenizer
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
-from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.testing.policy_contract import check_backbone
 from embodied_rl_policies.pi.images import prepare_images
-from embodied_rl_policies.pi.network import Pi
 from embodied_rl_policies.pi.prompts import format_with_state
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import lerobot, openpi, tokenizer_files
+from tests.support.double_precision import in_float64
 from tests.support.key_lists import read
 from tests.support.using_checkpoints import OPENPI, attach
 
@@ -208,23 +210,16 @@ def test_sizes_that_do_not_fit_are_refused(changes: dict[str, int], message: str
 
 
 @pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("steps", sizes.OTHER_STEPS)
+@pytest.mark.parametrize(
+    ("precision", "entered", "tolerance"), [("float32", nullcontext, 5e-6), ("float64", in_float64, 1e-12)]
+)
 @torch.no_grad()
-def test_ten_steps_take_the_times_of_lerobot(family: str) -> None:
-    """1 - k / K, up to float32's last digit; added up in float32, as older versions do, times are 1e-7 off."""
-    largest = 0.0
-    for row_index in range(sizes.ROWS):
-        network, inputs = row(family, row_index)
-        context, noise = network.encode(inputs), pi_inputs.chunk("noise")[[row_index]]
-        found = ode_sample(lambda x, t: network.velocity(x, t, context), noise, 10)  # noqa: B023  called at once
-        products = [torch.tensor(1.0 + step * -0.1) for step in range(10)]
-        sums = [added := torch.tensor(1.0)] + [added := added + torch.tensor(-0.1) for _ in range(9)]
-        other, older = (euler(network, noise, context, times) for times in (products, sums))
-        torch.testing.assert_close(found, other, rtol=0, atol=3e-6)
-        largest = max(largest, float((found - older).abs().max()))
-    assert 3e-6 < largest < 1e-4
-
-
-def euler(network: Pi, x: Tensor, context: Context, times: list[Tensor]) -> Tensor:
-    for time in times:
-        x = x - network.velocity(x, time[None], context)[0] / len(times)
-    return x
+def test_any_number_of_steps_gives_the_actions_of_lerobot(
+    family: str, steps: int, precision: str, entered: Callable[[], AbstractContextManager[None]], tolerance: float
+) -> None:
+    """In float32 up to rounding, which in float64 is gone: the formulas are the same."""
+    with entered():
+        found = after_steps(family, steps)
+    expected = load_file(GOLDEN / f"{family}_lerobot_steps.safetensors")[f"{precision}.{steps}"]
+    torch.testing.assert_close(found, expected, rtol=0, atol=tolerance)

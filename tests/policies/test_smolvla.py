@@ -1,20 +1,24 @@
 """SmolVLA against lerobot's own, whose golden tensors `tests/parity/lerobot_smolvla.py` made from the same recipe."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.testing.contract import check_backbone
+from tests.support.double_precision import in_float64
 from tests.support.small_smolvla import (
     CLOSE,
     GOLDEN,
     PREFIX,
+    STEPS,
     TINY,
+    after_steps,
     build,
     difference,
     euler,
@@ -41,6 +45,20 @@ def test_velocities_and_actions_are_lerobots(variant: str) -> None:
         velocity, _ = smolvla.velocity(noise(), times(turn), context)
         assert difference(velocity, GOLDEN[f"{variant}/velocity/{turn}"]) <= CLOSE
     assert difference(euler(smolvla, context), GOLDEN[f"{variant}/actions"]) <= CLOSE
+
+
+@pytest.mark.parametrize("steps", sizes.OTHER_STEPS)
+@pytest.mark.parametrize(
+    ("precision", "entered", "tolerance"), [("float32", nullcontext, CLOSE), ("float64", in_float64, 1e-12)]
+)
+@torch.no_grad()
+def test_any_number_of_steps_gives_lerobots_actions(
+    steps: int, precision: str, entered: Callable[[], AbstractContextManager[None]], tolerance: float
+) -> None:
+    """In float32 up to rounding, which in float64 is gone: the formulas are the same."""
+    with entered():
+        found = after_steps(steps)
+    assert difference(found, load_file(STEPS)[f"{precision}.{steps}"]) <= tolerance
 
 
 @pytest.mark.parametrize("camera", sizes.CAMERAS)

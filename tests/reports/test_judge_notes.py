@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.reports.judge_notes import describe_cost, describe_head
-from embodied_rl.reports.reward_section import describe_outages, make_reward_section
+from embodied_rl.reports.scorer_section import describe_cost, describe_head, describe_outages, make_reward_section
 from embodied_rl.runs.metrics_file import Value
 
 HEAD = {"reward/asked": 50.0, "reward/labels": 40.0, "reward/down": 0.0, "reward/valid": 1.0,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from embodied_rl.reports.reward_section import describe_guard, describe_outages, make_reward_section
+from embodied_rl.reports.scorer_section import describe_guard, describe_outages, make_reward_section
 from embodied_rl.runs.metrics_file import Value
 
 GOOD = {"reward/asked": 100.0, "reward/valid": 0.98, "reward/down": 0.0, "reward/critic_return": 0.6,

@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from embodied_rl.reports.statistics import is_as_good, mcnemar_test, mean_interval, student_quantile, wilson_interval
+from tests.support.refusals import refuses
 
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 256), (256, 256), (65, 256), (1, 3), (990, 1000)])
@@ -67,7 +68,7 @@ def test_mean_interval_is_scipys():
 def test_one_seed_has_no_interval():
     found = mean_interval([0.5])
     assert (found.mean, found.low, found.high) == (0.5, None, None)
-    with pytest.raises(ValueError, match="at least one"):
+    with refuses("mean-without-values"):
         mean_interval([])
 
 

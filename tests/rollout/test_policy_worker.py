@@ -20,9 +20,8 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
-from embodied_rl.runtime.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
-from embodied_rl.runtime.processes.local import ProcessHandle
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.local import LocalRuntime, ProcessHandle
 from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 
@@ -51,7 +50,7 @@ def remote() -> Any:
     """A policy worker in a process, for an actor of which it knows the shape alone."""
     actor = learner()
     policy = build.build_policy(
-        actor, build.Blueprint.of_actor(actor, *PARTS[:3]), Plan(policy="process"), ThisMachine()
+        actor, build.Blueprint.of_actor(actor, *PARTS[:3]), Plan(policy="process"), LocalRuntime()
     )
     assert isinstance(policy, RemotePolicy)
     yield policy
@@ -157,7 +156,7 @@ def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
 @pytest.mark.usefixtures("forks")
 def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> None:
     remote.refresh()
-    with pytest.raises(GaveUp, match="policy worker was restarted"):
+    with pytest.raises(RestartLimitReached, match="policy worker was restarted"):
         while True:
             os.kill(pid(remote), signal.SIGKILL)
             remote.refresh()

@@ -1,4 +1,4 @@
-"""Run folders never overwrite one another, and errors name the key that put them there."""
+"""Run folders never overwrite each other, and errors name the key that chose the path."""
 
 import errno
 import json
@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import StorageError, explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
+from tests.support.refusals import refuses
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)
 
@@ -24,7 +24,7 @@ def with_checkpoint(folder, step=1):
     return folder
 
 
-def test_the_path_is_root_experiment_time_and_seed(tmp_path):
+def test_path_of_a_run(tmp_path):
     folder = RunFolder.create(tmp_path, "demo", 3, NOW)
     assert folder.path == tmp_path / "demo" / "20310203-040506_s3"
     assert (folder.experiment, folder.seed) == ("demo", 3)
@@ -45,7 +45,7 @@ def test_config_and_overrides_are_kept(tmp_path):
 
 
 def test_latest_is_the_newest_training_run(tmp_path):
-    """With a checkpoint or without; cloning has checkpoints, too, and a folder without configuration never began."""
+    """With or without a checkpoint; runs of `sft` and folders without a configuration do not count."""
 
     def create(experiment, year):
         return RunFolder.create(tmp_path, experiment, 0, datetime(year, 1, 1))
@@ -61,11 +61,11 @@ def test_latest_is_the_newest_training_run(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"sim:\n  name: tablet", b"sim:\n  name: \xff\xfe\ntrain:\n"])
-def test_a_damaged_configuration_is_named_and_no_older_run_taken_for_the_latest(tmp_path, content):
+def test_latest_refuses_a_newer_damaged_configuration(tmp_path, content):
     older = with_checkpoint(RunFolder.create(tmp_path, "demo", 0, datetime(2031, 1, 1)))
     damaged = with_checkpoint(RunFolder.create(tmp_path, "demo", 0, datetime(2032, 1, 1)))
     damaged.config.write_bytes(content)
-    with pytest.raises(UserError, match=rf"{damaged.config} is damaged.*resume="):
+    with refuses("config-damaged", damaged.config, "resume="):
         RunFolder.latest(tmp_path)
     newer = with_checkpoint(RunFolder.create(tmp_path, "demo", 0, datetime(2033, 1, 1)))
     assert RunFolder.latest(tmp_path) == newer
@@ -74,14 +74,14 @@ def test_a_damaged_configuration_is_named_and_no_older_run_taken_for_the_latest(
     assert RunFolder.latest(tmp_path) == older
 
 
-def test_overrides_that_are_no_text_are_refused_by_name(tmp_path):
+def test_damaged_overrides_are_refused(tmp_path):
     folder = RunFolder.create(tmp_path, "demo", 0, NOW)
     (folder.path / "overrides.txt").write_bytes(b"seed=\xff\n")
-    with pytest.raises(UserError, match=r"overrides\.txt is damaged"):
+    with refuses("overrides-damaged", "overrides.txt"):
         folder.overrides()
 
 
-def test_of_one_second_the_last_saved_is_the_latest(tmp_path):
+def test_latest_of_one_second_is_the_last_saved(tmp_path):
     first, second = (with_checkpoint(RunFolder.create(tmp_path, "demo", seed, NOW)) for seed in (9, 1))
     for age, folder in ((2000, first), (1000, second)):
         os.utime(folder.checkpoints / "00000001" / "state.json", (age, age))
@@ -99,7 +99,7 @@ def far_east(monkeypatch):
 
 
 @pytest.mark.usefixtures("far_east")
-def test_names_carry_utc_whatever_the_clock_on_the_wall_says(tmp_path):
+def test_names_hold_utc(tmp_path):
     before = datetime.now(UTC).replace(microsecond=0)
     run = RunFolder.create(tmp_path, "demo", 0)
     names = [run.path.name.removesuffix("_s0"), run.new_evaluation("eval").name.removeprefix("eval_")]
@@ -108,7 +108,7 @@ def test_names_carry_utc_whatever_the_clock_on_the_wall_says(tmp_path):
         assert timedelta() <= begun - before < timedelta(hours=1)
 
 
-def test_the_latest_was_started_last_though_its_clock_was_put_back(tmp_path):
+def test_latest_uses_the_start_in_the_provenance(tmp_path):
     """Two runs of a version that named folders by local time, in the hour that a clock shows twice; one has no
     provenance, so that its name counts."""
     started = {"20311026-025500_s0": "2031-10-26T00:55:00+00:00", "20311026-020500_s0": "2031-10-26T01:05:00+00:00"}
@@ -120,40 +120,40 @@ def test_the_latest_was_started_last_though_its_clock_was_put_back(tmp_path):
     assert RunFolder.latest(tmp_path).path.name == "20311026-020500_s0"
 
 
-def test_a_damaged_start_is_named(tmp_path):
+def test_a_damaged_provenance_is_refused(tmp_path):
     run = with_checkpoint(RunFolder.create(tmp_path, "demo", 0))
     (run.path / "provenance.json").write_text("{")
-    with pytest.raises(ValueError, match=r"provenance\.json is damaged.*folder instead of last"):
+    with refuses("provenance-damaged", "provenance.json"):
         RunFolder.latest(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["..", ".", "", "../elsewhere", "a/b", "/tmp/x", "a\\b", "a\nb", "a\0b", "ü" * 101])
-def test_an_experiment_is_one_folder_inside_the_root(tmp_path, name):
+def test_an_experiment_must_be_one_folder_name(tmp_path, name):
     root = tmp_path / "runs"
     with pytest.raises(ValueError, match=r"run\.experiment must"):
         RunFolder.create(root, name, 0)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_to_resume_or_open_is_said(tmp_path):
-    with pytest.raises(ValueError, match=r"run\.root"):
+def test_missing_runs_are_refused(tmp_path):
+    with refuses("run-missing", tmp_path, "run.root"):
         RunFolder.latest(tmp_path)
-    with pytest.raises(ValueError, match="No run in"):
+    with refuses("run-missing", tmp_path):
         RunFolder.open(tmp_path)
 
 
-def test_a_root_that_cannot_be_written_names_path_and_key(tmp_path):
+def test_a_root_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"file.*run\.root"):
+    with refuses("path-not-writable", "file", "run.root", kind=StorageError):
         RunFolder.create(tmp_path / "file", "demo", 0)
 
 
-def test_a_full_disk_names_path_and_key(tmp_path, monkeypatch):
+def test_a_full_disk_is_reported(tmp_path, monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(StorageError, match=rf"disk is full.*{tmp_path}.*run\.root"):
+    with refuses("disk-full", tmp_path, "run.root"):
         RunFolder.create(tmp_path, "demo", 0)
 
 

@@ -1,4 +1,4 @@
-"""What lies where a checkpoint was looked for is said, with the step that makes a checkpoint of it."""
+"""Paths that are not checkpoints are described, with the step that makes a checkpoint of their content."""
 
 import json
 import pickle
@@ -30,7 +30,7 @@ PEFT = json.dumps({"base_model_name_or_path": "lerobot/pi0_base", "peft_type": "
 FOUND: dict[str, tuple[Callable[[Path], Path], str]] = {
     "adapters": (
         lambda p: touched(p / "x", "adapter_config.json", "adapter_model.safetensors", content=PEFT),
-        "holds adapters (PEFT's LoRA), not the network that they change. They belong to 'lerobot/pi0_base'. Merge them",
+        "'lerobot/pi0_base'",
     ),
     "damaged adapters": (lambda p: touched(p / "x", "adapter_config.json", content="["), "holds adapters"),
     "lerobot's training": (
@@ -40,16 +40,16 @@ FOUND: dict[str, tuple[Callable[[Path], Path], str]] = {
     "lerobot's checkpoint": (lambda p: touched(p / "x", "pretrained_model/config.json"), "/x/pretrained_model."),
     "JAX": (lambda p: touched(p / "x", "params/_METADATA"), "convert_jax_model_to_pytorch.py --checkpoint_dir"),
     "JAX's parameters": (lambda p: touched(p / "x", "_METADATA", "manifest.ocdbt"), "checkpoint of JAX (Orbax)"),
-    "dataset": (lambda p: touched(p / "x", "meta/info.json"), "is a LeRobotDataset, no policy. embodied-rl sft"),
+    "dataset": (lambda p: touched(p / "x", "meta/info.json"), "embodied-rl sft"),
     "replay": (lambda p: touched(p / "x", "format.json", "texts.jsonl"), "is a replay storage"),
     "sweep": (lambda p: touched(p / "x", "multirun.yaml"), "is the record of a sweep"),
-    "pickle": (lambda p: touched(p, "x.pt") / "x.pt", "x.pt is a pickle, which can run any code when it is opened"),
-    "other file": (lambda p: touched(p, "x.txt") / "x.txt", "x.txt is a file, but no policy"),
+    "pickle": (lambda p: touched(p, "x.pt") / "x.pt", "x.pt is a pickle"),
+    "other file": (lambda p: touched(p, "x.txt") / "x.txt", "x.txt is a file"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("what", FOUND)
-def test_what_was_found_is_named(tmp_path: Path, what: str) -> None:
+def test_content_is_described(tmp_path: Path, what: str) -> None:
     make, said = FOUND[what]
     path = make(tmp_path)
     with pytest.raises(CheckpointError) as caught:
@@ -66,14 +66,14 @@ COMMANDS = (
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
+def test_every_command_describes_the_content(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str) -> None:
     for what in ("adapters", "dataset", "pickle"):
         path = FOUND[what][0](tmp_path / what)
         assert main([word.format(path) for word in command.split()]) == 2
         assert FOUND[what][1] in capsys.readouterr().err, what
 
 
-def test_a_pickle_is_told_by_its_first_bytes(tmp_path: Path) -> None:
+def test_a_pickle_is_recognised_by_its_first_bytes(tmp_path: Path) -> None:
     (tmp_path / "weights").write_bytes(pickle.dumps([1.0]))
     assert "is a pickle" in str(explain_path(tmp_path / "weights"))
 
@@ -87,15 +87,14 @@ def test_a_name_on_a_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, name: 
         build.resolve_policy_file(name)
 
 
-def test_a_mistyped_run_is_no_name_on_a_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_mistyped_run_is_not_a_hub_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "runs").mkdir()
     with pytest.raises(CheckpointError, match=r"^No checkpoint at runs/x"):
         build.resolve_policy_file("runs/x")
 
 
-def test_adapters_beside_lerobots_configuration(tmp_path: Path) -> None:
-    """lerobot writes both where it trains adapters."""
+def test_adapters_with_a_configuration_of_lerobot(tmp_path: Path) -> None:
     folder = touched(lerobot(tmp_path / "folder", "pi0"), "adapter_config.json", content=PEFT)
     with pytest.raises(CheckpointError, match="holds adapters"):
         detection.read_checkpoint(folder)

@@ -1,4 +1,4 @@
-"""Plain lines for files and pipes, a table for terminals."""
+"""Progress is shown as lines in files and pipes, and as a table on terminals."""
 
 import io
 
@@ -29,7 +29,7 @@ def shown(terminal, live=True):
     return stream.getvalue()
 
 
-def test_plain_single_lines_where_nobody_watches():
+def test_one_plain_line_per_iteration_without_a_terminal():
     lines = shown(terminal=False).splitlines()
     figures = "success exploring 42.5%  deployed –  return –  KL 0.0123  clip share –  env-steps/s 1,270"
     assert lines == [
@@ -52,7 +52,7 @@ def test_a_table_on_a_terminal():
 
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("entropy, appears", [(None, False), (0.0, False), (0.5, True)])
-def test_the_entropy_appears_only_where_there_is_one(terminal, entropy, appears):
+def test_entropy_is_shown_only_if_it_is_not_zero(terminal, entropy, appears):
     stream = io.StringIO()
     console = Console(file=stream, force_terminal=terminal, width=140, highlight=False)
     with Progress(10, console=console, clock=Clock()) as progress:
@@ -67,7 +67,7 @@ def test_a_narrow_pipe_does_not_break_lines():
     assert len(stream.getvalue().splitlines()) == 1
 
 
-def test_durations_read_well():
+def test_format_of_durations():
     assert [format_duration(value) for value in (0.4, 59, 60, 187, 3720, float("inf"))] == [
         "0s",
         "59s",
@@ -78,8 +78,7 @@ def test_durations_read_well():
     ]
 
 
-def test_the_phase_moves_on_a_terminal_from_the_first_moment():
-    """Before any iteration the screen names the phase, how much is done, and the seconds since the start."""
+def test_a_terminal_shows_the_phase_before_the_first_iteration():
     stream, clock = io.StringIO(), Clock()
     console = Console(file=stream, force_terminal=True, width=140, highlight=False)
     with Progress(10, console=console, clock=clock) as progress:
@@ -91,7 +90,7 @@ def test_the_phase_moves_on_a_terminal_from_the_first_moment():
     assert "collecting 0s" in text and "0/10 7s" in text
 
 
-def test_long_phases_are_plain_lines_where_nobody_watches():
+def test_announced_phases_are_plain_lines_without_a_terminal():
     stream = io.StringIO()
     with Progress(10, console=Console(file=stream, force_terminal=False, width=140)) as progress:
         progress.begin_phase("filming", announce=True)
@@ -99,7 +98,7 @@ def test_long_phases_are_plain_lines_where_nobody_watches():
     assert stream.getvalue() == "filming …\n"
 
 
-def test_the_time_left_counts_iterations_alone_and_what_closes_the_run():
+def test_remaining_time_includes_iterations_and_closing_work():
     clock = Clock()
     progress = Progress(10, console=Console(file=io.StringIO()), clock=clock)
     clock.now = 100.0  # evaluating before training
@@ -107,7 +106,7 @@ def test_the_time_left_counts_iterations_alone_and_what_closes_the_run():
     assert progress.remaining(0) == float("inf")
     clock.now = 120.0
     assert progress.remaining(2) == 8 * 10.0 + 30.0
-    assert progress.remaining(10) == 30.0, "an evaluation and films are still to come"
+    assert progress.remaining(10) == 30.0, "closing work remains"
 
 
 ASKED = {"reward/asked": 50.0, "reward/valid": 1.0, "reward/down": 0.0, "reward/degraded": 0.0}
@@ -122,10 +121,10 @@ ASKED = {"reward/asked": 50.0, "reward/valid": 1.0, "reward/down": 0.0, "reward/
         (ASKED | {"reward/cost": "unknown"}, "healthy, cost unknown"),
         (ASKED | {"reward/valid": 0.5}, "degraded (50% valid)"),
         (ASKED | {"reward/degraded": 0.5}, "degraded (100% valid)"),
-        (ASKED | {"reward/down": 0.5, "reward/trouble": "nobody answers"}, "down (nobody answers)"),
+        (ASKED | {"reward/down": 0.5, "reward/trouble": "no answer"}, "down (no answer)"),
     ],
 )
-def test_the_scorer_is_shown_beside_each_iteration(figures, says):
+def test_the_state_of_the_scorer_is_shown(figures, says):
     assert describe_scorer(figures) == says
     for terminal in (False, True):
         stream = io.StringIO()

@@ -1,4 +1,4 @@
-"""A run can be traced to its source."""
+"""Provenance of a run."""
 
 import json
 import os
@@ -10,6 +10,7 @@ import pytest
 
 from embodied_rl.assembly.machine_doctor import check_cores
 from embodied_rl.runs import provenance
+from tests.support.refusals import refuses
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def test_a_clean_tree_has_a_commit_and_no_difference(repository):
     assert provenance.read_git_state(folder / "source") == (git("rev-parse", "HEAD"), "")
 
 
-def test_a_change_is_kept_so_that_it_can_be_applied_again(repository, tmp_path_factory):
+def test_a_change_is_kept_as_a_patch(repository, tmp_path_factory):
     folder, git = repository
     (folder / "source" / "code.py").write_text("one = 2\n")
     out = tmp_path_factory.mktemp("run")
@@ -43,7 +44,7 @@ def test_a_change_is_kept_so_that_it_can_be_applied_again(repository, tmp_path_f
     assert (folder / "source" / "code.py").read_text() == "one = 2\n"
 
 
-def test_an_installed_package_does_not_take_a_surrounding_repository_for_its_source(repository):
+def test_an_ignored_folder_of_a_repository_has_no_commit(repository):
     folder, _ = repository
     (folder / ".gitignore").write_text("installed\n")
     (folder / "installed").mkdir()
@@ -57,7 +58,7 @@ def test_no_repository_and_no_git_have_no_commit(tmp_path, monkeypatch):
     assert provenance.read_git_state(tmp_path) == (None, "")
 
 
-def test_packages_hardware_and_command_are_noted(tmp_path):
+def test_packages_hardware_and_command_are_recorded(tmp_path):
     found = provenance.write_provenance(tmp_path, tmp_path)
     assert found.packages["numpy"] == version("numpy")
     assert int(found.hardware["cores"]) >= 1 and found.hardware["cpu"] and found.command
@@ -68,41 +69,40 @@ def test_packages_hardware_and_command_are_noted(tmp_path):
     ("program", "expected"),
     [("/opt/bin/embodied-rl", "embodied-rl"), ("/opt/lib/embodied_rl/__main__.py", "python -m embodied_rl")],
 )
-def test_the_command_is_told_as_it_was_typed(monkeypatch, program, expected):
+def test_the_command_is_recorded_as_typed(monkeypatch, program, expected):
     monkeypatch.setattr("sys.argv", [program, "train", "task=put it", "seed=0,1", "-m"])
     assert provenance.describe_command() == f"{expected} train 'task=put it' seed=0,1 -m"
 
 
-def test_a_report_names_the_packages_that_matter(tmp_path):
+def test_a_report_lists_selected_packages(tmp_path):
     began = asdict(provenance.write_provenance(tmp_path, tmp_path))
-    said = provenance.select_for_report(provenance.read_provenance(tmp_path))
-    assert said["packages"]["numpy"] == version("numpy") and len(said["packages"]) < len(began["packages"])
-    assert {name: said[name] for name in ("commit", "command", "started", "load", "hardware")} == {
+    shown = provenance.select_for_report(provenance.read_provenance(tmp_path))
+    assert shown["packages"]["numpy"] == version("numpy") and len(shown["packages"]) < len(began["packages"])
+    assert {name: shown[name] for name in ("commit", "command", "started", "load", "hardware")} == {
         name: began[name] for name in ("commit", "command", "started", "load", "hardware")
     }
     assert provenance.read_provenance(tmp_path / "elsewhere") == {}
 
 
-def test_notes_are_added_to_what_is_there(tmp_path):
+def test_notes_are_added(tmp_path):
     began = asdict(provenance.write_provenance(tmp_path))
     provenance.add_note(tmp_path, "first")
     provenance.add_note(tmp_path, "second")
-    said = json.loads((tmp_path / "provenance.json").read_text())
-    notes = said.pop("notes")
-    assert said == began and [note["note"] for note in notes] == ["first", "second"]
+    content = json.loads((tmp_path / "provenance.json").read_text())
+    notes = content.pop("notes")
+    assert content == began and [note["note"] for note in notes] == ["first", "second"]
     assert {"time", "command", "commit"} <= notes[0].keys()
 
 
 @pytest.mark.parametrize("content", ["[", "[]"])
-def test_a_damaged_file_takes_no_note(tmp_path, content):
+def test_no_note_is_added_to_a_damaged_file(tmp_path, content):
     (tmp_path / "provenance.json").write_text(content)
-    with pytest.raises(ValueError, match=r"provenance\.json is damaged"):
+    with refuses("provenance-damaged", "provenance.json"):
         provenance.add_note(tmp_path, "lost")
     assert (tmp_path / "provenance.json").read_text() == content
 
 
-def test_cores_are_counted_where_the_system_has_no_affinity(monkeypatch):
-    """As macOS; every command that counts cores calls this."""
+def test_cores_are_counted_on_a_system_without_affinity(monkeypatch):
     assert provenance.count_cores() == len(os.sched_getaffinity(0))
     monkeypatch.delattr(os, "sched_getaffinity")
     assert provenance.count_cores() == os.cpu_count()

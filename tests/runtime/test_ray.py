@@ -12,15 +12,24 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import torch
 
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
-from embodied_rl.runtime.processes.handle import GaveUp, Handle, NoAnswer, WorkerDied, WorkerError, revive, wait_for_any
+from embodied_rl.runtime.processes.handle import (
+    Handle,
+    NoAnswer,
+    RestartLimitReached,
+    WorkerDied,
+    WorkerError,
+    restart_and_reset,
+    wait_for_any,
+)
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.ray.handle import RayHandle
-from embodied_rl.runtime.ray.runtime import NoRoom, RayRuntime
+from embodied_rl.runtime.ray.runtime import InsufficientResources, RayRuntime
 from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from tests.support.ended import gone, wait_for
@@ -48,7 +57,7 @@ def runtime(cluster: Any) -> Iterator[RayRuntime]:
 
 @pytest.fixture
 def started(runtime: RayRuntime) -> Iterator[Any]:
-    """Starts workers of the cluster, and closes them."""
+    """Return a function that starts workers in the cluster, which are closed afterwards."""
     handles: list[RayHandle] = []
 
     def start(factory: str = FAKE, deadlines=Deadlines(120, 120), share=NodeShare(0.5), **kwargs: Any) -> Any:  # noqa: B008
@@ -66,8 +75,8 @@ def actions(chunk: int) -> np.ndarray:
     return np.random.default_rng(chunk).uniform(-1, 1, (3, 4, 2)).astype(np.float32)
 
 
-def test_an_actor_gives_what_other_handles_give(started) -> None:
-    """To the bit: results, snapshots and images, of episodes that ended, too; as arrays that are the caller's own."""
+def test_an_actor_returns_the_results_of_other_handles(started) -> None:
+    """Results, snapshots and images are equal bit for bit, and writable copies."""
     actor = started()
     assert isinstance(actor, Handle)
     with ProcessHandle(FAKE, {"num_envs": 3}) as process:
@@ -101,11 +110,10 @@ def test_functions_stay_in_the_actor(started) -> None:
     here = InlineHandle(lambda: Nosy(3))
     here.submit("reset", EPISODES)
     expected = here.submit("expert").result()()
-    np.testing.assert_array_equal(handle.submit("kept", kept.number).result(), expected)
+    np.testing.assert_array_equal(handle.submit("call_function", kept.number).result(), expected)
 
 
-def test_what_a_simulator_raises_is_raised_here(started) -> None:
-    """With its traceback, where it is no word for the user; and the actor lives on."""
+def test_exceptions_come_with_a_traceback_and_the_actor_stays_alive(started) -> None:
     handle = started(config=FakeSimulator.Config(fault="raise", fault_row=1))
     handle.submit("reset", EPISODES).result()
     with pytest.raises(WorkerError, match=r"simulator 7: 'step' raised RuntimeError(.|\n)*in _misbehave"):
@@ -125,14 +133,14 @@ def test_what_a_simulator_raises_is_raised_here(started) -> None:
         ("tests.support.guests:Refuses", {"stumble": True}, WorkerError, "invalid literal"),
     ],
 )
-def test_refusals_keep_their_kind(started, factory: str, kwargs: dict, error: type[Exception], message: str) -> None:
+def test_errors_keep_their_type(started, factory: str, kwargs: dict, error: type[Exception], message: str) -> None:
     handle = started(factory, **kwargs)
     with pytest.raises(error, match=message):
         handle.submit("reset", EPISODES).result()
         handle.submit("step", actions(0), NEXT).result()
 
 
-def test_a_killed_actor_is_noticed_at_once_named_and_replaced(started) -> None:
+def test_a_killed_actor_is_reported_at_once_and_replaced(started) -> None:
     handle = started(config=FakeSimulator.Config(seconds=900.0))
     handle.submit("reset", EPISODES).result()
     pid = handle.pid
@@ -144,12 +152,12 @@ def test_a_killed_actor_is_noticed_at_once_named_and_replaced(started) -> None:
     ):
         future.result()
     assert not handle.alive and not isinstance(future._error, NoAnswer)
-    observation, restarts = revive(handle, EPISODES)
+    observation, restarts = restart_and_reset(handle, EPISODES)
     assert_same(observation, FakeSimulator(3).reset(EPISODES), "after the restart")
     assert restarts == 1 and handle.pid != pid and handle.alive
 
 
-def test_an_actor_that_is_silent_is_killed_at_the_deadline(started) -> None:
+def test_a_hung_actor_is_killed_at_the_deadline(started) -> None:
     handle = started(config=FakeSimulator.Config(fault="hang"), deadlines=Deadlines(120, 3.0, restarts=1))
     handle.submit("reset", EPISODES).result()
     pid = handle.pid
@@ -158,60 +166,59 @@ def test_an_actor_that_is_silent_is_killed_at_the_deadline(started) -> None:
     wait_for(lambda: gone(pid))
     handle.restart()
     handle.submit("reset", EPISODES).result(120)
-    with pytest.raises(GaveUp, match=r"restarted 1 times within an hour.*The last time: .*within 3 s"):
+    with pytest.raises(RestartLimitReached, match=r"restarted 1 times within an hour.*The last time: .*within 3 s"):
         handle.restart()
 
 
 @pytest.mark.slow
-def test_an_actor_that_never_comes_up_is_named_with_the_remedy(started, tmp_path: Path) -> None:
+def test_an_actor_that_does_not_start_in_time_is_reported(started, tmp_path: Path) -> None:
     handle = started("tests.support.faulty_simulator:WaitForFile", Deadlines(15.0, 60), gate=tmp_path / "gate")
-    with pytest.raises(GaveUp, match=r"simulator 7 .*(within|after) 15 s.*plan\.start_timeout"):
+    with pytest.raises(RestartLimitReached, match=r"simulator 7 .*(within|after) 15 s.*plan\.start_timeout"):
         _ = handle.spec
-    with pytest.raises(GaveUp):
+    with pytest.raises(RestartLimitReached):
         handle.restart()
 
 
-def test_an_actor_that_leaves_while_it_starts_shows_its_log(started) -> None:
+def test_the_log_of_an_actor_that_exits_during_its_start_is_shown(started) -> None:
     handle = started("tests.support.faulty_simulator:Crash")
     with pytest.raises(WorkerDied, match=r"'start'(.|\n)*the disk is on fire"):
         _ = handle.spec
 
 
-def test_who_waits_for_what_when_no_node_has_room(started) -> None:
+def test_missing_resources_are_reported(started) -> None:
     handle = started(deadlines=Deadlines(1.5, 60), share=NodeShare(4))
-    with pytest.raises(GaveUp, match=r"simulator 7 .*1\.5 s: it waits for 4 cores, which no node.*Free are: .* of 3 c"):
+    with pytest.raises(RestartLimitReached, match=r"simulator 7 .*1\.5 s.* 4 cores.*Free: .* of 3 c"):
         handle.submit("reset", EPISODES).result()
 
 
-def test_another_version_on_the_nodes_is_named_before_anything_is_unpickled(started, monkeypatch) -> None:
+def test_another_version_on_the_nodes_is_refused(started, monkeypatch) -> None:
     there = __version__
     monkeypatch.setattr("embodied_rl.runtime.ray.handle.__version__", "77.0")
     handle = started()
-    with pytest.raises(GaveUp, match=rf"on node .*embodied-rl {there} runs there, embodied-rl 77\.0 here. Install"):
+    with pytest.raises(RestartLimitReached, match=rf"on node .*embodied-rl {there}.*embodied-rl 77\.0"):
         handle.submit("reset", EPISODES).result()
 
 
 @pytest.mark.slow
-def test_a_simulator_of_another_environment_lives_beside_its_actor(started) -> None:
-    """Its worker's death is the actor role's."""
+def test_a_simulator_of_another_environment_runs_in_a_worker_of_its_actor(started) -> None:
     foreign = Interpreter.find(sys.executable)
     handle = started("tests.support.guests:Nosy", interpreter=foreign, packages=("tests",))
     assert_same(handle.submit("reset", EPISODES).result(), FakeSimulator(3).reset(EPISODES), "reset")
     kept = handle.submit("expert").result()
-    assert handle.submit("kept", kept.number).result().shape == (3, 2)
+    assert handle.submit("call_function", kept.number).result().shape == (3, 2)
     with pytest.raises(WorkerError, match="no attribute 'fly'"):
         handle.submit("fly").result()
     [worker] = psutil.Process(handle.pid).children()
     worker.kill()
     with pytest.raises(WorkerDied, match=r"On node .*simulator 7 \(pid \d+\) was killed by SIGKILL"):
         handle.submit("reset", EPISODES).result()
-    revive(handle, EPISODES)
+    restart_and_reset(handle, EPISODES)
     pid = handle.pid
     handle.close()
     wait_for(lambda: gone(pid))
 
 
-def test_a_lost_node_fails_the_call_and_another_one_takes_over(cluster: Any, started) -> None:
+def test_a_lost_node_fails_the_call_and_is_replaced(cluster: Any, started) -> None:
     extra = cluster.add_node(num_cpus=8, object_store_memory=100 << 20)
     handle = started(share=NodeShare(6), deadlines=Deadlines(60, 60))
     handle.submit("reset", EPISODES).result()
@@ -225,17 +232,17 @@ def test_a_lost_node_fails_the_call_and_another_one_takes_over(cluster: Any, sta
     print(f"node lost: noticed after {time.monotonic() - began:.1f} s")
     began = time.monotonic()
     cluster.add_node(num_cpus=8, object_store_memory=100 << 20)
-    revive(handle, EPISODES)
+    restart_and_reset(handle, EPISODES)
     print(f"node replaced: simulating again after {time.monotonic() - began:.1f} s")
 
 
-def test_a_plan_that_the_cluster_has_no_room_for_is_refused(runtime: RayRuntime) -> None:
-    with pytest.raises(NoRoom, match=r"1 s. Asked for.*: 2 × 1 core, 1 × 1 core and 2 GPUs\. Free are: .*cores of"):
+def test_a_reservation_without_free_resources_is_refused(runtime: RayRuntime) -> None:
+    with pytest.raises(InsufficientResources, match=r"1 s.*2 × 1 core, 1 × 1 core and 2 GPUs\..*cores of"):
         runtime.reserve([NodeShare(1), NodeShare(1), NodeShare(1, 2)], timeout=1)
 
 
-def test_processes_go_into_their_bundle_and_what_has_no_room_there_goes_beside(runtime: RayRuntime, started) -> None:
-    """Of this process, which is in none: into those that belong to no rank, those first that nobody is in."""
+def test_processes_use_free_bundles_first(runtime: RayRuntime, started) -> None:
+    """Processes of a driver use the bundles of no rank, empty ones first, and then other resources."""
     runtime.reserve([NodeShare(1), NodeShare(1)], "STRICT_SPREAD")
     try:
         handles = [started(share=NodeShare(0.5)) for _ in range(4)]
@@ -250,10 +257,7 @@ def test_processes_go_into_their_bundle_and_what_has_no_room_there_goes_beside(r
         runtime.release()
 
 
-def test_what_is_newest_is_read_anywhere_and_whole(runtime: RayRuntime, started) -> None:
-    """Here and in an actor; a message is tensors and arrays, and the reader's own."""
-    import torch
-
+def test_the_newest_message_is_read_here_and_in_an_actor(runtime: RayRuntime, started) -> None:
     board = runtime.board()
     reader = pickle.loads(pickle.dumps(board.reader()))
     assert reader.newest() is None
@@ -272,7 +276,7 @@ def test_what_is_newest_is_read_anywhere_and_whole(runtime: RayRuntime, started)
 
 
 def is_lost(reader) -> bool:
-    """Whether reading says that the board is gone. Ray ends an actor a moment after it was asked to."""
+    """Return whether the board is gone. Ray ends an actor with a delay."""
     try:
         reader.newest()
     except WorkerDied as died:

@@ -1,4 +1,4 @@
-"""What the processes of a plan take of a cluster, and what keeps them from starting there."""
+"""Resources of a plan in a cluster, and checks of the runtime."""
 
 from dataclasses import replace
 
@@ -8,7 +8,8 @@ from embodied_rl.config.schema import AlgoNode, Plan, PolicyNode, SimNode, Train
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.base import NodeShare
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import LocalRuntime
+from tests.support.refusals import refuses
 
 CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
 
@@ -27,16 +28,16 @@ CONFIG = TrainConfig(SimNode("tabletop"), PolicyNode("pocket"), AlgoNode("ppo"))
         ),
     ],
 )
-def test_who_starts_processes_has_room_for_them(
+def test_bundles_include_the_processes_that_ranks_start(
     plan: Plan, cpu: list[tuple[int, int]], cuda: list[tuple[int, int]]
 ) -> None:
     assert runtimes.make_bundles(plan, "cpu") == [NodeShare(*each) for each in cpu]
     assert runtimes.make_bundles(plan, "cuda") == [NodeShare(*each) for each in cuda]
 
 
-def test_one_machine_needs_nothing() -> None:
+def test_the_local_runtime_has_no_requirements() -> None:
     runtimes.check_runtime(CONFIG)
-    assert isinstance(runtimes.select_runtime(CONFIG), ThisMachine)
+    assert isinstance(runtimes.select_runtime(CONFIG), LocalRuntime)
     assert runtimes.list_nodes(CONFIG) == ()
 
 
@@ -50,5 +51,5 @@ def test_a_cluster_needs_ray_and_starts_ranks_itself(monkeypatch: pytest.MonkeyP
     for name, value in place.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setattr(runtimes, "find_spec", lambda name: object())
-    with pytest.raises(ValueError, match="without torchrun"):
+    with refuses("torchrun-not-supported", "runtime=ray"):
         runtimes.check_runtime(config)

@@ -11,8 +11,8 @@ import pytest
 
 import embodied_rl
 from embodied_rl.actors.learning.checkpoint import save_checkpoint
-from embodied_rl.assembly import serving
 from embodied_rl.cli.main import USER_ERROR, main
+from embodied_rl.commands import serve
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.deployment.policy_server.follow import WeightFollower
 from embodied_rl.interfaces.errors import UserError
@@ -79,10 +79,10 @@ def test_load_policy_and_policy_checkpoint_refuse_it(tmp_path, monkeypatch, capf
 
 def test_a_follower_keeps_the_weights_that_it_has(tmp_path: Path) -> None:
     first, lines = make_checkpoint(tmp_path), list[str]()
-    served = SimpleNamespace(weights=serving.weigh_policy(first))
+    served = SimpleNamespace(weights=serve.load_served_weights(first))
     served.replace = lambda weights: setattr(served, "weights", weights)
-    newest = lambda: serving.find_newest_file(str(tmp_path))  # noqa: E731
-    follower = WeightFollower(cast(Any, served), first, newest, serving.weigh_policy, lines.append)
+    newest = lambda: serve.find_newest_file(str(tmp_path))  # noqa: E731
+    follower = WeightFollower(cast(Any, served), first, newest, serve.load_served_weights, lines.append)
     for seed in range(TRIES):
         file = make_checkpoint(tmp_path, 8 + seed)
         damage(file, seed)

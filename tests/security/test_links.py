@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from embodied_rl.config.schema import EvalConfig
-from embodied_rl.evaluate.kept import ResultFile
+from embodied_rl.evaluate.result_file import ResultFile
 from embodied_rl.evaluate.resumption import choose_output_folder
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.atomic_write import write_text

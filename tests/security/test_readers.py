@@ -163,7 +163,7 @@ def test_a_state_names_a_file_outside(plant: Plant) -> None:
     strangers.change_json(
         state, lambda said: (said["sha256"].update({"../../../../../outside/secret.json": "0"}), said.pop("digest"))
     )
-    with pytest.raises(UserError, match="which does not lie in its folder, and is not opened"):
+    with pytest.raises(UserError, match="which is not in its folder, and is not opened"):
         load_checkpoint(state.parent)
 
 
@@ -182,13 +182,13 @@ def test_a_shard_may_be_anything(tmp_path: Path, places: str | None) -> None:
     (tmp_path / "shards").mkdir()
     metadata = {} if places is None else {"DCP_SHARDING_INFO": places}
     save_file({"0/a": torch.zeros(2)}, tmp_path / "shards/shard-00001.safetensors", metadata)
-    with pytest.raises(UserError, match=r"shard-00001.safetensors is damaged, or no shard"):
+    with pytest.raises(UserError, match=r"shard-00001.safetensors is damaged, or not a shard"):
         shards.read_shards(tmp_path, None, [Moments()])  # pyright: ignore[reportArgumentType]
 
 
 def test_a_pickled_shard_stays_closed(plant: Plant) -> None:
     strangers.replaced(plant.sent, "shards/shard-00001.safetensors", building.POISON)
-    with pytest.raises(UserError, match=r"shard-00001.safetensors is damaged, or no shard"):
+    with pytest.raises(UserError, match=r"shard-00001.safetensors is damaged, or not a shard"):
         shards.read_shards(plant.sent, None, [Moments()])  # pyright: ignore[reportArgumentType]
 
 
@@ -258,7 +258,7 @@ def test_metrics_that_are_none_are_left_out(tmp_path: Path) -> None:
         '{"iteration": 2}',
     ]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.warns(RuntimeWarning, match="left out line 2, 3, 4, 5, 6"):
+    with pytest.warns(RuntimeWarning, match="skipped line 2, 3, 4, 5, 6"):
         assert read_metrics(tmp_path / "metrics.jsonl") == [{"iteration": 1}, {"iteration": 2}]
 
 
@@ -314,7 +314,7 @@ def test_the_cache_of_a_hub_may_link_to_its_blobs(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "/x", "..", "a/../b", "a\\b", "a\x1bb"])
 def test_a_name_leaves_its_folder(name: str) -> None:
-    with pytest.raises(UserError, match="does not lie in its folder"):
+    with pytest.raises(UserError, match="is not in its folder"):
         check_name(name, "here")
 
 

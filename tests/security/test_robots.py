@@ -13,7 +13,7 @@ pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
 from embodied_rl.config.freeze import read_config
-from embodied_rl.config.trust import list_settings
+from embodied_rl.config.untrusted_settings import list_settings
 from embodied_rl.deployment.bridge.episodes import EpisodeDesk
 from embodied_rl.deployment.robot_simulator.attending import read_end
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig

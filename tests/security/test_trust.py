@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from embodied_rl.assembly.build import find_sizes, load_backbone
-from embodied_rl.assembly.evaluated import find_simulator
-from embodied_rl.cli.table import COMMANDS
+from embodied_rl.assembly.evaluated_policies import find_simulator
+from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.commands.eval import read_resumed
 from embodied_rl.commands.train import read_run_to_resume
 from embodied_rl.config import assets, plugins, schema
@@ -37,7 +37,14 @@ from embodied_rl.config.schema import (
     TrainConfig,
     TrainLoop,
 )
-from embodied_rl.config.trust import Setting, check_file, format_override, format_resume, freeze_file, list_settings
+from embodied_rl.config.untrusted_settings import (
+    Setting,
+    check_file,
+    format_override,
+    format_resume,
+    freeze_file,
+    list_settings,
+)
 from embodied_rl.evaluate import resumption
 from embodied_rl.evaluate.benchmark import make_parts
 from embodied_rl.evaluate.resumption import FILE as EVALUATION
@@ -418,7 +425,7 @@ def test_what_is_typed_again_includes_what_was_typed(plant: Plant, typed: Typed)
     code, said = typed(
         "train", f"resume='{run}'", "reward.url=http://127.0.0.1:9/v1", "train.iterations=3", "--dry-run"
     )
-    remedy = said.strip().rpartition("type it yourself: ")[2]
+    remedy = said.strip().rpartition("type it yourself: ")[2].removesuffix(" [setting-not-trusted]")
     assert code == 2 and "train.iterations=3" in remedy, said
     assert typed("train", *shlex.split(remedy), "--dry-run")[0] == 0
 

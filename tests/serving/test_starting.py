@@ -24,7 +24,7 @@ TOKEN = "0123456789-abcdefghij"
 SERVE = """
 import sys, threading
 from embodied_rl.serving.starting import ServerSettings, start_server
-from embodied_rl.cli.signals import announce_end
+from embodied_rl.cli.main import announce_end
 from tests.support.serving import ToldModel
 gate = threading.Event() if "held" in sys.argv else None
 with announce_end():

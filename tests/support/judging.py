@@ -74,6 +74,6 @@ def tell_truth(asked: ScoreRequest) -> Score:
     return Score(asked.progress, done=float(asked.progress >= 1))
 
 
-def tell_time(asked: ScoreRequest) -> Score:
+def current_time(asked: ScoreRequest) -> Score:
     """A judge that rises with time, whatever the words: it has the best VOC there is."""
     return Score(asked.decision / (FRAMES - 1))

@@ -28,6 +28,8 @@ PADDED_DIM = 8
 
 TIMES = (1.0, 0.55, 0.1)
 STEPS = 4
+OTHER_STEPS = (6, 10)
+"""Their flow times are no binary fractions; lerobot's own number is 10."""
 
 
 def prepared_images(camera: str) -> NDArray[np.float32]:

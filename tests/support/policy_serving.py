@@ -17,7 +17,7 @@ from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
 from embodied_rl.deployment.policy_server.wire import pack, unpack
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.observation_input import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
 from embodied_rl.serving.access import find_token

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from torch import Tensor
 
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl_policies.smolvla.policy import SmolVLA
 from tests.support import recipe
 from tests.support import smolvla_sizes as sizes
 
 PARITY = Path(__file__).parents[1] / "parity"
 GOLDEN = load_file(PARITY / "golden" / "smolvla_lerobot.safetensors")
+STEPS = PARITY / "golden" / "smolvla_lerobot_steps.safetensors"
 KEYS = json.loads((PARITY / "golden" / "keys_smolvla_lerobot.json").read_text())
-CLOSE = 2e-6
+CLOSE = 1e-6
 PREFIX = {"vision_model", "connector", "text_model"}
 
 TINY = SmolVLA.Config(
@@ -95,6 +98,13 @@ def euler(smolvla: SmolVLA, context: Context) -> Tensor:
     for step in range(sizes.STEPS):
         x = x - smolvla.velocity(x, torch.full((len(x),), 1 - step / sizes.STEPS), context)[0] / sizes.STEPS
     return x
+
+
+def after_steps(count: int) -> Tensor:
+    """Actions after `count` Euler steps by our sampler, in the default type."""
+    smolvla = network()
+    velocity = partial(smolvla.velocity, context=smolvla.encode(observation()))
+    return ode_sample(velocity, noise().to(torch.get_default_dtype()), count)
 
 
 def difference(one: Tensor, other: Tensor) -> float:

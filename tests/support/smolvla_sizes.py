@@ -14,6 +14,8 @@ HORIZON = 6
 ACTION_DIM = 8
 STATE_DIM = 7
 STEPS = 4
+OTHER_STEPS = (6, 10)
+"""Their flow times are no binary fractions; lerobot's own number is 10."""
 TIMES = (1.0, 0.65, 0.05)
 """Of the rows; the golden velocities are taken at these times and at their rotations."""
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.config.schema import FaultsNode
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
 from embodied_rl.deployment.robots.description import (
     ActionEntry,

@@ -133,4 +133,4 @@ def test_collectors_respect_the_staleness(typed: Callable[..., Any]) -> None:
     code, _, err = typed("train", *SMALL, *REACHING, "mode=async", "plan=colocated", "plan.rollout_workers=0")
     assert code == 2 and "plan.rollout_workers must be at least 1" in err
     code, _, err = typed("train", *SMALL, *REACHING, *WORKERS, "plan=split", "plan.policy=process")
-    assert code == 2 and "plan.policy=process has no meaning beside plan.rollout_workers" in err
+    assert code == 2 and "plan.policy=process has no meaning with plan.rollout_workers" in err

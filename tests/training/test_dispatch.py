@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.actors.learning.weights import Weights
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.rollout.timeline import Timeline
-from embodied_rl.runtime.processes.handle import GaveUp, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied, WorkerError
 from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import CollectorReport
@@ -256,12 +256,12 @@ def test_resume_from_a_checkpoint(crew: Crew) -> None:
 
 def test_a_worker_that_cannot_be_replaced_ends_the_run(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     def spent(handle: ThreadHandle) -> None:
-        raise GaveUp("restarted 3 times within an hour")
+        raise RestartLimitReached("restarted 3 times within an hour")
 
     monkeypatch.setattr(Mortal, "restart", spent)
     crew.deaths[1].add(0)
     crew.offer(0)
-    with pytest.raises(GaveUp, match="within an hour"):
+    with pytest.raises(RestartLimitReached, match="within an hour"):
         crew.dispatcher.take(0)
 
 

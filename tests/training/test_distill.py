@@ -90,8 +90,8 @@ def test_a_stopped_run_continues_with_the_head_it_had(
 @pytest.mark.parametrize(
     "words, says",
     [
-        ((*ORACLE, "reward.head=hash"), "reward.head=hash has a meaning with reward.mode=distill alone"),
-        ((*ORACLE, "reward.distill.steps=3"), "reward.distill.steps=3 has a meaning with reward.mode=distill alone"),
+        ((*ORACLE, "reward.head=hash"), "reward.head=hash has an effect only with reward.mode=distill"),
+        ((*ORACLE, "reward.distill.steps=3"), "reward.distill.steps=3 has an effect only with reward.mode=distill"),
         ((*DISTILL, "reward.head=forest"), "reward.head.*forest"),
         ((*DISTILL, "reward.distill.labels=0"), "reward.distill.labels"),
         ((*DISTILL, "reward.distill.held_out=1"), "reward.distill.held_out"),

@@ -127,7 +127,7 @@ def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) ->
     """Through every layer of the command line, without a traceback."""
     attached = (*RUN, "policy=pi0", f"policy.checkpoint={folder}")
     for words, message in (
-        ((*attached, "policy.vision_heads=2"), "Say which is which"),
+        ((*attached, "policy.vision_heads=2"), "Assign cameras"),
         ((*attached, CAMERAS), "give policy.vision_heads=<number>"),
         ((*attached, *ATTACHED, "policy.horizon=9"), "leave policy.horizon out"),
         ((*RUN, "policy=pi05", f"policy.checkpoint={folder}", *ATTACHED), "set policy=pi0"),

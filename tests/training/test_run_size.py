@@ -108,9 +108,9 @@ SIZES = [
     (["algo.sampler.denoise_steps=100000"], "algo.sampler.denoise_steps must be at most 1000", ""),
     (["train.eval_episodes=1000000000"], "train.eval_episodes must be at most 1000000", ""),
     (["train.final_episodes=1000000000"], "train.final_episodes must be at most 1000000", ""),
-    (["segments=2"], "segments=2 has a meaning with mode=stream alone", ""),
-    (["staleness=2"], "staleness=2 has a meaning with mode=async alone", ""),
-    (["policy.lora.rank=2"], "policy.lora.rank=2 has a meaning with policy.train=lora alone", ""),
+    (["segments=2"], "segments=2 has an effect only with mode=stream", ""),
+    (["staleness=2"], "staleness=2 has an effect only with mode=async", ""),
+    (["policy.lora.rank=2"], "policy.lora.rank=2 has an effect only with policy.train=lora", ""),
     (["mode=stream", "segments=1000", "plan=colocated"], "train.decisions=3", "[decisions-not-divisible]"),
 ]
 
@@ -143,7 +143,7 @@ def test_a_default_minibatch_above_the_rollout_means_all_of_it(typed: Callable[.
         (["algo.demonstrations=0"], "[cloning-no-demonstrations]"),
         (["algo.batch=0"], "algo.batch must be at least 1"),
         (["algo.demonstrations=1000000000"], "[memory-demonstrations]"),
-        (["algo.frames=1000000000"], "[memory-demonstrations]"),
+        (["algo.frames=1000000000"], "algo.frames=1000000000"),
         (["sim.num_envs=1000000000"], "[memory-observations]"),
         (["algo.frames=2", "algo.auxiliary_names=[nowhere]"], "[perception-unknown-names]"),
         (["algo.frames=2", "algo.auxiliary_names=[]"], "[perception-other-names]"),

@@ -101,7 +101,7 @@ def test_a_scorer_of_another_distribution_is_asked(outside: None, typed: Callabl
             (*ORACLE, "reward.mode=terminal"),
             "ends an episode when its own goal is reached.*sim.terminate_on_success=false",
         ),
-        ((*ORACLE, "reward.done_in_a_row=2"), "reward.done_in_a_row=2 has a meaning with reward.mode=terminal alone"),
+        ((*ORACLE, "reward.done_in_a_row=2"), "reward.done_in_a_row=2 has an effect only with reward.mode=terminal"),
         ((*TERMINAL, "reward.done_threshold=1.5"), "reward.done_threshold"),
         ((*ORACLE, "reward.budget=0"), "reward.budget"),
         ((*ORACLE, "reward.probes.mismatch=2"), "reward.probes.mismatch"),

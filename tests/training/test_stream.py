@@ -62,7 +62,7 @@ def test_group_relative_methods_learn_from_whole_episodes(plugin_path: str, tmp_
     ("words", "said"),
     [
         (("segments=2",), "train.decisions=3 cannot be divided into segments=2 equal parts. Try train.decisions=4."),
-        (("segments=3", "plan.rollout_workers=0"), "mode=stream collects beside the ranks"),
+        (("segments=3", "plan.rollout_workers=0"), "mode=stream needs processes besides the ranks"),
     ],
 )
 def test_impossible_streams_are_refused(words: tuple[str, ...], said: str, typed: Callable[..., Any]) -> None:

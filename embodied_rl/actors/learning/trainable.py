@@ -65,7 +65,8 @@ def add_adapters(network: FlowBackbone, lora: LoraNode) -> None:
     except ModuleNotFoundError as error:
         message = "policy.train=lora needs peft: pip install 'embodied-rl[lora]'."
         raise UserError(message, code="package-missing") from error
-    settings = peft.LoraConfig(r=lora.rank, lora_alpha=_alpha(lora), lora_dropout=0.0, target_modules=names)
+    alpha: Any = _alpha(lora)  # peft declares int, and computes with any number
+    settings = peft.LoraConfig(r=lora.rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=names)
     peft.inject_adapter_in_model(settings, network)
     adapted = [name for name, _ in list_adapters(network)]
     assert sorted(adapted) == sorted(names), f"adapted {set(adapted) ^ set(names)} instead of the requested modules"

@@ -11,8 +11,8 @@ from typing import Any
 
 from rich.console import Console
 
-from embodied_rl.assembly.acting import find_policy_file, names_file
-from embodied_rl.assembly.evaluated import find_run, find_simulator
+from embodied_rl.assembly.evaluated_policies import find_run, find_simulator
+from embodied_rl.assembly.policy_factory import find_policy_file, names_file
 from embodied_rl.benchmarks.trials.children import TrialProcesses
 from embodied_rl.benchmarks.trials.conducting import ConductedEpisode, EpisodeConductor
 from embodied_rl.benchmarks.trials.domain import borrow_free_domain
@@ -38,7 +38,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
-from embodied_rl.reports.table import make_summary_table
+from embodied_rl.reports.summary_table import make_summary_table
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.runs.folder import make_evaluation_folder
 from embodied_rl.runtime.simulators.kind import SimulatorKind

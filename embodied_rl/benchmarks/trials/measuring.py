@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.assembly.acting import load_deployed
+from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.benchmarks.trials.conducting import ConductedEpisode
 from embodied_rl.benchmarks.trials.deployment import PlannedDeployment, conduct_episodes, plan_deployment
 from embodied_rl.benchmarks.trials.stopping import Fault, measure_stop

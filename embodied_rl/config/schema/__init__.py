@@ -22,10 +22,17 @@ from embodied_rl.config.schema.commands import (
     TrainConfig,
     Video,
 )
-from embodied_rl.config.schema.contract import ContractConfig
 from embodied_rl.config.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
-from embodied_rl.config.schema.deploying import BridgeConfig, DeployConfig
-from embodied_rl.config.schema.filtering import FilterNode
+from embodied_rl.config.schema.deployment import (
+    BridgeConfig,
+    ContractConfig,
+    ConvertConfig,
+    DeployConfig,
+    FaultsNode,
+    RecordConfig,
+    RobotConfig,
+    ServeConfig,
+)
 from embodied_rl.config.schema.nodes import (
     AlgoNode,
     BenchmarkNode,
@@ -33,6 +40,7 @@ from embodied_rl.config.schema.nodes import (
     CheckpointConfig,
     CurriculumNode,
     DistillNode,
+    FilterNode,
     LoggerNode,
     LoraNode,
     Plan,
@@ -41,10 +49,8 @@ from embodied_rl.config.schema.nodes import (
     RewardNode,
     RunConfig,
     SamplerNode,
+    ServedNode,
     SimChange,
     SimNode,
     TrainLoop,
 )
-from embodied_rl.config.schema.recording import ConvertConfig, RecordConfig
-from embodied_rl.config.schema.robot import FaultsNode, RobotConfig
-from embodied_rl.config.schema.serving import ServeConfig, ServedNode

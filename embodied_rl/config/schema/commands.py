@@ -4,23 +4,23 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from embodied_rl.config.freeze import at_least
-from embodied_rl.config.schema.filtering import FilterNode
 from embodied_rl.config.schema.nodes import (
     MOST_EPISODES,
     AlgoNode,
     BenchmarkNode,
     CheckpointConfig,
     CurriculumNode,
+    FilterNode,
     LoggerNode,
     Plan,
     PolicyNode,
     RewardNode,
     RunConfig,
+    ServedNode,
     SimChange,
     SimNode,
     TrainLoop,
 )
-from embodied_rl.config.schema.serving import ServedNode
 from embodied_rl.interfaces.trust import Address, Code, FilePath, Text, Trust
 
 Joining = Literal["prefix", "naive", "blend", "stop", "replacement", "guided"]

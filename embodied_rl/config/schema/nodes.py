@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from embodied_rl.config.freeze import at_least, take_other_keys
-from embodied_rl.interfaces.trust import Code, FilePath, Text, Trust
+from embodied_rl.interfaces.trust import Code, FilePath, SecretName, Text, Trust
 
 MOST_EPISODES = 1_000_000
 """Episodes of one command at most: more would take longer than any run, and tell nothing more."""
@@ -341,3 +341,43 @@ class LoggerNode:
     """Show a live table on a terminal; otherwise plain lines."""
     options: dict[str, Any] = take_other_keys()
     """The logger's own keys."""
+
+
+@dataclass(frozen=True)
+class FilterNode:
+    """Thresholds by which `collect` and `sft` leave out demonstrations that a scorer rates as bad."""
+
+    voc: float | None = at_least(-1.0, None, at_most=1.0)
+    """Leave out episodes whose progress is less in order: the rank correlation of progress with time (VLAC). Null
+    leaves out none."""
+    losses: float | None = at_least(0.0, None, at_most=1.0)
+    """Leave out episodes in which a larger share of the steps between judged frames are losses of a hundredth or more
+    (VLAC's negative deltas)."""
+    end: float | None = at_least(0.0, None, at_most=1.0)
+    """Leave out episodes that end with less progress."""
+    drop: float | None = at_least(0.0, None, at_most=1.0)
+    """Leave out what lets progress fall by more than this within a chunk (GR-RL): sft leaves out the rows that such a
+    chunk begins with, collect whole episodes."""
+    every: int = at_least(1, 2)
+    """Control steps between judged frames; the first and the last are always judged."""
+
+    @property
+    def rules(self) -> dict[str, float]:
+        """Return the thresholds that are set."""
+        named = {"voc": self.voc, "losses": self.losses, "end": self.end, "drop": self.drop}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True)
+class ServedNode:
+    """A policy behind a server that an evaluation asks."""
+
+    keys: dict[Text, Text] = field(default_factory=dict)
+    """How the server calls entries of observations, our name: its name, such as {images/front: observation/image}. A
+    state that it takes as several entries: their names and sizes, a:7+b:1."""
+    actions: Text = "actions"
+    """How a server of others calls the actions in its answer."""
+    deadline: float = at_least(0.1, 60.0)
+    """Seconds for each question, connecting again included."""
+    token_variable: SecretName | None = None
+    """Environment variable that holds the server's token."""

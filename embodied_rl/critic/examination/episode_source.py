@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from embodied_rl.assembly.acting import find_policy_file
-from embodied_rl.assembly.evaluated import find_run, find_simulator, read_simulator
+from embodied_rl.assembly.evaluated_policies import find_run, find_simulator, read_simulator
+from embodied_rl.assembly.policy_factory import find_policy_file
 from embodied_rl.config.checks import check_episodes
 from embodied_rl.config.schema import CriticEvalConfig, SimNode
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset

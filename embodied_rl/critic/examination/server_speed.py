@@ -21,8 +21,8 @@ from embodied_rl.critic.critic_file import load_critic
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
-from embodied_rl.runtime.processes.announced import start_announced
 from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.processes.ready_line import start_until_ready
 
 ALONE = 100
 """Requests that are asked one after the other."""
@@ -76,7 +76,7 @@ def measure_server(critic: Path, spec: SimulatorSpec, seconds: float = 10.0, at_
     words = load_critic(critic).vocabulary
     before = os.getloadavg()[0]
     words_of_server = ["critic", "serve", f"model={critic}", "port=0"]
-    with start_announced(words_of_server, r"http://\S+/v1") as (pid, url):
+    with start_until_ready(words_of_server, r"http://\S+/v1") as (pid, url):
         server = psutil.Process(pid)
         alone = asyncio.run(_ask_alone(url, spec, words))
         start = np.array([sum(server.cpu_times()[:2]), time.process_time()])

@@ -1,4 +1,4 @@
-"""Read and write LeRobotDataset v3.0: `DatasetWriter`, `LeRobotDataset`, `SampleStream`. Needs only pyarrow and PyAV.
+"""Reader and writer of LeRobotDataset v3.0: `DatasetWriter`, `LeRobotDataset`, `SampleStream`. Needs pyarrow and PyAV.
 
 The format is that of huggingface/lerobot, src/lerobot/datasets; docs/datasets.md describes the files.
 """

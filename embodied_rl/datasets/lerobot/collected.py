@@ -1,4 +1,4 @@
-"""Write a simulator's episodes as a dataset, for `embodied-rl collect format=lerobot`."""
+"""Dataset of a simulator's episodes, for `embodied-rl collect format=lerobot`."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ def make_dataset(
         DatasetError: the folder already holds a dataset, so that episodes could be stored twice.
     """
     if (folder / INFO).exists():
-        raise DatasetError(f"out: {folder} holds a dataset already. Set out to another folder.")
+        raise DatasetError(f"out: {folder} already holds a dataset. Set out to another folder.", code="output-exists")
     return DatasetWriter(folder, make_features(spec, images), spec.control_hz, robot_type)
 
 

@@ -1,4 +1,4 @@
-"""Replace files of a dataset atomically, and lock its folder for one writer."""
+"""Atomic replacement of a dataset's files, and the lock of its folder for one writer."""
 
 import fcntl
 import os
@@ -11,7 +11,7 @@ from embodied_rl.runs import atomic_write
 from embodied_rl.runs.atomic_write import TEMPORARY, make_folder
 
 KEY = "the dataset's folder"
-"""What the user sets to another path, in errors."""
+"""Name of the setting to change, in errors."""
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def settle_file(temporary: Path, path: Path) -> None:
 
 @contextmanager
 def lock_folder(folder: Path) -> Iterator[None]:
-    """Hold an exclusive lock on the folder; the system releases it when the process ends in any way.
+    """Hold an exclusive lock on the folder, which the system releases when the process ends.
 
     Raises:
         DatasetError: another process writes to the folder.
@@ -41,7 +41,8 @@ def lock_folder(folder: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise DatasetError(
-                f"{folder}: another writer has this dataset open. Give each process a folder of its own."
+                f"{folder}: another writer has this dataset open. Give each process its own folder.",
+                code="dataset-in-use",
             ) from None
         yield
     finally:

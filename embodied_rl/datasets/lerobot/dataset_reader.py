@@ -1,15 +1,15 @@
-"""Read any frames of a dataset, as observations with their chunks of actions."""
+"""Reader of frames of a dataset, as observations with their chunks of actions."""
 
 import io
-from collections.abc import Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from embodied_rl.datasets.lerobot import feature_statistics
-from embodied_rl.datasets.lerobot.bounded_cache import BoundedCache
 from embodied_rl.datasets.lerobot.decoder import Decoder
 from embodied_rl.datasets.lerobot.episode_files import RecordedEpisode, read_episodes, read_statistics, read_tasks
 from embodied_rl.datasets.lerobot.feature_statistics import Summary
@@ -30,18 +30,58 @@ from embodied_rl.datasets.lerobot.video_files import probe_video
 from embodied_rl.interfaces.sim import Array, Observation
 
 OPEN_FILES = 16
-"""Videos and tables that stay open."""
+"""Number of videos, and of tables, that stay open."""
+
+
+Value = TypeVar("Value")
+
+
+class BoundedCache(Generic[Value]):
+    """A cache that keeps the most recently used values, up to a total size.
+
+    Args:
+        limit: largest total size of the values; one value is always kept.
+        size: a function that returns the size of a value.
+        close: a function that is called with each dropped value.
+    """
+
+    def __init__(self, limit: float, size: Callable[[Value], float], close: Callable[[Value], None] | None = None):
+        self._limit, self._size, self._close = limit, size, close
+        self._values: OrderedDict[Any, Value] = OrderedDict()
+        self._used = 0.0
+
+    def get(self, key: Any, make: Callable[[], Value]) -> Value:
+        """Return the cached value of a key, or make it."""
+        if key not in self._values:
+            value = make()
+            self._values[key] = value
+            self._used += self._size(value)
+            while self._used > self._limit and len(self._values) > 1:
+                self._drop()
+        self._values.move_to_end(key)
+        return self._values[key]
+
+    def clear(self) -> None:
+        """Drop all values."""
+        while self._values:
+            self._drop()
+
+    def _drop(self) -> None:
+        _, value = self._values.popitem(last=False)
+        self._used -= self._size(value)
+        if self._close is not None:
+            self._close(value)
 
 
 class LeRobotDataset:
-    """A reader for a dataset on disk, written by this program or by lerobot.
+    """A dataset on disk, written by this program or by lerobot.
 
     Args:
         folder: folder of the dataset.
         cache_mb: limit of each of the two caches, for numbers and for PNG files.
 
     Raises:
-        DatasetError: it is no LeRobotDataset v3.0, a part is missing, or a video is shorter than its episodes.
+        DatasetError: the folder does not hold a LeRobotDataset v3.0, a part is missing, or a video is too short.
     """
 
     def __init__(self, folder: Path | str, cache_mb: float = 1024):
@@ -51,7 +91,11 @@ class LeRobotDataset:
         self.tasks = read_tasks(self.folder, self.info)
         self.starts = np.array([episode.start for episode in self.episodes], np.int64)
         self.stops = np.array([episode.stop for episode in self.episodes], np.int64)
-        self.cameras = {_camera(key): key for key, feature in self.info.features.items() if _shows(key, feature)}
+        self.cameras = {
+            key.removeprefix(IMAGES).removeprefix("observation."): key
+            for key, feature in self.info.features.items()
+            if feature.is_image and not feature.is_depth
+        }
         self._places = list(dict.fromkeys(episode.data for episode in self.episodes))
         number = {place: index for index, place in enumerate(self._places)}
         self._file = np.array([number[episode.data] for episode in self.episodes], np.int64)  # of each episode
@@ -64,7 +108,12 @@ class LeRobotDataset:
         self._decoders: BoundedCache[Decoder] = BoundedCache(OPEN_FILES, lambda _: 1, Decoder.close)
         self._tables: BoundedCache[Any] = BoundedCache(OPEN_FILES, lambda _: 1, lambda file: file.close())
         self._check_files()
-        self.statistics = self._read_statistics()
+        path = find_file(self.folder, STATISTICS)
+        self.statistics: dict[str, Summary] = (
+            feature_statistics.from_json(path.read_bytes(), str(path))
+            if path.exists()
+            else feature_statistics.combine_features(read_statistics(self.folder, len(self.episodes)))
+        )
 
     def __len__(self) -> int:
         """Return the number of frames."""
@@ -84,6 +133,8 @@ class LeRobotDataset:
         wanted = np.asarray(rows, np.int64)
         self._require(STATE, ACTION)
         actions, padding = self.ahead(ACTION, wanted, horizon)
+        own = {STATE, ACTION, *BOOKKEEPING}
+        extra = [name for name, feature in self.info.features.items() if feature.numeric and name not in own]
         observation = Observation(
             images={camera: self.images(camera, wanted) for camera in self.cameras},
             state=self.column(STATE, wanted).reshape(len(wanted), -1).astype(np.float32),
@@ -95,7 +146,7 @@ class LeRobotDataset:
             padding=padding,
             row=wanted,
             episode=self.episode_of(wanted),
-            extra={name: self.column(name, wanted) for name in self._extra()},
+            extra={name: self.column(name, wanted) for name in extra},
         )
 
     def column(self, name: str, rows: Sequence[int] | Array) -> Array:
@@ -107,7 +158,9 @@ class LeRobotDataset:
         self._require(name)
         feature = self.info.features[name]
         if not feature.numeric:
-            raise DatasetError(f"{self.folder}: the feature '{name}' is no number, but {feature.dtype}")
+            raise DatasetError(
+                f"{self.folder}: the feature '{name}' is not numeric, but {feature.dtype}", code="feature-not-numeric"
+            )
         wanted = np.asarray(rows, np.int64)
         found = np.empty((len(wanted), *feature.shape), np.dtype(feature.dtype))
         for place, where in self._by_file(wanted).items():
@@ -131,28 +184,30 @@ class LeRobotDataset:
             DatasetError: the camera does not exist, or a file is damaged.
         """
         if camera not in self.cameras:
-            raise DatasetError(f"{self.folder}: no camera '{camera}'; there are {', '.join(self.cameras) or 'none'}")
+            raise DatasetError(
+                f"{self.folder}: no camera '{camera}'; there are {', '.join(self.cameras) or 'none'}",
+                code="camera-unknown",
+            )
         key, wanted = self.cameras[camera], np.asarray(rows, np.int64)
         if self.info.features[key].dtype == "video":
-            return self._filmed(key, wanted)
-        return self._pictured(key, wanted)
+            return self._read_videos(key, wanted)
+        return self._read_png(key, wanted)
 
     def episode_of(self, rows: Sequence[int] | Array) -> Array:
         """Return the episode index of each frame, int64 [n]; raise `DatasetError` for a frame number out of range."""
         wanted = np.asarray(rows, np.int64)
         if len(wanted) and not 0 <= wanted.min() <= wanted.max() < len(self):
-            raise DatasetError(f"{self.folder} holds {len(self)} frames; there is no frame {wanted.max()}")
+            raise DatasetError(
+                f"{self.folder} holds {len(self)} frames; there is no frame {wanted.max()}", code="frame-out-of-range"
+            )
         return np.searchsorted(self.stops, wanted, "right")
-
-    def _extra(self) -> list[str]:
-        own = {STATE, ACTION, *BOOKKEEPING}
-        return [name for name, feature in self.info.features.items() if feature.numeric and name not in own]
 
     def _require(self, *names: str) -> None:
         for name in names:
             if name not in self.info.features:
                 raise DatasetError(
-                    f"{self.folder} has no feature '{name}'; it has {', '.join(sorted(self.info.features))}"
+                    f"{self.folder} has no feature '{name}'; it has {', '.join(sorted(self.info.features))}",
+                    code="feature-unknown",
                 )
 
     def _by_file(self, rows: Array) -> dict[FilePlace, Array]:
@@ -167,18 +222,23 @@ class LeRobotDataset:
         def read() -> Array:
             path = find_file(self.folder, self.info.data_file(place))
             if name != "index" and self._array(place, "index").ravel()[0] != self._first[place]:
-                raise DatasetError(f"{path} is damaged: it does not begin with frame {self._first[place]}")
+                raise DatasetError(
+                    f"{path} is damaged: it does not begin with frame {self._first[place]}", code="dataset-damaged"
+                )
             array = read_numbers(read_file(path, [name])[name], self.info.features[name], str(path))
             needed = self._stop[place] - self._first[place]
             if len(array) < needed:
-                raise DatasetError(f"{path} holds {len(array)} frames, and its episodes have {needed}; copy it again.")
+                raise DatasetError(
+                    f"{path} holds {len(array)} frames, and its episodes have {needed}; copy it again.",
+                    code="dataset-damaged",
+                )
             return array
 
         return self._arrays.get((place, name), read)
 
-    def _filmed(self, key: str, rows: Array) -> Array:
+    def _read_videos(self, key: str, rows: Array) -> Array:
         feature = self.info.features[key]
-        found = np.empty((len(rows), *feature.held), np.uint8)
+        found = np.empty((len(rows), *feature.memory_shape), np.uint8)
         episodes = self.episode_of(rows)
         seconds = self.column("timestamp", rows).ravel().astype(np.float64)
         seconds += np.array([self.episodes[episode].videos[key].start for episode in episodes.tolist()])
@@ -188,13 +248,16 @@ class LeRobotDataset:
             path = find_file(self.folder, self.info.video_file(key, FilePlace(chunk, file)))
             decoder = self._decoders.get(path, lambda path=path: Decoder(path))
             frames = decoder.frames(seconds[where], 0.5 / self.info.fps)
-            if frames.shape[1:] != feature.held:
-                raise DatasetError(f"{path} shows {frames.shape[1:]}, and meta/info.json says {feature.held}")
+            if frames.shape[1:] != feature.memory_shape:
+                raise DatasetError(
+                    f"{path} has frames of shape {frames.shape[1:]}, meta/info.json has {feature.memory_shape}",
+                    code="dataset-damaged",
+                )
             found[where] = frames
         return found
 
-    def _pictured(self, key: str, rows: Array) -> Array:
-        found = np.empty((len(rows), *self.info.features[key].held), np.uint8)
+    def _read_png(self, key: str, rows: Array) -> Array:
+        found = np.empty((len(rows), *self.info.features[key].memory_shape), np.uint8)
         for place, where in self._by_file(rows).items():
             path = find_file(self.folder, self.info.data_file(place))
             table = self._tables.get(path, lambda path=path: open_file(path))
@@ -204,9 +267,12 @@ class LeRobotDataset:
                 row = int(rows[position]) - self._first[place]
                 group = int(np.searchsorted(stops, row, "right"))
                 files = self._pictures.get((path, key, group), lambda t=table, g=group: _png_files(t, g, key))
-                picture = _decoded(files[row - int(stops[group] - sizes[group])], path)
+                picture = _decode_png(files[row - int(stops[group] - sizes[group])], path)
                 if picture.shape != found.shape[1:]:
-                    raise DatasetError(f"{path}: a picture of '{key}' is {picture.shape}, not {found.shape[1:]}")
+                    raise DatasetError(
+                        f"{path}: a picture of '{key}' is {picture.shape}, not {found.shape[1:]}",
+                        code="dataset-damaged",
+                    )
                 found[position] = picture
         return found
 
@@ -217,46 +283,34 @@ class LeRobotDataset:
             path = find_file(self.folder, self.info.data_file(place))
             with open_file(path) as file:
                 if missing := columns - set(file.schema_arrow.names):
-                    raise DatasetError(f"{path} has no column '{min(missing)}', of which meta/info.json speaks")
+                    raise DatasetError(
+                        f"{path} has no column '{min(missing)}' of meta/info.json", code="dataset-damaged"
+                    )
+        longest: dict[tuple[str, FilePlace], float] = {}
         for key in self.info.videos:
-            self._check_videos(key)
-
-    def _check_videos(self, key: str) -> None:
-        longest: dict[FilePlace, float] = {}
-        for episode in self.episodes:
-            clip = episode.videos[key]
-            longest[clip.place] = max(longest.get(clip.place, 0.0), clip.start + len(episode) / self.info.fps)
-        for place, needed in longest.items():
+            for episode in self.episodes:
+                clip = episode.videos[key]
+                stop = clip.start + len(episode) / self.info.fps
+                longest[key, clip.place] = max(longest.get((key, clip.place), 0.0), stop)
+        for (key, place), needed in longest.items():
             path = find_file(self.folder, self.info.video_file(key, place))
             found = probe_video(path).seconds
             if found < needed - 0.5 / self.info.fps:
                 raise DatasetError(
                     f"{path} is {found:.3f} s long, and its episodes are {needed:.3f} s; copy it again, or leave out "
-                    "the episodes that it should show."
+                    "its episodes.",
+                    code="dataset-damaged",
                 )
-
-    def _read_statistics(self) -> dict[str, Summary]:
-        path = find_file(self.folder, STATISTICS)
-        if path.exists():
-            return feature_statistics.from_json(path.read_bytes(), str(path))
-        return feature_statistics.combine_features(read_statistics(self.folder, len(self.episodes)))
-
-
-def _shows(key: str, feature: Any) -> bool:
-    depth = (feature.info or {}).get("video.is_depth_map") or (feature.info or {}).get("is_depth_map")
-    return feature.pictured and not depth
-
-
-def _camera(key: str) -> str:
-    return key.removeprefix(IMAGES).removeprefix("observation.")
 
 
 def _png_files(table: Any, group: int, key: str) -> list[bytes]:
     return [entry["bytes"] for entry in table.read_row_group(group, columns=[key])[key].to_pylist()]
 
 
-def _decoded(file: bytes | None, path: Path) -> Array:
+def _decode_png(file: bytes | None, path: Path) -> Array:
     try:
         return np.asarray(Image.open(io.BytesIO(file or b"")).convert("RGB"))
     except OSError as error:
-        raise DatasetError(f"{path} is damaged: it holds a picture that cannot be read ({error})") from error
+        raise DatasetError(
+            f"{path} is damaged: a picture cannot be decoded ({error})", code="dataset-damaged"
+        ) from error

@@ -1,7 +1,7 @@
-"""Write a dataset frame by frame; each episode is stored completely or not at all, even if the process is killed.
+"""Writer of a dataset, frame by frame; an episode is stored completely or not at all, even if the process is killed.
 
 With each episode, the last file of every kind is replaced by one that includes the episode, and meta/info.json last.
-Its totals say what is valid: data beyond them belongs to an episode whose writing was interrupted.
+Data beyond its totals belongs to an episode of which the writing was interrupted.
 """
 
 from collections.abc import Iterable, Mapping
@@ -11,6 +11,7 @@ from typing import Any
 
 from embodied_rl.datasets.lerobot import feature_statistics
 from embodied_rl.datasets.lerobot.dataset_files import KEY, TEMPORARY, lock_folder
+from embodied_rl.datasets.lerobot.episode_buffer import EpisodeBuffer, check_value
 from embodied_rl.datasets.lerobot.episode_files import (
     Clip,
     EpisodeFiles,
@@ -32,9 +33,8 @@ from embodied_rl.datasets.lerobot.info import (
     make_info,
     read_info,
 )
-from embodied_rl.datasets.lerobot.recording import EpisodeInHand, check_value
 from embodied_rl.datasets.lerobot.tables import DataFiles, make_frames_table, read_file, read_numbers
-from embodied_rl.datasets.lerobot.video_files import CODECS, Encoder, VideoFiles
+from embodied_rl.datasets.lerobot.video_files import CODECS, VideoFiles
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_text
 
@@ -44,7 +44,7 @@ class DatasetWriter:
 
     Args:
         folder: folder of the dataset; an existing dataset is continued.
-        features: features of each frame, besides `BOOKKEEPING`; `info.make_features` returns those of a simulator.
+        features: features of each frame, without `BOOKKEEPING`; `info.make_features` returns those of a simulator.
         fps: frames per second.
         robot_type: type of the controlled robot.
         codec: codec of videos, one of `video_files.CODECS`.
@@ -70,17 +70,17 @@ class DatasetWriter:
         video_files_size_in_mb: float = 20,
     ):
         if codec not in CODECS:
-            raise DatasetError(f"codec '{codec}' is unknown; there are {', '.join(CODECS)}")
+            raise DatasetError(f"codec '{codec}' is unknown; there are {', '.join(CODECS)}", code="codec-unknown")
         wanted = make_info(features, fps, robot_type, codec, chunks_size, data_files_size_in_mb, video_files_size_in_mb)
         self.folder, self._codec = make_folder(Path(folder), KEY), codec
-        self._held = ExitStack()
-        self._held.enter_context(lock_folder(self.folder))
+        self._locks = ExitStack()
+        self._locks.enter_context(lock_folder(self.folder))
         with ExitStack() as failing:
-            failing.push(self._held)
-            self.info = self._begin(wanted)
-            self._continue()
+            failing.push(self._locks)
+            self.info = self._open_folder(wanted)
+            self._read_existing()
             failing.pop_all()
-        self._episode: EpisodeInHand | None = None
+        self._episode: EpisodeBuffer | None = None
         self._usable = True
 
     @staticmethod
@@ -108,12 +108,15 @@ class DatasetWriter:
             StorageError: the disk is full; the caller should discard the current episode.
         """
         self._check_usable()
-        values = {name: check_value(name, feature, frame) for name, feature in self._own_features().items()}
+        own = {name: feature for name, feature in self.info.features.items() if name not in BOOKKEEPING}
+        values = {name: check_value(name, feature, frame) for name, feature in own.items()}
         if unknown := set(frame) - set(values):
-            raise DatasetError(f"frame: unknown feature '{min(unknown)}'; the dataset has {', '.join(values)}")
+            raise DatasetError(
+                f"frame: unknown feature '{min(unknown)}'; the dataset has {', '.join(values)}", code="feature-unknown"
+            )
         with explain_errors(self.folder, KEY):
             if self._episode is None:
-                self._episode = EpisodeInHand(self.folder, self.info, self._codec)
+                self._episode = EpisodeBuffer(self.folder, self.info, self._codec)
             self._episode.add(values, task)
 
     def save_episode(self) -> int:
@@ -125,11 +128,11 @@ class DatasetWriter:
         """
         self._check_usable()
         if self._episode is None:
-            raise DatasetError("save_episode: add a frame first")
+            raise DatasetError("save_episode: add a frame first", code="episode-empty")
         episode, self._episode, self._usable = self._episode, None, False
         with explain_errors(self.folder, KEY):
             try:
-                self._keep(episode)
+                self._store(episode)
             finally:
                 episode.discard()
         self._usable = True
@@ -155,14 +158,23 @@ class DatasetWriter:
         """Discard the current episode, write the quantiles of the whole dataset, and release the folder's lock."""
         self.discard_episode()
         if self._usable and self.info.total_episodes:
-            self._write_statistics(self._refined())
+            numeric = {key: self.info.features[key].numeric for key in self._statistics}
+            self._write_statistics(
+                {
+                    key: feature_statistics.refine(summary, self._read_values(key)) if numeric[key] else summary
+                    for key, summary in self._statistics.items()
+                }
+            )
         self._usable = False
-        self._held.close()
+        self._locks.close()
 
-    def _begin(self, wanted: Info) -> Info:
+    def _open_folder(self, wanted: Info) -> Info:
         if not (self.folder / INFO).exists():
             if any(path.name != "meta" for path in self.folder.iterdir()):  # a killed writer may have left only meta
-                raise DatasetError(f"{self.folder} holds other files, and no LeRobotDataset. Give an empty folder.")
+                raise DatasetError(
+                    f"{self.folder} holds other files, but not a LeRobotDataset. Give an empty folder.",
+                    code="folder-not-empty",
+                )
             make_folder(self.folder / "meta", KEY)
             write_text(self.folder / INFO, wanted.to_json())
             return wanted
@@ -170,73 +182,63 @@ class DatasetWriter:
         _check_same(info, wanted, self.folder)
         return info
 
-    def _continue(self) -> None:
+    def _read_existing(self) -> None:
         episodes = read_episodes(self.folder, self.info)
         last = episodes[-1] if episodes else None
         self._tasks = list(read_tasks(self.folder, self.info))
         rows = sum(len(episode) for episode in episodes if last is not None and episode.data == last.data)
         self._data = DataFiles(self.folder, self.info, last.data if last else None, rows)
-        self._videos = {key: self._continued_videos(key, last) for key in self.info.videos}
+        self._videos: dict[str, VideoFiles] = {}
+        for key in self.info.videos:
+            clip = None if last is None else last.videos[key]
+            place, frames = (None, 0) if clip is None else (clip.place, round(clip.stop * self.info.rate))
+            self._videos[key] = VideoFiles(self.folder, self.info, key, place, frames)
         self._list = EpisodeFiles(self.folder, self.info)
         self._statistics = feature_statistics.combine_features(read_statistics(self.folder, len(episodes)))
         self._data_files = list(dict.fromkeys(episode.data for episode in episodes))
         for path in self.folder.glob(f"{TEMPORARY}*"):
             path.unlink()
 
-    def _continued_videos(self, key: str, last: RecordedEpisode | None) -> VideoFiles:
-        if last is None:
-            return VideoFiles(self.folder, self.info, key, None, 0)
-        clip = last.videos[key]
-        return VideoFiles(self.folder, self.info, key, clip.place, round(clip.stop * self.info.rate))
-
-    def _keep(self, episode: "EpisodeInHand") -> None:
+    def _store(self, episode: EpisodeBuffer) -> None:
         """Write the episode to every file, and meta/info.json last."""
         index, start, length = self.info.total_episodes, self.info.total_frames, len(episode)
         new = [task for task in dict.fromkeys(episode.tasks) if task not in self._tasks]
         values = episode.values(index, start, [*self._tasks, *new], self.info)
         summaries = episode.summaries(values)
         data = self._data.append(make_frames_table(self.info.features, values))
-        videos = {key: self._keep_video(key, encoder) for key, encoder in episode.finished().items()}
+        videos: dict[str, Clip] = {}
+        for key, encoder in episode.finish_videos().items():
+            place, before = self._videos[key].append(encoder.path, encoder.frames)
+            stop = before + encoder.frames
+            videos[key] = Clip(place, float(before / self.info.rate), float(stop / self.info.rate))
         if new:
             self._tasks += new
             write_tasks(self.folder, self._tasks)
         recorded = RecordedEpisode(index, tuple(dict.fromkeys(episode.tasks)), start, start + length, data, videos)
         self._list.append(recorded, summaries)
-        before = [self._statistics] if index else []
-        self._statistics = feature_statistics.combine_features([*before, summaries])
+        earlier = [self._statistics] if index else []
+        self._statistics = feature_statistics.combine_features([*earlier, summaries])
         self._write_statistics(self._statistics)
-        grown = self.info.grown(length, len(self._tasks))
-        write_text(self.folder / INFO, grown.to_json())
-        self.info = grown
+        info = self.info.with_episode(length, len(self._tasks))
+        write_text(self.folder / INFO, info.to_json())
+        self.info = info
         if data not in self._data_files[-1:]:
             self._data_files.append(data)
-
-    def _keep_video(self, key: str, encoder: Encoder) -> Clip:
-        place, before = self._videos[key].append(encoder.path, encoder.frames)
-        return Clip(place, float(before / self.info.rate), float((before + encoder.frames) / self.info.rate))
 
     def _write_statistics(self, found: Mapping[str, Summary]) -> None:
         write_text(self.folder / STATISTICS, feature_statistics.to_json(found))
 
-    def _refined(self) -> dict[str, Summary]:
-        numeric = {key: self.info.features[key].numeric for key in self._statistics}
-        return {
-            key: feature_statistics.refine(summary, self._all(key)) if numeric[key] else summary
-            for key, summary in self._statistics.items()
-        }
-
-    def _all(self, key: str) -> Iterable[Array]:
+    def _read_values(self, key: str) -> Iterable[Array]:
         """Yield the values of a feature, file by file."""
         for place in self._data_files:
             path = find_file(self.folder, self.info.data_file(place))
             yield read_numbers(read_file(path, [key])[key], self.info.features[key], str(path))
 
-    def _own_features(self) -> dict[str, Feature]:
-        return {name: feature for name, feature in self.info.features.items() if name not in BOOKKEEPING}
-
     def _check_usable(self) -> None:
         if not self._usable:
-            raise DatasetError(f"{self.folder}: this writer is closed, or has failed; open the dataset again")
+            raise DatasetError(
+                f"{self.folder}: this writer is closed, or has failed; open the dataset again", code="writer-closed"
+            )
 
 
 def _check_same(found: Info, wanted: Info, folder: Path) -> None:
@@ -250,7 +252,10 @@ def _check_same(found: Info, wanted: Info, folder: Path) -> None:
         name = different[0]
         raise DatasetError(
             f"{folder} holds a dataset with other features: '{name}' is {old.get(name, 'absent')} there, and "
-            f"{new.get(name, 'absent')} here. Give another folder."
+            f"{new.get(name, 'absent')} here. Give another folder.",
+            code="dataset-mismatch",
         )
     if found.fps != wanted.fps:
-        raise DatasetError(f"{folder} holds a dataset with {found.fps:g} frames a second, not {wanted.fps:g}.")
+        raise DatasetError(
+            f"{folder} holds a dataset with {found.fps:g} frames a second, not {wanted.fps:g}.", code="dataset-mismatch"
+        )

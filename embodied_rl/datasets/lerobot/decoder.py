@@ -1,4 +1,4 @@
-"""Decode the frames of a video at given times."""
+"""Decoder of the frames of a video at given times."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -30,7 +30,7 @@ class Decoder:
             self._stream: Any = self._container.streams.video[0]
             packets = [p for p in self._container.demux(self._stream) if p.size and p.pts is not None]
         except (OSError, IndexError, FFmpegError) as error:
-            raise DatasetError(f"{path} is missing or damaged ({error})") from error
+            raise DatasetError(f"{path} is missing or damaged ({error})", code="dataset-damaged") from error
         self._pts = np.sort(np.array([packet.pts for packet in packets], np.int64))
         self._keys = np.sort(np.array([packet.pts for packet in packets if packet.is_keyframe], np.int64))
         self._unit = float(self._stream.time_base)
@@ -48,15 +48,16 @@ class Decoder:
         Raises:
             DatasetError: the file has no frame near one of the times, or is damaged.
         """
-        numbers = self._numbers(np.asarray(seconds, np.float64), tolerance)
-        found = {int(number): self._frame(int(number)) for number in np.unique(numbers)}
+        numbers = self._find_frames(np.asarray(seconds, np.float64), tolerance)
+        found = {int(number): self._decode(int(number)) for number in np.unique(numbers)}
         return np.stack([found[number] for number in numbers.tolist()])
 
     def close(self) -> None:
         """Close the file."""
         self._container.close()
 
-    def _numbers(self, seconds: Array, tolerance: float) -> Array:
+    def _find_frames(self, seconds: Array, tolerance: float) -> Array:
+        """Return the number of the frame nearest to each time."""
         times = self._pts * self._unit
         after = np.clip(np.searchsorted(times, seconds), 0, len(times) - 1)
         before = np.maximum(after - 1, 0)
@@ -65,16 +66,19 @@ class Decoder:
         if len(far) and far.max() > tolerance:
             worst = far.argmax()
             raise DatasetError(
-                f"{self._path} shows no frame at {seconds[worst]:.4f} s: the nearest is at "
-                f"{times[nearest[worst]]:.4f} s. The video is shorter than its episodes, or damaged; copy it again."
+                f"{self._path} has no frame at {seconds[worst]:.4f} s: the nearest is at "
+                f"{times[nearest[worst]]:.4f} s. The video is shorter than its episodes, or damaged; copy it again.",
+                code="dataset-damaged",
             )
         return nearest
 
-    def _frame(self, number: int) -> Array:
+    def _decode(self, number: int) -> Array:
         wanted = int(self._pts[number])
         key = int(self._keys[max(0, np.searchsorted(self._keys, wanted, "right") - 1)])
         if number < self._next or self._next >= len(self._pts) or self._pts[self._next] < key:
-            self._seek(key)
+            self._container.seek(key, stream=self._stream)
+            self._coming = self._container.decode(self._stream)
+            self._next = int(np.searchsorted(self._pts, key))
         try:
             for frame in self._coming:
                 self._next = int(np.searchsorted(self._pts, frame.pts)) + 1
@@ -83,10 +87,9 @@ class Decoder:
                 if frame.pts > wanted:
                     break
         except FFmpegError as error:
-            raise DatasetError(f"{self._path} is damaged at frame {number} ({error})") from error
-        raise DatasetError(f"{self._path} is damaged: frame {number} cannot be decoded; copy it again.")
-
-    def _seek(self, pts: int) -> None:
-        self._container.seek(pts, stream=self._stream)
-        self._coming = self._container.decode(self._stream)
-        self._next = int(np.searchsorted(self._pts, pts))
+            raise DatasetError(
+                f"{self._path} is damaged at frame {number} ({error})", code="dataset-damaged"
+            ) from error
+        raise DatasetError(
+            f"{self._path} is damaged: frame {number} cannot be decoded; copy it again.", code="dataset-damaged"
+        )

@@ -1,4 +1,4 @@
-"""Read and write the list of episodes, meta/episodes, and the texts of their tasks, meta/tasks.parquet."""
+"""Files of the list of episodes, meta/episodes, and of the texts of their tasks, meta/tasks.parquet."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +16,8 @@ from embodied_rl.datasets.lerobot.info import EPISODES, TASKS, DatasetError, Fil
 from embodied_rl.datasets.lerobot.tables import read_file, write_table
 from embodied_rl.runs.untrusted_files import shorten
 
-AT_MOST = 500
-"""Episodes in one file of the list, which is written anew with each of them."""
+FILE_EPISODES = 500
+"""Largest number of episodes in a file of the list, which is rewritten with each episode."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
     """Read all episodes of the dataset, in order.
 
     Raises:
-        DatasetError: the list is missing, damaged or shorter than meta/info.json says.
+        DatasetError: the list is missing, damaged or shorter than in meta/info.json.
     """
     paths = sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet"))
     rows: list[dict[str, Any]] = []
@@ -104,23 +104,25 @@ def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
     try:
         episodes = sorted((RecordedEpisode.of_row(row, info.videos) for row in rows), key=lambda episode: episode.index)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DatasetError(f"{folder}/meta/episodes is damaged: {type(error).__name__}: {shorten(error)}") from error
+        raise DatasetError(
+            f"{folder}/meta/episodes is damaged: {type(error).__name__}: {shorten(error)}", code="dataset-damaged"
+        ) from error
     episodes = episodes[: info.total_episodes]
-    _check(episodes, folder, info)
-    return episodes
-
-
-def _check(episodes: Sequence[RecordedEpisode], folder: Path, info: Info) -> None:
     stop = 0
     for position, episode in enumerate(episodes):
         if (episode.index, episode.start) != (position, stop) or len(episode) < 1:
-            raise DatasetError(f"{folder}/meta/episodes is damaged: episode {position} does not follow the one before")
+            raise DatasetError(
+                f"{folder}/meta/episodes is damaged: episode {position} does not follow the one before",
+                code="dataset-damaged",
+            )
         stop = episode.stop
     if (len(episodes), stop) != (info.total_episodes, info.total_frames):
         raise DatasetError(
-            f"{folder}: meta/info.json speaks of {info.total_episodes} episodes and {info.total_frames} frames, "
-            f"and meta/episodes of {len(episodes)} and {stop}. A part of the dataset is missing: copy it again."
+            f"{folder}: meta/info.json has {info.total_episodes} episodes and {info.total_frames} frames, "
+            f"but meta/episodes has {len(episodes)} and {stop}. A part of the dataset is missing: copy it again.",
+            code="dataset-damaged",
         )
+    return episodes
 
 
 def read_statistics(folder: Path, episodes: int) -> list[dict[str, Summary]]:
@@ -150,12 +152,16 @@ def read_tasks(folder: Path, info: Info) -> tuple[str, ...]:
     table = read_file(find_file(folder, TASKS), None)
     texts = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(texts) != 1:
-        raise DatasetError(f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}")
+        raise DatasetError(
+            f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}", code="dataset-damaged"
+        )
     numbered = dict(zip(table["task_index"].to_pylist(), table[texts[0]].to_pylist(), strict=True))
     try:
         return tuple(str(numbered[index]) for index in range(info.total_tasks))
     except KeyError as error:
-        raise DatasetError(f"{folder / TASKS} is damaged: no task has the number {error}") from error
+        raise DatasetError(
+            f"{folder / TASKS} is damaged: no task has the number {error}", code="dataset-damaged"
+        ) from error
 
 
 def write_tasks(folder: Path, tasks: Sequence[str]) -> None:
@@ -175,12 +181,16 @@ class EpisodeFiles:
     def __init__(self, folder: Path, info: Info):
         self._folder, self._info = folder, info
         self._place, self._table = FilePlace(0, 0), None
-        self._find_last(info.total_episodes)
+        for path in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
+            kept = read_file(path).filter(pc.field("episode_index") < info.total_episodes)
+            if len(kept):
+                chunk, file = path.parent.name.removeprefix("chunk-"), path.stem.removeprefix("file-")
+                self._place, self._table = FilePlace(int(chunk), int(file)), kept.replace_schema_metadata(None)
         remove_beyond(folder / "meta/episodes", self._place if info.total_episodes else None, ".parquet")
 
     def append(self, episode: RecordedEpisode, statistics: Mapping[str, Summary]) -> None:
         """Add an episode's row to the list, and write its file."""
-        if self._table is not None and len(self._table) >= AT_MOST:
+        if self._table is not None and len(self._table) >= FILE_EPISODES:
             self._place, self._table = self._place.following(self._info.chunks_size), None
         line = pa.Table.from_pylist([episode.row(self._place, statistics)])
         if self._table is not None and self._table.schema.equals(line.schema):
@@ -190,13 +200,3 @@ class EpisodeFiles:
             line = pa.Table.from_pylist([episode.row(self._place, statistics)])
         self._table = line
         write_table(line, self._folder / EPISODES.format(chunk_index=self._place.chunk, file_index=self._place.file))
-
-    def _find_last(self, episodes: int) -> None:
-        for path in sorted((self._folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
-            table = read_file(path)
-            kept = table.filter(pc.field("episode_index") < episodes)
-            if len(kept):
-                self._place = FilePlace(
-                    int(path.parent.name.removeprefix("chunk-")), int(path.stem.removeprefix("file-"))
-                )
-                self._table = kept.replace_schema_metadata(None)

@@ -1,4 +1,4 @@
-"""Compute the statistics of features for normalisation, per episode and for the whole dataset.
+"""Statistics of features for normalisation, per episode and for the whole dataset.
 
 Names and definitions are lerobot's (src/lerobot/datasets/compute_stats.py): mean, std (of the population), min, max,
 count, and the quantiles q01 to q99, for each entry; for pictures per channel, [3, 1, 1], in [0, 1].
@@ -16,7 +16,7 @@ from embodied_rl.runs.untrusted_files import parse_json, shorten
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BINS = 5000
-"""Of a dataset's histograms, as lerobot has them: a quantile is exact to (max - min) / 5000."""
+"""Bins of a dataset's histograms, as in lerobot: a quantile is exact to (max - min) / 5000."""
 
 Summary = dict[str, Array]
 """One feature's statistics: float64 arrays by name; `count` is int64 [1]."""
@@ -46,7 +46,7 @@ class ColourStatistics:
     def add(self, picture: Array) -> None:
         """Add one picture, uint8 [h, w, 3]; of a large picture, only every n-th row and column."""
         height, width = picture.shape[:2]
-        step = max(1, max(height, width) // 150) if max(height, width) >= 300 else 1  # as lerobot thins them out
+        step = max(1, max(height, width) // 150) if max(height, width) >= 300 else 1  # as in lerobot
         thinned = picture[::step, ::step]
         self._counts += np.stack([np.bincount(thinned[..., channel].ravel(), minlength=256) for channel in range(3)])
         self.frames += 1
@@ -136,13 +136,10 @@ def from_json(text: str | bytes, where: str) -> dict[str, Summary]:
     try:
         return {key: from_lists(entries) for key, entries in found.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{where} is damaged ({shorten(error)})") from error
+        raise DatasetError(f"{where} is damaged ({shorten(error)})", code="dataset-damaged") from error
 
 
 def from_lists(entries: Mapping[str, Any]) -> Summary:
     """Convert one feature's statistics from lists, as JSON and tables hold them."""
-    return {name: _array(name, entry) for name, entry in entries.items()}
-
-
-def _array(name: str, entry: Any) -> Array:
-    return np.atleast_1d(np.array(entry, np.int64 if name == "count" else np.float64))
+    dtypes = {name: np.int64 if name == "count" else np.float64 for name in entries}
+    return {name: np.atleast_1d(np.array(entry, dtypes[name])) for name, entry in entries.items()}

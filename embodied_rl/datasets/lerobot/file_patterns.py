@@ -1,7 +1,7 @@
-"""Check what meta/info.json says of a dataset's files: their patterns and the features that name them.
+"""Checks of the file patterns and feature names in an untrusted meta/info.json.
 
-A dataset may come from a stranger. A pattern is text with the fields of lerobot's, such as `{chunk_index:03d}`, and
-nothing of what `str.format` knows beside them: no attributes, no items, no conversions, no wide numbers.
+A pattern is text with lerobot's fields, such as `{chunk_index:03d}`, and without other features of `str.format`: no
+attributes, items, conversions or wide numbers.
 """
 
 import re
@@ -9,35 +9,42 @@ from collections.abc import Collection
 from pathlib import Path
 from string import Formatter
 
-from embodied_rl.datasets.lerobot.errors import DatasetError
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.untrusted_files import check_ends, check_inside, check_name
 
 _FORM = re.compile(r"(0?[1-9]?d?)?\Z")
-"""How a number may be written: 3d, 03d or plain."""
+"""Allowed formats of numbers: 3d, 03d or empty."""
+
+
+class DatasetError(UserError):
+    """A dataset cannot be used; the message names the dataset, the reason and the remedy."""
 
 
 def check_pattern(pattern: object, fields: Collection[str], where: str) -> None:
     """Check a pattern of file names.
 
     Args:
-        pattern: as the file has it.
-        fields: names that may stand in braces.
+        pattern: from the file.
+        fields: names that are allowed in braces.
         where: the file and the key, for the message.
 
     Raises:
-        DatasetError: the pattern is no text, has other fields, or leads out of the dataset's folder.
+        DatasetError: the pattern is not text, has other fields, or leads out of the dataset's folder.
     """
     try:
         parts = list(Formatter().parse(pattern)) if isinstance(pattern, str) else None
     except ValueError:
         parts = None
     if parts is None:
-        raise DatasetError(f"{where} is damaged: {pattern!r:.200} is no pattern of file names.")
+        raise DatasetError(
+            f"{where} is damaged: {pattern!r:.200} is not a pattern of file names.", code="dataset-damaged"
+        )
     for _, field, form, conversion in parts:
         if field is not None and (field not in fields or conversion or not _FORM.match(form or "")):
             raise DatasetError(
-                f"{where}={pattern!r:.200} has the field {field!r:.80}; understood are {', '.join(fields)}, written "
-                "such as {chunk_index:03d}."
+                f"{where}={pattern!r:.200} has the field {field!r:.80}; allowed are {', '.join(fields)}, written "
+                "such as {chunk_index:03d}.",
+                code="dataset-damaged",
             )
     check_name("".join(text + ("0" if field is not None else "") for text, field, _, _ in parts), where, DatasetError)
 
@@ -46,17 +53,20 @@ def check_feature_name(name: str, where: str) -> None:
     """Check a feature's name, which becomes a folder of videos.
 
     Raises:
-        DatasetError: the name is no plain name.
+        DatasetError: the name is empty, a path, or not printable.
     """
     if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-        raise DatasetError(f"{where} is damaged: a feature is called {name!r:.200}, which is no plain name.")
+        raise DatasetError(
+            f"{where} is damaged: the feature name {name!r:.200} is empty, a path, or not printable.",
+            code="dataset-damaged",
+        )
 
 
 def find_file(folder: Path, name: str) -> Path:
-    """Return the path of a dataset's file, absolute, so that no reader takes it for the address of something else.
+    """Return the absolute path of a dataset's file, which no reader can mistake for a URL.
 
     Raises:
-        DatasetError: the file is a link that leads out of the folder, or has no end.
+        DatasetError: the file is a link out of the folder, a pipe or a device.
     """
     check_inside(folder, folder / name, DatasetError)
     check_ends(folder / name, DatasetError)

@@ -1,4 +1,4 @@
-"""Read and write a dataset's meta/info.json: its features, sizes and file paths."""
+"""Content of a dataset's meta/info.json: its features, sizes and file paths."""
 
 import json
 from collections.abc import Mapping
@@ -9,8 +9,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from embodied_rl.datasets.lerobot.errors import DatasetError
-from embodied_rl.datasets.lerobot.file_patterns import check_feature_name, check_pattern
+from embodied_rl.datasets.lerobot.file_patterns import DatasetError, check_feature_name, check_pattern
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runs.untrusted_files import check_ends, parse_json, shorten
 
@@ -37,12 +36,12 @@ class FilePlace(NamedTuple):
 
 @dataclass(frozen=True)
 class Feature:
-    """The description of one feature, of which every frame has a value.
+    """A feature, of which every frame has a value.
 
     Attributes:
         dtype: a NumPy dtype by name, "string", "image" (a PNG in the table) or "video".
-        shape: shape of one frame's value; (1,) for a single number, (height, width, 3) for pictures, for which other
-            programs also use (3, height, width).
+        shape: shape of one frame's value; (1,) for a single number, (height, width, 3), or (3, height, width) in other
+            programs, for pictures.
         names: names of the entries.
         info: for videos: codec, pixel format and size.
     """
@@ -53,18 +52,26 @@ class Feature:
     info: dict[str, Any] | None = None
 
     @property
-    def pictured(self) -> bool:
+    def is_image(self) -> bool:
         return self.dtype in ("image", "video")
 
     @property
-    def numeric(self) -> bool:
-        return _is_number(self.dtype)
+    def is_depth(self) -> bool:
+        info = self.info or {}
+        return bool(info.get("video.is_depth_map") or info.get("is_depth_map"))
 
     @property
-    def held(self) -> tuple[int, ...]:
+    def numeric(self) -> bool:
+        try:
+            return np.dtype(self.dtype).kind in "biuf"
+        except (TypeError, ValueError, SyntaxError):  # a comma makes NumPy parse the text
+            return False
+
+    @property
+    def memory_shape(self) -> tuple[int, ...]:
         """Return the shape of one frame's value in memory: pictures are [height, width, 3]."""
-        turned = self.pictured and len(self.shape) == 3 and self.shape[0] == 3 != self.shape[2]
-        return (*self.shape[1:], 3) if turned else self.shape
+        channels_first = self.is_image and len(self.shape) == 3 and self.shape[0] == 3 != self.shape[2]
+        return (*self.shape[1:], 3) if channels_first else self.shape
 
     @staticmethod
     def from_json(entry: Mapping[str, Any]) -> "Feature":
@@ -93,8 +100,8 @@ BOOKKEEPING = {
 def make_features(spec: SimulatorSpec, images: Literal["video", "png"] = "video") -> dict[str, Feature]:
     """Return the features that are recorded in each control step of a simulator.
 
-    They are a picture of each camera and the state before the step, the executed action, the reward, whether the goal
-    holds after the step, whether it was the episode's last, and the `Source` that chose the action.
+    They are the pictures and the state before the step, the executed action, the reward, success after the step,
+    whether it was the episode's last step, and the `Source` of the action.
     """
     dtype = "video" if images == "video" else "image"
     seen = {
@@ -160,7 +167,7 @@ class Info:
         """Return the path of a camera's video file, relative to the dataset's folder."""
         return (self.video_path or VIDEO).format(video_key=key, chunk_index=place.chunk, file_index=place.file)
 
-    def grown(self, frames: int, tasks: int) -> "Info":
+    def with_episode(self, frames: int, tasks: int) -> "Info":
         """Return the info after adding an episode of `frames` frames; `tasks` is the new total of tasks."""
         episodes = self.total_episodes + 1
         return replace(
@@ -187,7 +194,9 @@ class Info:
         """
         found = parse_json(text, f"{where} does not describe a LeRobotDataset: it", DatasetError)
         if not isinstance(found, dict) or "codebase_version" not in found:
-            raise DatasetError(f"{where} does not describe a LeRobotDataset: it has no 'codebase_version'.")
+            raise DatasetError(
+                f"{where} does not describe a LeRobotDataset: it has no 'codebase_version'.", code="not-a-dataset"
+            )
         _check_version(str(found.pop("codebase_version")), where)
         try:
             found["features"] = {name: Feature.from_json(entry) for name, entry in found["features"].items()}
@@ -195,7 +204,9 @@ class Info:
             known = {name: found.pop(name) for name in names & set(found)}
             info = Info(**known, other=found)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise DatasetError(f"{where} is damaged: {type(error).__name__}: {shorten(error)}.") from error
+            raise DatasetError(
+                f"{where} is damaged: {type(error).__name__}: {shorten(error)}.", code="dataset-damaged"
+            ) from error
         _check_entries(info, where)
         return info
 
@@ -204,14 +215,16 @@ def read_info(folder: Path) -> Info:
     """Read the meta/info.json of an existing dataset.
 
     Raises:
-        DatasetError: the folder holds no dataset, or a dataset of another version.
+        DatasetError: the folder does not hold a dataset of this version.
     """
     path = folder / INFO
     check_ends(path, DatasetError)
     try:
         text = path.read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise DatasetError(f"{folder} holds no LeRobotDataset: {path} cannot be read ({error}).") from error
+        raise DatasetError(
+            f"{folder} holds no LeRobotDataset: {path} cannot be read ({error}).", code="not-a-dataset"
+        ) from error
     return Info.from_json(text, str(path))
 
 
@@ -230,10 +243,13 @@ def make_info(
         DatasetError: a feature, the frame rate or a limit is invalid.
     """
     if min(fps, chunks_size, data_files_size_in_mb, video_files_size_in_mb) <= 0:
-        raise DatasetError("fps, chunks_size, data_files_size_in_mb and video_files_size_in_mb must be positive")
+        raise DatasetError(
+            "fps, chunks_size, data_files_size_in_mb and video_files_size_in_mb must be positive",
+            code="value-out-of-range",
+        )
     for name, feature in features.items():
         _check_feature(name, feature)
-    described = {name: _described(feature, fps, codec) for name, feature in features.items()}
+    described = {name: _add_video_info(feature, fps, codec) for name, feature in features.items()}
     return Info(
         fps=fps,
         features={**described, **BOOKKEEPING},
@@ -246,23 +262,20 @@ def make_info(
 
 
 def _check_entries(info: Info, where: str) -> None:
-    """Check what a file says, which may come from a stranger: kinds of values, names and patterns of files."""
+    """Check the types of values, names and file patterns of an untrusted file."""
     for key in ("fps", "data_files_size_in_mb", "video_files_size_in_mb"):
-        if not _is_positive(getattr(info, key)):
-            raise DatasetError(f"{where} is damaged: {key} should be a positive number.")
+        value = getattr(info, key)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+            raise DatasetError(f"{where} is damaged: {key} should be a positive number.", code="dataset-damaged")
     for key in ("total_episodes", "total_frames", "total_tasks", "chunks_size"):
         value = getattr(info, key)
         if type(value) is not int or value < 0:
-            raise DatasetError(f"{where} is damaged: {key} should be a whole number from 0.")
+            raise DatasetError(f"{where} is damaged: {key} should be a whole number from 0.", code="dataset-damaged")
     for name in info.features:
         check_feature_name(name, where)
     check_pattern(info.data_path, ("chunk_index", "file_index"), f"{where}: data_path")
     if info.video_path is not None:
         check_pattern(info.video_path, ("video_key", "chunk_index", "file_index"), f"{where}: video_path")
-
-
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
 
 
 def _check_version(version: str, where: str) -> None:
@@ -275,37 +288,42 @@ def _check_version(version: str, where: str) -> None:
         )
     else:
         remedy = "Use the version of lerobot that wrote it to convert it."
-    raise DatasetError(f"{where}: a LeRobotDataset of {version}, and this program reads {VERSION}. {remedy}")
+    raise DatasetError(
+        f"{where}: a LeRobotDataset of {version}, and this program reads {VERSION}. {remedy}",
+        code="dataset-version-unsupported",
+    )
 
 
 def _check_feature(name: str, feature: Feature) -> None:
     if name in BOOKKEEPING or "/" in name or not name:
-        raise DatasetError(f"feature '{name}': the name must hold no '/', and not be one of {', '.join(BOOKKEEPING)}")
+        raise DatasetError(
+            f"feature '{name}': the name must not contain '/', or be one of {', '.join(BOOKKEEPING)}",
+            code="feature-invalid",
+        )
     if not feature.shape or min(feature.shape) < 1:
-        raise DatasetError(f"feature '{name}': shape {feature.shape} must have one size at least, all positive")
-    if feature.pictured and (len(feature.shape) != 3 or feature.held[2] != 3):
-        raise DatasetError(f"feature '{name}': a picture's shape is (height, width, 3), got {feature.shape}")
-    if feature.dtype == "video" and (feature.held[0] % 2 or feature.held[1] % 2):
         raise DatasetError(
-            f"feature '{name}': videos need an even height and width, got {feature.shape}; keep pictures as PNG instead"
+            f"feature '{name}': shape {feature.shape} must have one size at least, all positive", code="feature-invalid"
         )
-    if not (feature.numeric or feature.pictured or feature.dtype == "string"):
+    if feature.is_image and (len(feature.shape) != 3 or feature.memory_shape[2] != 3):
         raise DatasetError(
-            f"feature '{name}': dtype '{feature.dtype}' is none of video, image, string, bool, integers and floats"
+            f"feature '{name}': a picture's shape is (height, width, 3), got {feature.shape}", code="feature-invalid"
+        )
+    if feature.dtype == "video" and (feature.memory_shape[0] % 2 or feature.memory_shape[1] % 2):
+        raise DatasetError(
+            f"feature '{name}': videos need an even height and width, got {feature.shape}; store pictures as PNG",
+            code="feature-invalid",
+        )
+    if not (feature.numeric or feature.is_image or feature.dtype == "string"):
+        raise DatasetError(
+            f"feature '{name}': dtype '{feature.dtype}' is not one of video, image, string, bool, integers and floats",
+            code="feature-invalid",
         )
 
 
-def _is_number(dtype: str) -> bool:
-    try:
-        return np.dtype(dtype).kind in "biuf"
-    except (TypeError, ValueError, SyntaxError):  # a comma makes NumPy parse the text
-        return False
-
-
-def _described(feature: Feature, fps: float, codec: str) -> Feature:
+def _add_video_info(feature: Feature, fps: float, codec: str) -> Feature:
     if feature.dtype != "video":
         return feature
-    height, width, channels = feature.held
+    height, width, channels = feature.memory_shape
     info = {
         "video.height": height,
         "video.width": width,

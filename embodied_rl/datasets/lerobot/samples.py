@@ -15,8 +15,8 @@ class DatasetSamples:
     Attributes:
         observation: n rows.
         actions: float32 [n, H, A], beginning with the frame's own action; past the episode's end the last is repeated.
-        padding: bool [n, H], true where an action is such a repetition.
-        row, episode: int64 [n], the frame's number in the dataset, and its episode's.
+        padding: bool [n, H], true for repeated actions.
+        row, episode: int64 [n], numbers of the frame and of its episode in the dataset.
         extra: the other numeric features by name, [n, *shape].
     """
 

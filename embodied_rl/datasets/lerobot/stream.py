@@ -1,4 +1,4 @@
-"""Stream a dataset in shuffled batches, with a cursor for resuming."""
+"""Stream of a dataset in shuffled batches, with a cursor for resuming."""
 
 import zlib
 from collections.abc import Iterator, Sequence
@@ -15,7 +15,7 @@ from embodied_rl.interfaces.sim import Array
 
 @dataclass(frozen=True)
 class Shuffle:
-    """The settings of shuffling. The order depends only on the seed and the epoch.
+    """Settings of shuffling. The order depends only on the seed and the epoch.
 
     Runs of consecutive frames are drawn in random order and read together, so videos are decoded forwards; then the
     frames of as many runs as fill the buffer are shuffled.
@@ -64,12 +64,12 @@ class SampleStream(Iterator[DatasetSamples]):
         self._dataset, self._batch, self._horizon = dataset, batch, horizon
         self._shuffle, self._epochs = shuffle or Shuffle(), epochs
         if min(batch, horizon, self._shuffle.run, self._shuffle.buffer) < 1:
-            raise DatasetError("batch, horizon, run and buffer must be at least 1")
+            raise DatasetError("batch, horizon, run and buffer must be at least 1", code="value-out-of-range")
         self._runs = _runs(dataset, episodes, self._shuffle.run, kept)
         chosen = zlib.crc32(self._runs.tobytes())
         self._identity = {"version": 1, **asdict(self._shuffle), "frames": len(dataset), "chosen": chosen}
         self._frames = int((self._runs[:, 1] - self._runs[:, 0]).sum())
-        self._epoch, self._position = self._found(cursor)
+        self._epoch, self._position = self._read_cursor(cursor)
         self._pool: tuple[int, int, int] = (-1, 0, 0)  # the epoch and the positions that it holds
         self._held: DatasetSamples | None = None
         self._mixed: Array = np.zeros(0, np.int64)
@@ -114,14 +114,10 @@ class SampleStream(Iterator[DatasetSamples]):
         rows = pools[number]
         self._held = None  # free its memory before reading the next pool
         self._held = self._dataset.read(rows, self._horizon)
-        self._mixed = self._mix(number, len(rows))
+        self._mixed = np.arange(len(rows))
+        if not self._shuffle.ordered:
+            self._mixed = np.random.default_rng([self._shuffle.seed, self._epoch, 1 + number]).permutation(len(rows))
         self._pool = (self._epoch, int(stops[number]) - len(rows), int(stops[number]))
-
-    def _mix(self, number: int, length: int) -> Array:
-        """Return the order of the frames of a pool."""
-        if self._shuffle.ordered:
-            return np.arange(length)
-        return np.random.default_rng([self._shuffle.seed, self._epoch, 1 + number]).permutation(length)
 
     def _plan(self, epoch: int) -> tuple[list[Array], Array]:
         """Return the frame numbers of each pool, and the cumulative number of frames after each pool."""
@@ -134,14 +130,15 @@ class SampleStream(Iterator[DatasetSamples]):
         stops = np.cumsum(lengths)[np.append(np.diff(pool) != 0, True)]
         return np.split(frames, stops[:-1]), stops
 
-    def _found(self, cursor: dict[str, Any] | None) -> tuple[int, int]:
+    def _read_cursor(self, cursor: dict[str, Any] | None) -> tuple[int, int]:
         if cursor is None:
             return 0, 0
         for name, value in self._identity.items():
             if cursor.get(name) != value:
                 raise DatasetError(
                     f"{self._dataset.folder}: the cursor does not fit: '{name}' was {cursor.get(name)} and is {value} "
-                    "now. Continue with the same dataset, episodes and shuffle, or start anew."
+                    "now. Continue with the same dataset, episodes and shuffle, or start again.",
+                    code="cursor-mismatch",
                 )
         return int(cursor["epoch"]), int(cursor["position"])
 
@@ -153,7 +150,10 @@ def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int, 
     """
     chosen = np.arange(len(dataset.episodes)) if episodes is None else np.asarray(episodes, np.int64)
     if len(chosen) and not 0 <= chosen.min() <= chosen.max() < len(dataset.episodes):
-        raise DatasetError(f"{dataset.folder} holds {len(dataset.episodes)} episodes; there is no {chosen.max()}")
+        raise DatasetError(
+            f"{dataset.folder} holds {len(dataset.episodes)} episodes; there is no {chosen.max()}",
+            code="episode-out-of-range",
+        )
     runs = [
         (start, min(start + length, stop))
         for episode in chosen.tolist()
@@ -161,12 +161,12 @@ def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int, 
         for start in range(first, stop, length)
     ]
     if not runs:
-        raise DatasetError(f"{dataset.folder}: there is no episode to read")
+        raise DatasetError(f"{dataset.folder}: there is no episode to read", code="dataset-empty")
     return np.array(runs, np.int64)
 
 
 def _spans(start: int, stop: int, kept: Array | None) -> list[tuple[int, int]]:
-    """Return the unbroken stretches of kept frames from `start` to `stop`, ends excluded."""
+    """Return the ranges of consecutive kept frames from `start` to `stop`, ends excluded."""
     if kept is None:
         return [(start, stop)]
     edges = np.flatnonzero(np.diff(np.concatenate([[False], kept[start:stop], [False]]).astype(np.int8))) + start

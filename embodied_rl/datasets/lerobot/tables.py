@@ -1,4 +1,4 @@
-"""Convert frames to and from Arrow tables with lerobot's column types, and read and write their files."""
+"""Conversion of frames to and from Arrow tables with lerobot's column types, and their Parquet files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +14,7 @@ from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, 
 from embodied_rl.interfaces.sim import Array
 
 ROWS_OF_PICTURES = 64
-"""In one group of a file that holds pictures, so that one of them is found without reading all."""
+"""Rows of one group in a file with pictures, so that one picture is read without the others."""
 
 MEGABYTE = 1 << 20
 
@@ -47,7 +47,7 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
     """Convert a numeric column to an array [n, *shape].
 
     Raises:
-        DatasetError: values are missing, have another shape, or are none of the type that meta/info.json says.
+        DatasetError: values are missing, or have another shape or type than in meta/info.json.
     """
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     length = len(array)
@@ -56,19 +56,19 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
     while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
         array = array.flatten()
     if array.null_count or len(array) != length * int(np.prod(feature.shape)):
-        raise DatasetError(f"{where}: values are missing, or not of the shape {feature.shape} that meta/info.json says")
-    return _convert(array.to_numpy(zero_copy_only=False), feature, where).reshape(length, *feature.shape)
-
-
-def _convert(flat: Array, feature: Feature, where: str) -> Array:
-    """Convert numbers to a feature's type; only to floating point ones may they be rounded."""
+        raise DatasetError(
+            f"{where}: values are missing, or not of the shape {feature.shape} of meta/info.json",
+            code="dataset-damaged",
+        )
+    flat = array.to_numpy(zero_copy_only=False)
     if flat.dtype.kind in "biuf":
-        with np.errstate(invalid="ignore"):  # what is no number is found below
+        with np.errstate(invalid="ignore"):  # NaN is found below
             found = flat.astype(np.dtype(feature.dtype), copy=False)
-        if found is flat or found.dtype.kind == "f" or np.array_equal(found, flat):
-            return found
+        if found is flat or found.dtype.kind == "f" or np.array_equal(found, flat):  # only floats may be rounded
+            return found.reshape(length, *feature.shape)
     raise DatasetError(
-        f"{where}: a column of the type {flat.dtype} holds what is no {feature.dtype}, of which meta/info.json speaks"
+        f"{where}: a column has dtype {flat.dtype}, but meta/info.json declares {feature.dtype}",
+        code="dataset-damaged",
     )
 
 
@@ -87,18 +87,18 @@ def open_file(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise DatasetError(f"{path} is missing or damaged ({error})") from error
+        raise DatasetError(f"{path} is missing or damaged ({error})", code="dataset-damaged") from error
 
 
 def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a Parquet file; raise `DatasetError` if it is missing or damaged, or lacks a column."""
     with open_file(path) as file:
         if missing := set(columns or ()) - set(file.schema_arrow.names):
-            raise DatasetError(f"{path} has no column '{min(missing)}', of which meta/info.json speaks")
+            raise DatasetError(f"{path} has no column '{min(missing)}' of meta/info.json", code="dataset-damaged")
         try:
             return file.read(columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
-            raise DatasetError(f"{path} is damaged ({error})") from error
+            raise DatasetError(f"{path} is damaged ({error})", code="dataset-damaged") from error
 
 
 class DataFiles:
@@ -133,7 +133,9 @@ class DataFiles:
     def _reopen(self, path: Path, rows: int) -> None:
         table = read_file(path)
         if len(table) < rows:
-            raise DatasetError(f"{path} holds {len(table)} frames, and the episodes need {rows} of it")
+            raise DatasetError(
+                f"{path} holds {len(table)} frames, and the episodes need {rows} of it", code="dataset-damaged"
+            )
         wanted = make_frames_table(self._info.features, dict.fromkeys(self._info.features, ())).schema
         if table.schema.remove_metadata() != wanted:
             return  # another program wrote it: the next episode starts a new file

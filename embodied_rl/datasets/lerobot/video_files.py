@@ -1,11 +1,12 @@
-"""Encode an episode's video and join it to a video file, for fast access to single frames.
+"""Encoder of an episode's video, and writer that joins it to a video file, for fast access to single frames.
 
-Encoded videos have no B-frames, and every other frame is a key frame, as in lerobot. So a decoder reaches any frame
-after a seek in at most two steps.
+Encoded videos have no B-frames, and every other frame is a key frame, as in lerobot. A decoder therefore reaches
+any frame after a seek in at most two steps.
 """
 
+import os
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,7 +21,6 @@ from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, settle_fil
 from embodied_rl.datasets.lerobot.file_patterns import find_file
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
 from embodied_rl.datasets.lerobot.tables import MEGABYTE
-from embodied_rl.datasets.lerobot.thread_priority import keep_priority
 from embodied_rl.interfaces.sim import Array
 
 CODECS: dict[str, dict[str, str]] = {
@@ -30,8 +30,31 @@ CODECS: dict[str, dict[str, str]] = {
 """Options by encoder."""
 
 
+_THREADS = Path("/proc/self/task")
+
+
+@contextmanager
+def keep_priority() -> Iterator[None]:
+    """Restore the scheduling policy and priority of all threads to those of this thread at the end of the context.
+
+    If the process runs as root, SVT-AV1 gives the thread that opens it, and its own threads, real-time priority 99.
+    Child processes inherit it, and would block all other processes on their cores.
+    """
+    if not _THREADS.is_dir():
+        yield
+        return
+    policy, parameter = os.sched_getscheduler(0), os.sched_getparam(0)
+    try:
+        yield
+    finally:
+        for thread in (int(task.name) for task in _THREADS.iterdir()):
+            with suppress(ProcessLookupError):  # it has ended
+                if os.sched_getscheduler(thread) != policy:
+                    os.sched_setscheduler(thread, policy, parameter)
+
+
 def open_video(path: Path) -> Any:
-    """Open an MP4 file for reading. Lists of other files, such as playlists, are no video here, and nothing is fetched.
+    """Open an MP4 file for reading. Playlists are not accepted, and nothing is downloaded.
 
     Raises:
         FFmpegError, OSError: the file is missing or damaged.
@@ -54,7 +77,7 @@ class Encoder:
         self._rate = rate
         self._output = av.open(str(path), "w", format="mp4")
         self._stream: Any = self._output.add_stream(codec, rate=rate, options=CODECS[codec])
-        self._stream.height, self._stream.width = feature.held[:2]
+        self._stream.height, self._stream.width = feature.memory_shape[:2]
         self._stream.pix_fmt = "yuv420p"
         self._converter = VideoReformatter()
         self.frames = 0
@@ -62,7 +85,9 @@ class Encoder:
     def add(self, picture: Array) -> None:
         """Encode the next frame, uint8 [h, w, 3]."""
         colours = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
-        frame = self._converter.reformat(colours, format="yuv420p", threads=1)  # starting threads takes longer
+        frame = self._converter.reformat(
+            colours, format="yuv420p", threads=1
+        )  # starting threads takes longer than the work
         frame.pts, frame.time_base = self.frames, 1 / self._rate
         with keep_priority() if self.frames == 0 else nullcontext():  # the first frame opens the encoder
             packets = self._stream.encode(frame)
@@ -82,14 +107,14 @@ class Encoder:
 
 
 @dataclass(frozen=True)
-class OpenedVideo:
-    """The properties of a video file: `seconds` is its length, `setup` the codec's extra data for a decoder."""
+class VideoProperties:
+    """Properties of a video file: `seconds` is its length, `setup` the codec's extra data for a decoder."""
 
     seconds: float
     setup: bytes
 
 
-def probe_video(path: Path) -> OpenedVideo:
+def probe_video(path: Path) -> VideoProperties:
     """Read the length and the codec's extra data of a video file.
 
     Raises:
@@ -99,9 +124,9 @@ def probe_video(path: Path) -> OpenedVideo:
         with open_video(path) as container:
             stream = container.streams.video[0]
             seconds = float((stream.duration or 0) * (stream.time_base or 0))
-            return OpenedVideo(seconds, bytes(stream.codec_context.extradata or b""))
+            return VideoProperties(seconds, bytes(stream.codec_context.extradata or b""))
     except (OSError, IndexError, FFmpegError) as error:
-        raise DatasetError(f"{path} is missing or damaged ({error})") from error
+        raise DatasetError(f"{path} is missing or damaged ({error})", code="dataset-damaged") from error
 
 
 def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fraction) -> bool:
@@ -129,7 +154,7 @@ def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fractio
 
 
 def _in_order(path: Path, rate: Fraction, most: int | None) -> Iterator[Any]:
-    """Yield up to `most` packets, and stop at the first packet that does not hold the frame of its position."""
+    """Yield up to `most` packets, and stop at the first packet that is out of order."""
     source = open_video(path)
     with source:
         stream = source.streams.video[0]

@@ -31,10 +31,8 @@ class Units:
 
     def interpolate(self, start: Vector, target: Vector, tick: int) -> Vector:
         """Return what is wanted in a tick, [A], on the way from the end of the last step to the target."""
-        if tick == self._ticks - 1:
-            return target
-        share = (tick + 1) / self._ticks
-        return np.where(self.along_line, start + (target - start) * share, target)
+        rest = 1 - (tick + 1) / self._ticks
+        return np.where(self.along_line, target - (target - start) * rest, target)
 
     def action(self, mean: Vector, last: Vector) -> Array:
         """Return what commands were, as an action float32 [A]: the mean of speeds, the last position."""

@@ -62,7 +62,7 @@ class StreamGate:
 
     def take(self, stream: Stream, now: float, finite: bool = True) -> bool | None:
         """Take what the topic has said last. Return whether it was accepted; None: it is not new."""
-        if stream is self._seen or stream == self._seen:
+        if stream == self._seen:
             return None
         self._seen = stream
         self._fault = self._find_fault(stream, now, finite and stream.finite)

@@ -40,7 +40,7 @@ class MotionProbe:
 
     def begin(self, measured: Vector) -> None:
         """Begin with holding still, where [A] is measured."""
-        self._held, self._leg, self._tick, self._way, self._moved = 0, 0, 0, 0.0, 0.0
+        self._held, self._leg, self._tick = 0, 0, 0
         self._start = self._command = measured
 
     def find_outside(self, measured: Vector) -> str:

@@ -30,7 +30,7 @@ from embodied_rl.deployment.policy_server.request import PROTOCOL, PROTOCOL_VERS
 from embodied_rl.deployment.policy_server.settings import check_installed
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.observation_input import read_observation
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation
 

@@ -10,7 +10,7 @@ import numpy as np
 from embodied_rl.deployment.policy_server.served import ServedPolicy, ServedWeights
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import read_observation
+from embodied_rl.interfaces.observation_input import read_observation
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from embodied_rl.interfaces.description import STATE
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import as_array
+from embodied_rl.interfaces.observation_input import as_array
 
 
 @dataclass(frozen=True)

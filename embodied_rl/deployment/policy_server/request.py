@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.given_observation import as_array, read_observation
+from embodied_rl.interfaces.observation_input import as_array, read_observation
 from embodied_rl.interfaces.sim import Observation
 
 PROTOCOL, PROTOCOL_VERSION = "embodied-rl", 1

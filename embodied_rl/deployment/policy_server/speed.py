@@ -17,8 +17,8 @@ import numpy as np
 
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
-from embodied_rl.runtime.processes.announced import start_announced
 from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.runtime.processes.ready_line import start_until_ready
 
 CLIENTS = (1, 8)
 ROUNDS = 3
@@ -77,7 +77,7 @@ def measure_serving(policy: str, seconds: float = 10.0) -> ServedSpeed:
         RunFailed: the server does not start, or does not answer.
     """
     before = os.getloadavg()[0]
-    with start_announced(["serve", policy, "port=0"], r"ws://[^;\s]+") as (_, url):
+    with start_until_ready(["serve", policy, "port=0"], r"ws://[^;\s]+") as (_, url):
         rates = [{count: asyncio.run(count_answers(url, count, seconds)) for count in CLIENTS} for _ in range(ROUNDS)]
         with PolicyClient(url, deadline=ANSWER_S) as client:
             assert client.spec is not None, "our server says what it expects"

@@ -11,7 +11,7 @@ from embodied_rl.deployment.recording.robot_file import write_robot
 from embodied_rl.deployment.recording.session import RecorderSettings, record_here
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.reading import load_robot
-from embodied_rl.runtime.processes.process import handle_stop_signals
+from embodied_rl.runtime.processes.signals import handle_stop_signals
 
 
 def record_robot(config: RecordConfig) -> None:

@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.config.schema import FaultsNode
 from embodied_rl.interfaces.servo import Pose, RobotReading
 from embodied_rl.interfaces.sim import Array
 

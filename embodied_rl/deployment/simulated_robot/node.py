@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.config.freeze import thaw_config
-from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.config.schema import FaultsNode
 from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.simulated_robot.command_check import CommandCheck

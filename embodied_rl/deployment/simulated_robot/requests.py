@@ -7,7 +7,7 @@ import json
 from typing import Any, cast
 
 from embodied_rl.config.freeze import freeze_config, suggest_name
-from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.config.schema import FaultsNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
 

@@ -20,8 +20,18 @@ from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.pair_progress import advance
 from embodied_rl.judge.reward.score_table import read_done
 from embodied_rl.judge.scorers.shared_pictures import list_pictures
-from embodied_rl.reports.kept_strips import FOLDER, KEPT, Group, KeptStrip, describe_strips
-from embodied_rl.reports.strips import FRAMES, LARGEST, Strip, StripFrame, encode_picture
+from embodied_rl.reports.strips import (
+    FOLDER,
+    FRAMES,
+    KEPT,
+    MAX_PIXELS,
+    Group,
+    KeptStrip,
+    Strip,
+    StripFrame,
+    describe_strips,
+    encode_picture,
+)
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs.atomic_write import write_text
 
@@ -33,7 +43,7 @@ LONGEST_NOTE = 120
 
 @dataclass(frozen=True, eq=False)
 class _Frame:
-    """A judged frame, as `StripFrame`, with its picture reduced to `LARGEST` pixels: uint8 [h, w, 3]."""
+    """A judged frame, as `StripFrame`, with its picture reduced to `MAX_PIXELS` pixels: uint8 [h, w, 3]."""
 
     picture: Array
     place: int
@@ -88,7 +98,7 @@ class FollowedEpisode:
             said = self.progress = float(advance(np.asarray(self.progress), np.asarray(said)))
         self.opinion = self.opinion if said is None else said
         picture = list_pictures(request.frames)[self.camera][-1].pixels
-        step = -(-max(picture.shape[:2]) // LARGEST)
+        step = -(-max(picture.shape[:2]) // MAX_PIXELS)
         return _Frame(picture[::step, ::step].copy(), request.decision, said, request.progress, done, note)
 
     def draw(self) -> Strip:

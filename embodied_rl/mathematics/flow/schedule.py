@@ -5,8 +5,12 @@ from torch import Tensor
 
 
 def make_time_grid(denoise_steps: int, device: torch.device | str = "cpu") -> Tensor:
-    """Make times float32 [K + 1] from 1 to 0; step k goes from entry k to k + 1, and t = 0 is never evaluated."""
-    return torch.linspace(1, 0, denoise_steps + 1, device=device)
+    """Make times float32 [K + 1] from 1 to 0; step k goes from entry k to k + 1, and t = 0 is never evaluated.
+
+    Each is 1 - k / K, rounded once: time embeddings multiply an error of t by up to 2π / 0.004, and what `linspace`
+    gives in float32 depends on the processor.
+    """
+    return torch.linspace(1, 0, denoise_steps + 1, dtype=torch.float64, device=device).float()
 
 
 def sde_sigma(t: Tensor, delta: float, noise_level: Tensor | float) -> Tensor:

@@ -1,6 +1,6 @@
 """Logger that writes the events of TensorBoard into the run's folder.
 
-PyTorch's SummaryWriter writes from a thread, whose errors are printed as tracebacks and do not reach the caller.
+PyTorch's SummaryWriter writes from a thread, so that its errors do not reach the caller.
 """
 
 import os
@@ -50,7 +50,7 @@ class TensorBoard(Logger):
         self._add(step=step, summary=self._summary(value=values))
 
     def close(self, success: bool) -> None:
-        """Close the file. Raises as `write` does: what could not be written is tried once more."""
+        """Close the file; failed writes are tried once more, and raise as in `write`."""
         with explain_errors(self._path):
             self._file.close()
 

@@ -1,4 +1,4 @@
-"""The `Runtime` interface: it starts a role in a process and returns a handle, on one machine or on a cluster."""
+"""Interface of runtimes, which start roles in processes on one machine or on a cluster."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from embodied_rl.runtime.processes.interpreter import Interpreter
 
 @dataclass(frozen=True)
 class NodeShare:
-    """The CPU cores and GPUs of its node that a process reserves; fractions are allowed. One machine ignores them."""
+    """The CPU cores and GPUs that a process reserves on its node, possibly fractions. `LocalRuntime` ignores them."""
 
     cpus: float = 1.0
     gpus: float = 0.0
@@ -42,7 +42,7 @@ class BoardReader(Protocol):
 
 
 class Board(Protocol):
-    """A place where one process publishes its newest message, e.g. weights, and any number of others read it any time.
+    """The newest message of one process, e.g. weights, which any number of other processes can read at any time.
 
     A message is any picklable value that holds most of its bytes in NumPy arrays.
     """
@@ -74,7 +74,7 @@ class Runtime(Protocol):
         interpreter: Interpreter | None = None,
         packages: tuple[str, ...] = (),
     ) -> Handle:
-        """Start a role in a process of its own, and return its handle without waiting for the start.
+        """Start a role in a new process, and return its handle without waiting for the start.
 
         Args:
             factory: "module:Class" of the role. kwargs: its keyword arguments, picklable.

@@ -1,8 +1,8 @@
-"""A board in shared memory: it holds the newest message of this process, and its workers can read it at any time.
+"""Board in shared memory: it holds the newest message of this process, which its workers can read at any time.
 
-Memory: a header of two records, one per slot, then messages. A record says which message its slot holds, or that one is
-being written. Messages alternate between the slots, so that the last one stays whole while the next is written. A
-reader that was overtaken twice while it copied sees that the record has changed, and reads again.
+Memory: a header of two records, one per slot, then messages. A record holds the number of the message in its slot, or
+zeros while one is written. Messages alternate between the slots, so that the last one stays complete while the next is
+written. If two messages were published while a reader copied, it sees that the record has changed, and reads again.
 """
 
 import mmap
@@ -17,10 +17,10 @@ from embodied_rl.runtime.processes.messages import pickle_message
 from embodied_rl.runtime.processes.process import make_anonymous_memory
 
 _RECORD = struct.Struct("=qqqq")
-"""Of a slot: number of the message, counted from 1 (0: none, or one is being written), version, offset, bytes."""
+"""Number of the message, counted from 1 (0: none, or one is being written); version; offset; bytes."""
 _HEADER = mmap.PAGESIZE
-PATIENCE = 60.0
-"""Seconds in which a whole message must have been copied, however often it is overtaken."""
+READ_TIMEOUT_S = 60.0
+"""Seconds in which a reader must have copied a complete message."""
 
 
 class SharedBoard:
@@ -34,15 +34,18 @@ class SharedBoard:
         self.descriptor = make_anonymous_memory()
         os.ftruncate(self.descriptor, _HEADER)
         self._number = 0
-        self._room = [(0, 0), (0, 0)]  # offset and bytes of each slot
+        self._slots = [(0, 0), (0, 0)]  # offset and bytes of each slot
 
     def publish(self, version: int, message: Any) -> None:
         """Replace the message; see `Board.publish`."""
         data = pickle_message(message)
         self._number += 1
         slot = self._number % 2
-        self._make_room(slot, len(data))
-        offset, _ = self._room[slot]
+        if len(data) > self._slots[slot][1]:
+            end = os.fstat(self.descriptor).st_size
+            self._slots[slot] = end, len(data)
+            os.ftruncate(self.descriptor, end + len(data))
+        offset, _ = self._slots[slot]
         with mmap.mmap(self.descriptor, os.fstat(self.descriptor).st_size) as memory:
             _RECORD.pack_into(memory, slot * _RECORD.size, 0, 0, 0, 0)
             memory[offset : offset + len(data)] = data
@@ -56,13 +59,6 @@ class SharedBoard:
         """Release the board; see `Board.close`. Processes that have the memory can still read the last message."""
         os.close(self.descriptor)
 
-    def _make_room(self, slot: int, size: int) -> None:
-        if size <= self._room[slot][1]:
-            return
-        end = os.fstat(self.descriptor).st_size
-        self._room[slot] = end, size
-        os.ftruncate(self.descriptor, end + size)
-
 
 class SharedBoardReader:
     """A reader of a `SharedBoard`, in the publishing process or in one that inherited the descriptor."""
@@ -72,7 +68,7 @@ class SharedBoardReader:
 
     def newest(self, above: int = -1) -> tuple[int, Any] | None:
         """Return the version and the newest message, or None; see `BoardReader.newest`."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + READ_TIMEOUT_S
         while (record := max(self._records())) != (0, 0, 0, 0):
             number, version, offset, size = record
             if version <= above:
@@ -82,11 +78,11 @@ class SharedBoardReader:
             if record in self._records():
                 return version, pickle.loads(data)
             if time.monotonic() > until:
-                raise NoAnswer(f"message {number} was overtaken again and again for {PATIENCE:g} s while it was read.")
+                raise NoAnswer(f"message {number} was overwritten each time it was read, for {READ_TIMEOUT_S:g} s.")
         return None
 
     def close(self) -> None:
-        """Do nothing: the reader holds nothing that must be released."""
+        """Do nothing."""
 
     def _records(self) -> list[tuple[int, int, int, int]]:
         with mmap.mmap(self._descriptor, _HEADER, prot=mmap.PROT_READ) as memory:

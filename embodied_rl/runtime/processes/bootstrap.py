@@ -1,7 +1,7 @@
 """The start script of a worker in another Python environment.
 
 Our code is not installed there. Imports come from that environment's own folders, and this script adds only the named
-packages, not the other packages that lie beside them here. It uses only the standard library, and older syntax than the
+packages, not other packages in the same folders. It uses only the standard library, and older syntax than the
 rest of the package, so that an interpreter that is too old can still report that it is.
 
     python bootstrap.py '{"main": "module:function", "packages": {"name": "folder that holds it"}}' <descriptors>
@@ -23,17 +23,17 @@ def main() -> None:
     sys.path[:] = [entry for entry in sys.path if os.path.realpath(entry or ".") != os.path.realpath(here)]
     import json
 
-    said = json.loads(sys.argv.pop(1))
+    options = json.loads(sys.argv.pop(1))
     problem = list_missing_packages()
     if problem:
         from multiprocessing.connection import Connection
 
         Connection(int(sys.argv[1])).send_bytes(json.dumps({"problem": problem}).encode())
         return
-    sys.meta_path.insert(0, SharedModules(said["packages"]))
+    sys.meta_path.insert(0, SharedModules(options["packages"]))
     from importlib import import_module
 
-    module, _, function = said["main"].partition(":")
+    module, _, function = options["main"].partition(":")
     getattr(import_module(module), function)()
 
 

@@ -1,4 +1,4 @@
-"""The handle on a simulator or another role, wherever it runs: `submit` a call and get a future."""
+"""Interface of handles: `submit` a call to a simulator or another role in any process, and get a future."""
 
 import logging
 import time
@@ -11,7 +11,7 @@ from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec
 log = logging.getLogger(__name__)
 
 
-class RunFailed(RuntimeError):  # noqa: N818  it says what happened
+class RunFailed(RuntimeError):  # noqa: N818
     """A process that a run needs is gone or cannot continue. The message is complete and needs no traceback."""
 
 
@@ -23,7 +23,7 @@ class NoAnswer(WorkerDied):
     """A worker did not answer within its deadline, and was killed."""
 
 
-class GaveUp(WorkerDied):
+class RestartLimitReached(WorkerDied):
     """A worker died more often than its restart budget allows, or never started successfully."""
 
 
@@ -44,7 +44,7 @@ class Future(Protocol):
         ...
 
     def wait_on(self) -> tuple[Connection | None, float]:
-        """Return a connection that becomes readable with news, or None if the answer is here, and the seconds left."""
+        """Return a connection that becomes readable with the answer (None if it is here), and the seconds left."""
         ...
 
     def result(self, timeout: float | None = None) -> Any:
@@ -92,7 +92,7 @@ class Handle(Protocol):
         after failed restarts.
 
         Raises:
-            GaveUp: the restart budget is spent.
+            RestartLimitReached: the restart budget is spent.
             WorkerDied: the new worker died at once.
         """
         ...
@@ -118,18 +118,18 @@ def wait_for_any(futures: Sequence[Future]) -> None:
             return
 
 
-def respawn(handle: Handle) -> int:
-    """Replace a dead worker, repeatedly while the restart budget lasts, and return the number of restarts.
+def restart_worker(handle: Handle) -> int:
+    """Restart a dead worker until a start succeeds, and return the number of restarts.
 
     Raises:
-        GaveUp: the restart budget is spent.
+        RestartLimitReached: the restart budget is spent.
     """
     restarts = 0
     while True:
         restarts += 1
         try:
             handle.restart()
-        except GaveUp:
+        except RestartLimitReached:
             raise
         except WorkerDied as death:
             log.warning("the new worker died, too: %s", death)
@@ -137,10 +137,10 @@ def respawn(handle: Handle) -> int:
             return restarts
 
 
-class Revival:
-    """A `Future` that replaces a dead worker and gives the first observations of its replacement.
+class WorkerRestart:
+    """A `Future` that restarts a dead worker and returns the first observations of the new one.
 
-    Where the replacement dies too, `done` starts the next one, so that the caller need not wait.
+    If the new worker dies too, `done` starts the next one without waiting for it.
 
     Args:
         handle: of the dead worker.
@@ -150,55 +150,56 @@ class Revival:
         restarts: number of restarts so far.
 
     Raises:
-        GaveUp: the restart budget is spent at the first replacement. If it is spent later, `result` raises this.
+        RestartLimitReached: the restart budget is spent at the first restart. If it is spent later, `result` raises
+            this.
     """
 
     def __init__(self, handle: Handle, episodes: Sequence[Episode | None]):
         self.began, self.seconds, self.restarts = time.monotonic(), 0.0, 0
         self._handle, self._episodes = handle, episodes
-        self._gave_up: GaveUp | None = None
-        self._begin()
+        self._error: RestartLimitReached | None = None
+        self._restart()
 
     def done(self) -> bool:
-        if self._gave_up is None and self._call.done():
+        if self._error is None and self._call.done():
             try:
                 self._call.result()
                 return True
             except WorkerDied as death:
-                self._again(death)
-        return self._gave_up is not None
+                self._restart_again(death)
+        return self._error is not None
 
     def wait_on(self) -> tuple[Connection | None, float]:
-        return (None, 0.0) if self._gave_up is not None else self._call.wait_on()
+        return (None, 0.0) if self._error is not None else self._call.wait_on()
 
     def result(self, timeout: float | None = None) -> Observation:
-        while self._gave_up is None:
+        while self._error is None:
             try:
                 return self._call.result(timeout)
             except WorkerDied as death:
-                self._again(death)
-        raise self._gave_up
+                self._restart_again(death)
+        raise self._error
 
-    def _again(self, death: WorkerDied) -> None:
+    def _restart_again(self, death: WorkerDied) -> None:
         log.warning("the new worker died, too: %s", death)
         try:
-            self._begin()
-        except GaveUp as end:
-            self._gave_up = end
+            self._restart()
+        except RestartLimitReached as error:
+            self._error = error
 
-    def _begin(self) -> None:
-        self.restarts += respawn(self._handle)
+    def _restart(self) -> None:
+        self.restarts += restart_worker(self._handle)
         self._call = self._handle.submit("reset", self._episodes)
 
 
-def revive(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observation, int]:
-    """Replace a dead worker and start episodes in the new one, repeatedly while the restart budget lasts.
+def restart_and_reset(handle: Handle, episodes: Sequence[Episode | None]) -> tuple[Observation, int]:
+    """Restart a dead worker until it has started the given episodes.
 
     Returns:
         The first observations, and the number of restarts.
 
     Raises:
-        GaveUp: the restart budget is spent.
+        RestartLimitReached: the restart budget is spent.
     """
-    revival = Revival(handle, episodes)
-    return revival.result(), revival.restarts
+    restart = WorkerRestart(handle, episodes)
+    return restart.result(), restart.restarts

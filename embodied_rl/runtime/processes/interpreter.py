@@ -11,8 +11,8 @@ from pathlib import Path
 from embodied_rl.interfaces.errors import UserError
 
 ROOT_PACKAGE = "embodied_rl"
-_OWN = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""Variables that are meant for this interpreter alone."""
+_OWN_VARIABLES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""Environment variables that apply to this interpreter only."""
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class Interpreter:
 
     Attributes:
         python: path of its interpreter.
-        pythonpath: folders that it imports from besides its own packages. This process's PYTHONPATH is not passed on,
-            because its packages are made for another Python.
+        pythonpath: further folders that it imports from. This process's PYTHONPATH is not passed on, because it is for
+            another Python.
         remedy: advice for error messages where a package is missing in that environment.
     """
 
@@ -44,8 +44,9 @@ class Interpreter:
             path = path / "bin" / "python"  # the folder of a virtual environment
         found = shutil.which(str(path))
         if found is None:
-            why = "cannot be executed" if path.is_file() else "is not there"
-            raise UserError(f"{where}: {path} {why}. Give the Python interpreter of the simulator's environment.")
+            why = "cannot be executed" if path.is_file() else "does not exist"
+            message = f"{where}: {path} {why}. Give the Python interpreter of the simulator's environment."
+            raise UserError(message, code="interpreter-invalid")
         return Interpreter(os.path.abspath(found), pythonpath, remedy)
 
     def command(self, main: str, packages: tuple[str, ...]) -> list[str]:
@@ -55,13 +56,13 @@ class Interpreter:
             main: "module:function" in our own package.
             packages: top-level packages that it needs besides our own. They must be importable in the current process.
         """
-        told = {"main": main, "packages": {name: find_folder_of(name) for name in (ROOT_PACKAGE, *packages)}}
-        script = str(Path(__file__).with_name("bootstrap.py"))
-        return [self.python, script, json.dumps(told)]
+        names = (ROOT_PACKAGE, *packages)
+        options = {"main": main, "packages": {name: find_folder_of(name) for name in names}}
+        return [self.python, str(Path(__file__).with_name("bootstrap.py")), json.dumps(options)]
 
     def environment(self) -> dict[str, str]:
-        """Return its environment variables: those of this process without the ones for this interpreter alone."""
-        kept = {name: value for name, value in os.environ.items() if name not in _OWN}
+        """Return the environment variables of this process, without those for this process's interpreter only."""
+        kept = {name: value for name, value in os.environ.items() if name not in _OWN_VARIABLES}
         return {**kept, "PYTHONPATH": os.pathsep.join(self.pythonpath)} if self.pythonpath else kept
 
 
@@ -84,6 +85,6 @@ def find_folder_of(package: str) -> str:
     """
     spec = importlib.util.find_spec(package)
     if spec is None:
-        raise UserError(f"the package '{package}' cannot be found here")
+        raise UserError(f"the package '{package}' cannot be found here", code="package-missing")
     places = spec.submodule_search_locations
     return str(Path(next(iter(places)) if places else str(spec.origin)).resolve().parent)

@@ -1,4 +1,4 @@
-"""Handles on this machine: a simulator in this process, or in a worker process of its own."""
+"""Runtime of one machine: simulators in this process, or in processes connected by pipes and shared memory."""
 
 import os
 import sys
@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
-from embodied_rl.runtime.processes.handle import GaveUp, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+from embodied_rl.runtime.processes.board import SharedBoard
+from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied, WorkerError
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.messages import PROTOCOL, ShortenedLists, receive_greeting
 from embodied_rl.runtime.processes.process import ChildProcess, make_anonymous_memory
 from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
-from embodied_rl.runtime.processes.simulator_answers import check_answer
+from embodied_rl.runtime.processes.simulator_checks import check_output
 from embodied_rl.runtime.processes.worker import CallFailure, ImageSlots, move_to_host
 
 
@@ -43,7 +45,7 @@ class InlineHandle:
     def submit(self, method: str, *args: Any) -> "FinishedCall":
         began, simulator = time.monotonic(), self._open()
         value = move_to_host(getattr(simulator, method)(*args))
-        check_answer(simulator.spec, method, args, value)
+        check_output(simulator.spec, method, args, value)
         return FinishedCall(value, began, time.monotonic() - began)
 
     def restart(self) -> None:
@@ -64,15 +66,15 @@ class InlineHandle:
 
 
 def wrap_simulator(simulator: Simulator, name: str = "simulator") -> InlineHandle:
-    """Return a handle on an existing simulator; its `restart` raises `GaveUp`.
+    """Return a handle on an existing simulator; its `restart` raises `RestartLimitReached`.
 
-    Other objects, such as an operator, refer to this simulator and would not know its replacement.
+    A new simulator could not replace this one, because other objects, such as an operator, refer to it.
     """
     left = [simulator]
 
     def build() -> Simulator:
         if not left:
-            raise GaveUp(f"{name}: its process died, and another one cannot take over; see above for the first cause")
+            raise RestartLimitReached(f"{name}: its process died and cannot be replaced; see above for the first cause")
         return left.pop()
 
     return InlineHandle(build, name)
@@ -95,10 +97,10 @@ class FinishedCall:
 
 
 class ProcessHandle(RemoteHandle[RemoteCall]):
-    """A handle on a role in a process of its own on this machine.
+    """A handle on a role in a worker process on this machine.
 
-    The worker ends by itself when this process ends, even by a crash. Nothing outlives `close`: the shared memory has
-    no name, so the system frees it with the last of the two processes, even after `kill -9`.
+    The worker ends when this process ends, even by a crash. Nothing outlives `close`: the shared memory has no name, so
+    the system frees it with the last of the two processes, even after `kill -9`.
 
     Args:
         factory: "module:Class" of the role; only the worker imports the module.
@@ -109,7 +111,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         call_timeout: seconds in which a call must be answered; after that the worker counts as hung and is killed.
         max_restarts: see `RemoteHandle`.
         interpreter: another Python environment to run the worker in; our packages need not be installed there.
-        packages: top-level names of packages that it imports from this environment besides the engine.
+        packages: top-level names of packages that it imports from this environment in addition to `embodied_rl`.
         descriptors: descriptors of the boards that it reads; it inherits them under the same numbers.
     """
 
@@ -157,18 +159,18 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         self._log.close()
 
     def answered(self, call: RemoteCall) -> bool:
-        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
-        if self._starting and self._over():
-            self._hand_over(call)
-        return call.finished or (not self._starting and self._over())
+        assert call is self._pending, f"{self.name}: '{call.method}' is not the current call"
+        if self._starting and self._answered_or_late():
+            self._send_when_started(call)
+        return call.finished or (not self._starting and self._answered_or_late())
 
     def wait_on(self, call: RemoteCall) -> tuple[Connection, float]:
         return self._worker.connection, self._remaining()
 
     def collect(self, call: RemoteCall, timeout: float | None) -> None:
-        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
+        assert call is self._pending, f"{self.name}: '{call.method}' is not the current call"
         if self._starting:
-            self._hand_over(call)
+            self._send_when_started(call)
         if call.finished:
             return
         seconds, deadline = (self._remaining(), self._call_timeout) if timeout is None else (timeout, timeout)
@@ -186,7 +188,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
     def _send(self, method: str, args: tuple[Any, ...]) -> RemoteCall:
         call, self._unsent = RemoteCall(self, method), (method, args)
         if not self._starting:
-            self._hand_over(call)
+            self._send_when_started(call)
         return call
 
     def _stop(self, grace: float = 0.0) -> None:
@@ -207,7 +209,7 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         self._answer_by = time.monotonic() + delay + self._start_timeout
         self._worker.send((self._factory, self._kwargs, delay), "start")
 
-    def _hand_over(self, call: RemoteCall) -> None:
+    def _send_when_started(self, call: RemoteCall) -> None:
         """Wait until the worker is up, then send the submitted call: a starting worker does not read long messages."""
         try:
             if self._starting:
@@ -233,34 +235,67 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         """Receive the worker's greeting and check its protocol version, before anything is unpickled."""
         if self._greeted:
             return
-        said = self._worker.receive(
+        greeting = self._worker.receive(
             self._remaining(), "start", START_REMEDY, self._start_timeout, read=receive_greeting
         )
-        problem = said.get("problem") or compare_protocols(said.get("protocol"))
+        problem, protocol = greeting.get("problem"), greeting.get("protocol")
+        if not problem and protocol != PROTOCOL:
+            problem = (
+                f"its protocol version is {protocol}, this process has {PROTOCOL}: "
+                "another version of embodied-rl runs there. Use one for both"
+            )
         if problem:
             self._worker.stop()
             where = sys.executable if self._interpreter is None else self._interpreter.python
-            self._hopeless = f"{self.name} cannot run in {where}: {problem}."
-            raise GaveUp(self._hopeless)
+            self._start_failure = f"{self.name} cannot run in {where}: {problem}."
+            raise RestartLimitReached(self._start_failure)
         self._greeted = True
 
     def _remaining(self) -> float:
         return max(0.0, self._answer_by - time.monotonic())
 
-    def _over(self) -> bool:
+    def _answered_or_late(self) -> bool:
         return self._worker.ready() or self._remaining() == 0.0
 
     def _worker_error(self, method: str, failure: CallFailure, where: str = "") -> Exception:
-        said = super()._worker_error(method, failure, where)
-        if type(said) is WorkerError and not failure.told and failure.missing and self._interpreter is not None:
+        error = super()._worker_error(method, failure, where)
+        if type(error) is WorkerError and failure.missing and self._interpreter is not None:
             why = f"the package '{failure.missing}' is not installed in {self._interpreter.python}"
             return Unavailable(f"{self.name}: {why}. {self._interpreter.remedy}".rstrip())
-        return said
+        return error
 
 
-def compare_protocols(spoken: object) -> str:
-    """Return what is wrong with a worker's protocol version, or an empty text if it equals ours."""
-    if spoken == PROTOCOL:
-        return ""
-    other = "does not say which version of the protocol it speaks" if spoken is None else f"speaks version {spoken}"
-    return f"it {other}, this process version {PROTOCOL}: another version of embodied-rl runs there. Use one for both"
+class LocalRuntime:
+    """A `Runtime` that needs no other service. It does not count cores: processes share them."""
+
+    def __init__(self) -> None:
+        self._boards: list[SharedBoard] = []
+
+    def worker(
+        self,
+        factory: str,
+        kwargs: Mapping[str, Any],
+        *,
+        name: str,
+        deadlines: Deadlines,
+        share: NodeShare,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
+    ) -> ProcessHandle:
+        """Start a worker; see `Runtime.worker`. It can read the boards that exist already."""
+        return ProcessHandle(
+            factory,
+            kwargs,
+            name=name,
+            start_timeout=deadlines.start,
+            call_timeout=deadlines.call,
+            max_restarts=deadlines.restarts,
+            interpreter=interpreter,
+            packages=packages,
+            descriptors=[board.descriptor for board in self._boards],
+        )
+
+    def board(self) -> SharedBoard:
+        """Return a new board; see `Runtime.board`."""
+        self._boards.append(SharedBoard())
+        return self._boards[-1]

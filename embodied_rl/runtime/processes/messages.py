@@ -16,13 +16,13 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 
-PROTOCOL = 4
-"""Of the messages below and of the classes in `embodied_rl.interfaces.sim` that they hold; raised with each change."""
+PROTOCOL = 5
+"""Version of the messages and of the classes that they hold; raised with each change."""
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """A placeholder for a list that equals the one of the last call; the list of next episodes seldom changes."""
+    """A placeholder for a list that equals the one of the last call; the next episodes seldom change."""
 
 
 class ShortenedLists:
@@ -33,26 +33,24 @@ class ShortenedLists:
 
     def shorten(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return the arguments to send, with `Unchanged` in place of each unchanged list."""
-        return tuple(self._short((method, place), value) for place, value in enumerate(args))
+        shortened: list[Any] = list(args)
+        for place, value in enumerate(args):
+            if isinstance(value, list):
+                if self._last.get((method, place)) == value:
+                    shortened[place] = Unchanged()
+                else:
+                    self._last[method, place] = list(value)
+        return tuple(shortened)
 
     def restore(self, method: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return the original arguments of a call whose arguments `shorten` shortened at the other end."""
-        return tuple(self._whole((method, place), value) for place, value in enumerate(args))
-
-    def _short(self, key: tuple[str, int], value: Any) -> Any:
-        if not isinstance(value, list):
-            return value
-        if self._last.get(key) == value:
-            return Unchanged()
-        self._last[key] = list(value)
-        return value
-
-    def _whole(self, key: tuple[str, int], value: Any) -> Any:
-        if isinstance(value, Unchanged):
-            return list(self._last[key])
-        if isinstance(value, list):
-            self._last[key] = list(value)
-        return value
+        """Return the arguments that were given to `shorten` at the other end."""
+        restored: list[Any] = list(args)
+        for place, value in enumerate(args):
+            if isinstance(value, Unchanged):
+                restored[place] = list(self._last[method, place])
+            elif isinstance(value, list):
+                self._last[method, place] = list(value)
+        return tuple(restored)
 
 
 def send(connection: Connection, message: Any) -> None:
@@ -90,15 +88,15 @@ def receive(connection: Connection) -> Any:
 
 def send_greeting(connection: Connection) -> None:
     """Send the protocol version, and the versions of Python and NumPy."""
-    said = {"protocol": PROTOCOL, "python": platform.python_version(), "numpy": np.__version__}
-    connection.send_bytes(json.dumps(said).encode())
+    greeting = {"protocol": PROTOCOL, "python": platform.python_version(), "numpy": np.__version__}
+    connection.send_bytes(json.dumps(greeting).encode())
 
 
 def receive_greeting(connection: Connection) -> dict[str, Any]:
     """Receive the greeting of `send_greeting`. Return an empty dictionary if the message is not a greeting."""
     message = connection.recv_bytes(4096)
     try:
-        said = json.loads(message)
+        greeting = json.loads(message)
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return greeting if isinstance(greeting, dict) else {}

@@ -1,4 +1,4 @@
-"""A `Simulator` whose environments run in a worker process, for callers that want a simulator and not futures."""
+"""`Simulator` interface of a simulator in a worker process, for callers that do not use futures."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -9,14 +9,14 @@ from typing import Any
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, SimulatorSpec, StepResult
 from embodied_rl.runtime.processes.handle import Handle
-from embodied_rl.runtime.processes.worker import KeptFunction
+from embodied_rl.runtime.processes.worker import RemoteFunction
 
 OPTIONAL = ("expert", "bare_loop")
-"""Methods that give a function, which some simulators have."""
+"""Optional methods of simulators that return a function."""
 
 
 class RemoteSimulator:
-    """A simulator whose calls go through a handle. Images are copied, so that later calls do not change them.
+    """A simulator that is called through a handle. Images are copied, so that later calls do not change them.
 
     Args:
         handle: of the simulator; closed with this object.
@@ -34,7 +34,7 @@ class RemoteSimulator:
         self._handle = handle
         for name in OPTIONAL:
             if hasattr(simulator, name):
-                setattr(self, name, partial(self._function, name, signature(getattr(simulator, name))))
+                setattr(self, name, partial(self._get_function, name, signature(getattr(simulator, name))))
         if issubclass(simulator, Rendered):
             self.render = partial(self._call, "render")
         self.spec: SimulatorSpec = handle.spec
@@ -65,11 +65,11 @@ class RemoteSimulator:
     def close(self) -> None:
         self._handle.close()
 
-    def _function(self, method: str, takes: Signature, *args: Any, **named: Any) -> Callable[..., Any]:
+    def _get_function(self, method: str, takes: Signature, *args: Any, **named: Any) -> Callable[..., Any]:
         """Call a method that returns a function, and return a proxy: the function stays in the worker."""
-        given = takes.bind(self, *args, **named).args[1:]
-        kept: KeptFunction = self._call(method, *given)
-        return lambda *given: self._call("kept", kept.number, *given)
+        positional = takes.bind(self, *args, **named).args[1:]
+        function: RemoteFunction = self._call(method, *positional)
+        return lambda *given: self._call("call_function", function.number, *given)
 
     def _call(self, method: str, *args: Any) -> Any:
         return self._handle.submit(method, *args).result()

@@ -1,25 +1,30 @@
-"""The base class of handles on roles in other processes, on this machine or another: one call at a time, a start that
-the caller can wait for later, restarts within a budget, and error messages that give the cause of a death.
+"""Base class of handles on roles in other processes, on this or another machine.
+
+It allows one call at a time, starts without waiting, restarts within a budget, and reports why a process died.
 """
 
+import collections
 import contextlib
 import time
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Generic, Self, TypeVar
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import NotFinite, SimulatorSpec, Unavailable
-from embodied_rl.runtime.processes.handle import GaveUp, NoAnswer, WorkerDied, WorkerError
-from embodied_rl.runtime.processes.restarts import Restarts
+from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, WorkerDied, WorkerError
 from embodied_rl.runtime.processes.worker import CallFailure
 
 START_REMEDY = "If it only needs longer to start, raise plan.start_timeout."
 CALL_REMEDY = "If such a call may take longer, raise plan.call_timeout."
+WINDOW = 3600.0
+FIRST_DELAY = 0.5
+LONGEST_DELAY = 30.0
 
 
 class RemoteCall:
-    """A future whose answer comes from another process."""
+    """A future that is answered by another process."""
 
     def __init__(self, handle: "RemoteHandle[Any]", method: str):
         self.method, self.finished = method, False
@@ -50,6 +55,39 @@ class RemoteCall:
         self._error, self.finished = error, True
 
 
+class RestartBudget:
+    """A budget of restarts, with delays that grow until a call succeeds.
+
+    The first restart after a successful call is immediate, so that a killed simulator is back soon. Further restarts
+    wait 0.5 s, 1 s, 2 s, … and 30 s at most, so as not to overload a machine that is short of memory.
+
+    Args:
+        budget: restarts within an hour.
+        clock: monotonic clock, in seconds.
+    """
+
+    def __init__(self, budget: int, clock: Callable[[], float] = time.monotonic):
+        self.budget, self._clock = budget, clock
+        self._times: collections.deque[float] = collections.deque()
+        self._failures = 0
+
+    def next_delay(self) -> float | None:
+        """Count a restart and return the seconds to wait before it, or None if the budget is spent."""
+        now = self._clock()
+        while self._times and now - self._times[0] > WINDOW:
+            self._times.popleft()
+        if len(self._times) >= self.budget:
+            return None
+        self._times.append(now)
+        delay = FIRST_DELAY * 2.0 ** (self._failures - 1) if self._failures else 0.0
+        self._failures = min(self._failures + 1, 60)  # more is useless; 2^1024 overflows a float
+        return min(delay, LONGEST_DELAY)
+
+    def succeeded(self) -> None:
+        """Note a successful call: the next restart is immediate again."""
+        self._failures = 0
+
+
 Call = TypeVar("Call", bound=RemoteCall)
 
 
@@ -59,13 +97,13 @@ class RemoteHandle(ABC, Generic[Call]):
     Args:
         name: for messages.
         restarts: how often `restart` may be called within an hour. The first is immediate; further ones without a
-            successful call between them wait longer and longer. The new process waits, not the caller.
+            successful call between them wait for increasing times. The new process waits, not the caller.
     """
 
     def __init__(self, name: str, restarts: int):
         self.name = name
-        self._restarts = Restarts(restarts)
-        self._last_death = self._hopeless = ""
+        self._restarts = RestartBudget(restarts)
+        self._last_death = self._start_failure = ""
         self._spec: SimulatorSpec | None = None
         self._pending: Call | None = None
         self._closed = self._was_up = False
@@ -75,7 +113,7 @@ class RemoteHandle(ABC, Generic[Call]):
     def spec(self) -> SimulatorSpec:
         if self._spec is None:
             self._finish_start()
-        assert self._spec is not None, f"{self.name} is no simulator: it has no spec"
+        assert self._spec is not None, f"{self.name} is not a simulator: it has no spec"
         return self._spec
 
     @property
@@ -90,12 +128,12 @@ class RemoteHandle(ABC, Generic[Call]):
         return call
 
     def restart(self) -> None:
-        if self._hopeless:
-            raise GaveUp(self._hopeless)
+        if self._start_failure:
+            raise RestartLimitReached(self._start_failure)
         delay = self._restarts.next_delay()
         if delay is None:
             times = f"{self.name} was restarted {self._restarts.budget} times within an hour; giving up."
-            raise GaveUp(f"{times}{self._last_death}")
+            raise RestartLimitReached(f"{times}{self._last_death}")
         self._stop()
         self._launch(delay)
 
@@ -103,7 +141,7 @@ class RemoteHandle(ABC, Generic[Call]):
         if self._closed:
             return
         if self.alive and self._pending is None and not self._starting:
-            with contextlib.suppress(WorkerDied, WorkerError):  # it is on its way out anyway
+            with contextlib.suppress(WorkerDied, WorkerError):
                 self.submit("close").result(timeout=5.0)
         self._stop(grace=1.0)
         self._closed = True
@@ -136,22 +174,22 @@ class RemoteHandle(ABC, Generic[Call]):
 
     @abstractmethod
     def _stop(self, grace: float = 0.0) -> None:
-        """End the process; kill it if it has not ended by itself after `grace` seconds."""
+        """End the process; kill it if it has not ended after `grace` seconds."""
 
     @abstractmethod
     def _await_start(self) -> SimulatorSpec | None:
         """Wait until the role is built. Return the spec of a simulator, or None for other roles."""
 
     def _finish_start(self) -> None:
-        if self._hopeless:
-            raise GaveUp(self._hopeless)
+        if self._start_failure:
+            raise RestartLimitReached(self._start_failure)
         try:
             self._spec = self._await_start()
         except NoAnswer as death:
             if self._was_up:
                 raise
-            self._hopeless = str(death)  # a worker that never started would hang again
-            raise GaveUp(self._hopeless) from None
+            self._start_failure = str(death)  # a worker that never started would hang again
+            raise RestartLimitReached(self._start_failure) from None
         self._starting, self._was_up = False, True
 
     def _fail(self, call: Call, error: Exception) -> None:
@@ -164,7 +202,7 @@ class RemoteHandle(ABC, Generic[Call]):
         """Return the exception to raise in this process for a failure in the worker."""
         if failure.row is not None:
             return NotFinite(failure.summary, failure.row)
-        if failure.told:
+        if failure.worker_failed:
             return WorkerError(failure.summary)
         if failure.not_finite:
             return FloatingPointError(failure.summary)

@@ -1,4 +1,4 @@
-"""A role in a thread of this process, for roles that wait or compute outside Python, such as a service."""
+"""Handle on a role in a thread of this process, for roles that wait or compute outside Python, such as a service."""
 
 import queue
 import threading
@@ -12,7 +12,7 @@ from embodied_rl.runtime.processes.handle import NoAnswer, WorkerError
 
 
 class ThreadHandle:
-    """A `Handle` that runs the calls of a role one after another in a thread.
+    """A `Handle` that runs the calls of a role sequentially in a thread.
 
     A thread cannot be killed. A thread that exceeds its deadline is abandoned with its unfinished work, which is lost;
     `restart` builds the role again in another thread.
@@ -33,7 +33,7 @@ class ThreadHandle:
         return self._alive
 
     def submit(self, method: str, *args: Any) -> "ThreadCall":
-        assert self._alive, f"{self.name} is closed, or was given up"
+        assert self._alive, f"{self.name} is closed or was abandoned"
         call = ThreadCall(self, method, args)
         self._calls.put(call)
         return call
@@ -56,7 +56,7 @@ class ThreadHandle:
 
 
 class ThreadCall:
-    """A future whose answer comes from a thread."""
+    """A future that is answered by a thread."""
 
     def __init__(self, handle: ThreadHandle, method: str, args: tuple[Any, ...]):
         self.method, self.args = method, args
@@ -77,7 +77,7 @@ class ThreadCall:
 
     def result(self, timeout: float | None = None) -> Any:
         if not self._ended.wait(self._left(timeout)):
-            self._handle.close()  # the thread is left to itself
+            self._handle.close()  # abandons the thread
             seconds = self._handle.call_timeout if timeout is None else timeout
             raise NoAnswer(f"{self._handle.name} gave no answer within {seconds:g} s during '{self.method}'.")
         if self._error is not None:

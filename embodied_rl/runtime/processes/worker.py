@@ -1,4 +1,4 @@
-"""The worker's side of a process handle.
+"""Main program of a worker process, the counterpart of a process handle.
 
 It imports only NumPy and the standard library, so that it starts in any Python environment that a simulator needs.
 After a greeting (see `messages.py`), requests are pickled tuples (method, args); replies are `Reply` or `CallFailure`.
@@ -28,14 +28,14 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, SimulatorSpec, StepResult, Unavailable
 from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.processes.messages import ShortenedLists, receive, send, send_greeting
-from embodied_rl.runtime.processes.simulator_answers import check_answer
+from embodied_rl.runtime.processes.simulator_checks import check_output
 
 SLOTS = 2
 
 
 @dataclass
 class Reply:
-    """The result of a call. Its images lie in `slot`; the simulator was busy for `seconds` from `began`."""
+    """The result of a call, which took `seconds` from `began`. Its images are in shared-memory slot `slot`."""
 
     value: Any
     began: float
@@ -48,13 +48,13 @@ class CallFailure:
     """The description of an exception that a call raised.
 
     Attributes:
-        row: the environment whose physics gave a non-finite number.
+        row: the environment in which the physics gave a non-finite number.
         unavailable: whether something is missing on this machine; `summary` is then the complete message.
         missing: the package that could not be imported.
         refused: whether our own code, or a plug-in's, rejected its input; `summary` is then a message for the user.
         code: of the `UserError` that rejected the input.
-        told: whether `summary` is the complete message about a failed worker of this worker.
-        not_finite: whether one of our roles met a non-finite number; `summary` then says where.
+        worker_failed: whether `summary` is the complete message about a failed worker of this worker.
+        not_finite: whether a role raised `FloatingPointError`; `summary` then names the place.
     """
 
     summary: str
@@ -64,7 +64,7 @@ class CallFailure:
     missing: str = ""
     refused: bool = False
     code: str = ""
-    told: bool = False
+    worker_failed: bool = False
     not_finite: bool = False
 
 
@@ -72,7 +72,7 @@ class ImageSlots:
     """Two slots of shared memory; each holds, per camera, n images of an observation and n of a final observation.
 
     Args:
-        memory: descriptor of the shared memory, whose size is set here. Unused pages cost nothing.
+        memory: descriptor of the shared memory; its size is set here. Unused pages cost nothing.
         cameras: as in `SimulatorSpec`.
         num_envs: n.
     """
@@ -166,12 +166,12 @@ class DescribedSimulator:
         return getattr(self._simulator, method)(config)
 
     def close(self) -> None:
-        """Do nothing: the role holds no resources."""
+        """Do nothing."""
 
 
 @dataclass(frozen=True)
-class KeptFunction:
-    """A placeholder for a function that a call returned, such as an operator; the function stays in the worker."""
+class RemoteFunction:
+    """A placeholder for a function that a call returned, such as an operator's; the function stays in the worker."""
 
     number: int
 
@@ -180,27 +180,27 @@ class HostedRole:
     """A role as remote callers see it: its methods, its plain attributes, and the functions that it returned.
 
     Args:
-        role: the role's object. What a simulator answers is checked; see `simulator_answers.py`.
+        role: the role's object. The outputs of simulators are checked; see `simulator_checks.py`.
     """
 
     def __init__(self, role: Any):
         self._role, self._spec = role, getattr(role, "spec", None)
-        self._kept: list[Callable[..., Any]] = []
+        self._functions: list[Callable[..., Any]] = []
 
     def call(self, method: str, args: tuple[Any, ...]) -> Any:
-        """Call a method or read an attribute. "kept" calls a function returned earlier: its number, then arguments."""
-        if method == "kept":
-            return self._kept[args[0]](*args[1:])
+        """Call a method or read an attribute. "call_function" calls a function returned earlier, by its number."""
+        if method == "call_function":
+            return self._functions[args[0]](*args[1:])
         if method == "render_seconds":  # not every simulator measures its rendering time
             return getattr(self._role, method, 0.0)
         found = getattr(self._role, method)
         value = move_to_host(found(*args) if callable(found) else found)
         if isinstance(self._spec, SimulatorSpec):
-            check_answer(self._spec, method, args, value)
+            check_output(self._spec, method, args, value)
         if not callable(value):
             return value
-        self._kept.append(value)
-        return KeptFunction(len(self._kept) - 1)
+        self._functions.append(value)
+        return RemoteFunction(len(self._functions) - 1)
 
 
 def exit_with_parent(descriptor: int) -> None:
@@ -260,7 +260,7 @@ def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailur
     except Unavailable as error:
         return CallFailure(str(error), traceback.format_exc(), unavailable=True)
     except RunFailed as error:
-        return CallFailure(str(error), "", told=True)
+        return CallFailure(str(error), "", worker_failed=True)
     except ModuleNotFoundError as error:
         return CallFailure(f"{type(error).__name__}: {error}", traceback.format_exc(), missing=error.name or "")
     except FloatingPointError as error:

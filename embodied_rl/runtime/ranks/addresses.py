@@ -1,4 +1,4 @@
-"""The network addresses of this machine, and the network interfaces that have them."""
+"""Network addresses and interfaces of this machine."""
 
 import socket
 
@@ -7,7 +7,7 @@ import psutil
 from embodied_rl.interfaces.errors import UserError
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
-"""Names the network interface to use, where the one that leads to the others is not the right one; as in torch."""
+"""Environment variable of torch that names the network interface to use."""
 
 
 def find_address_towards(host: str) -> str:
@@ -28,7 +28,10 @@ def find_interface_address(name: str) -> str:
     known = psutil.net_if_addrs()
     found = [entry.address for entry in known.get(name, ()) if entry.family == socket.AF_INET]
     if not found:
-        raise UserError(f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.")
+        raise UserError(
+            f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.",
+            code="network-interface-unknown",
+        )
     return found[0]
 
 
@@ -39,5 +42,5 @@ def find_interface(address: str) -> str:
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether an address is a loopback address, which only this machine can reach."""
+    """Return whether an address is a loopback address."""
     return address.startswith("127.") or address == "::1"

@@ -1,4 +1,4 @@
-"""Collective operations of ranks: average gradients, sum, gather, agree. A single rank needs no torch.distributed."""
+"""Collective operations of ranks: average gradients, sum, gather. A single rank needs no torch.distributed."""
 
 import socket
 import threading
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from embodied_rl.runtime.processes.handle import RunFailed
-from embodied_rl.runtime.ranks import plain
+from embodied_rl.runtime.ranks import serialisation
 
 LOOPBACK = "127.0.0.1"
 LOCAL = torch.device("cpu")
@@ -38,7 +38,7 @@ class Ranks:
     rank = 0
     size = 1
     stops: "StopRequests | None" = None
-    """Where rank 0 hears that it is to stop, where signals reach another process instead."""
+    """Stop requests to rank 0 from another process that receives the signals instead, if any."""
 
     def average_gradients(self, parameters: Iterable[nn.Parameter], weight: float = 1.0) -> None:
         """Replace gradients by their mean over ranks, weighted by `weight`, in one flat reduction.
@@ -59,7 +59,7 @@ class Ranks:
         """Return the values of all ranks, in the order of ranks, on every rank.
 
         Args:
-            value: this rank's value, which `embodied_rl.runtime.ranks.plain` can encode.
+            value: this rank's value, which `embodied_rl.runtime.ranks.serialisation` can encode.
             kinds: the dataclasses that occur in the values.
         """
         return [value]
@@ -79,11 +79,11 @@ class Ranks:
 
 
 class StopRequests:
-    """Stop requests that another process passes on to rank 0; it learns how rank 0 reacts to them."""
+    """Stop requests that another process forwards to rank 0, and how rank 0 reacts to them."""
 
     def __init__(self) -> None:
         self._requested = threading.Event()
-        self._heard = ""
+        self._reaction = ""
 
     def requested(self) -> bool:
         """Return whether a stop was requested while requests set a flag."""
@@ -91,22 +91,22 @@ class StopRequests:
 
     def request(self) -> str:
         """Request a stop. Return the reaction: "flag" (read later), "raise" (caller raises `Stopped`), or "" (none)."""
-        if self._heard == "flag":
+        if self._reaction == "flag":
             self._requested.set()
-        return self._heard
+        return self._reaction
 
     @contextmanager
-    def listen(self, how: str) -> Iterator[None]:
-        """React to stop requests with `how`, "flag" or "raise", in the context."""
-        before, self._heard = self._heard, how
+    def listen(self, reaction: str) -> Iterator[None]:
+        """React to stop requests with `reaction`, "flag" or "raise", in the context."""
+        before, self._reaction = self._reaction, reaction
         try:
             yield
         finally:
-            self._heard = before
+            self._reaction = before
 
 
 def make_store(size: int, timeout: float, port: int = 0, address: str = LOOPBACK) -> Any:
-    """Return the store through which ranks find each other: host it on a free `.port`, or connect to one at `port`.
+    """Return the store by which ranks find each other: host it on a free `.port`, or connect to one at `port`.
 
     Only this machine can reach a hosted store, unless `address` is another of its addresses. A store without an address
     would listen on every network.
@@ -155,21 +155,23 @@ class GlooRanks(Ranks):
             self._sum(tensor)
 
     def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
-        data = _packed(value)
+        data = _encode_tensor(value)
         sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.size)]
         self._gather(sizes, torch.tensor([len(data)]))
         longest = max(int(size) for size in sizes)
         parts = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.size)]
         self._gather(parts, torch.nn.functional.pad(data, (0, longest - len(data))))
-        return [_unpacked(part[: int(size)], kinds) for part, size in zip(parts, sizes, strict=True)]
+        return [_decode_tensor(part[: int(size)], kinds) for part, size in zip(parts, sizes, strict=True)]
 
     def scatter(self, values: Sequence[Any] | None, *kinds: type[Any]) -> Any:
-        data = [_packed(value) for value in values or ()]
+        data = [_encode_tensor(value) for value in values or ()]
         sizes = self.gather([len(part) for part in data])[0]
         longest = torch.zeros(max(sizes), dtype=torch.uint8)
         padded = [torch.nn.functional.pad(part, (0, len(longest) - len(part))) for part in data]
-        self._wait(lambda: self._group.scatter([longest], [padded] if padded else [], _from_first()))
-        return _unpacked(longest[: sizes[self.rank]], kinds)
+        options = _torch.ScatterOptions()
+        options.rootRank = 0
+        self._wait(lambda: self._group.scatter([longest], [padded] if padded else [], options))
+        return _decode_tensor(longest[: sizes[self.rank]], kinds)
 
     def leave(self) -> None:
         """Close the connections, so that ranks that wait for this one fail at once."""
@@ -191,17 +193,11 @@ class GlooRanks(Ranks):
             raise PeerLost(f"rank {self.rank} lost the others (deadline {self.timeout:g} s): {error}") from error
 
 
-def _packed(value: Any) -> Tensor:
+def _encode_tensor(value: Any) -> Tensor:
     """Return an encoded value as a uint8 tensor [bytes]."""
-    return torch.frombuffer(bytearray(plain.encode(value)), dtype=torch.uint8)
+    return torch.frombuffer(bytearray(serialisation.encode(value)), dtype=torch.uint8)
 
 
-def _unpacked(data: Tensor, kinds: Sequence[type[Any]]) -> Any:
-    """Decode a value from a uint8 tensor [bytes] whose sender is not trusted."""
-    return plain.decode(data.numpy().data, kinds)
-
-
-def _from_first() -> Any:
-    options = _torch.ScatterOptions()
-    options.rootRank = 0
-    return options
+def _decode_tensor(data: Tensor, kinds: Sequence[type[Any]]) -> Any:
+    """Decode a value from a uint8 tensor [bytes] of an untrusted sender."""
+    return serialisation.decode(data.numpy().data, kinds)

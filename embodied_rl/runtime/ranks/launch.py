@@ -1,4 +1,4 @@
-"""Starts and ends symmetric ranks on this machine, and finds which of them failed first.
+"""Launcher of symmetric ranks on this machine, which finds the rank that failed first.
 
 Each rank simulates, infers and learns on its share of the environments; `collective.py` averages their gradients.
 """
@@ -19,9 +19,9 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.processes.handle import NoAnswer, RunFailed, WorkerDied
-from embodied_rl.runtime.processes.insisting import raise_swallowed
 from embodied_rl.runtime.processes.messages import receive, send
-from embodied_rl.runtime.processes.process import ChildProcess, handle_stop_signals
+from embodied_rl.runtime.processes.process import ChildProcess
+from embodied_rl.runtime.processes.signals import handle_stop_signals, reraise_ignored_exceptions
 from embodied_rl.runtime.processes.worker import prepare_child
 from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks, choose_gpu, make_store
 
@@ -42,8 +42,8 @@ class RankFailed(RunFailed):
 class RankFailure:
     """The failure of a rank: `time` is on the monotonic clock of all processes; `cascade`: another rank caused it.
 
-    `error` is the raised exception, if its message is complete without a traceback: a non-finite number, or one of our
-    own errors for the user. `silent`: the rank said nothing until it was killed; perhaps it waited for another one.
+    `error` is the raised exception, if its message is complete without a traceback: a non-finite number, or a
+    `UserError`. `silent`: the rank did not answer until it was killed; it may have waited for another one.
     """
 
     rank: int
@@ -55,7 +55,7 @@ class RankFailure:
 
 
 @dataclass(frozen=True)
-class _Rendezvous:
+class _LocalRendezvous:
     rank: int
     size: int
     port: int
@@ -67,14 +67,14 @@ class _Rendezvous:
         return GlooRanks(self.rank, self.size, store, self.timeout)
 
 
-class RankPlace(Protocol):
-    """How rank 0 connects with the others, and the timeout in seconds for which they wait for each other."""
+class Rendezvous(Protocol):
+    """How rank 0 connects to the others; `timeout`: seconds for which ranks wait for each other."""
 
     @property
     def timeout(self) -> float: ...
 
     def join(self, store: object = None) -> Ranks:
-        """Connect with the other ranks."""
+        """Connect to the other ranks."""
         ...
 
 
@@ -86,13 +86,13 @@ def launch_ranks(
     timeout: float = 300.0,
     threads: int | None = None,
 ) -> Result:
-    """Run `function(config, ranks)` on `size` ranks. Rank 0 is this process; the others end with it, even by a crash.
+    """Run `function(config, ranks)` on `size` ranks. Rank 0 is this process; the others end when it ends.
 
     Args:
         function: importable by name from its module.
         config: picklable.
         size: number of ranks.
-        timeout: seconds that ranks wait for each other; choose more than one rank is ever ahead of another.
+        timeout: seconds that ranks wait for each other; choose more than the largest lag between ranks.
         threads: torch threads of each rank if there are several; by default an equal share of the cores.
 
     Returns:
@@ -115,15 +115,22 @@ def launch_ranks(
             child = ChildProcess(f"rank {rank}", f"{__name__}:run_rank", log, timeout, threads=threads)
             stack.callback(child.stop)
             children.append(child)
-        _start(children, function, config, [_Rendezvous(r, size, store.port, timeout, threads) for r in range(1, size)])
-        return lead_ranks(function, config, _Rendezvous(0, size, store.port, timeout, threads), store, children)
+        own, *others = (_LocalRendezvous(rank, size, store.port, timeout, threads) for rank in range(size))
+        try:
+            for child, other in zip(children, others, strict=True):
+                child.send((other, function, config), "start")
+            for child in children:
+                child.receive(START_TIMEOUT, "start")
+        except WorkerDied as death:
+            raise RankFailed(str(death)) from None
+        return lead_ranks(function, config, own, store, children)
 
 
 @contextmanager
 def stop_on_signals(ranks: Ranks) -> Iterator[Callable[[], bool]]:
-    """Set a flag when SIGINT, SIGTERM or SIGHUP reaches rank 0; yield a function that reads it. Others ignore signals.
+    """Set a flag when SIGINT, SIGTERM or SIGHUP reaches rank 0; yield a function that reads it.
 
-    A second SIGINT or SIGTERM acts as usual, i.e. it ends the run at once. Ranks agree with
+    The other ranks ignore signals. A second SIGINT or SIGTERM ends the run at once. Ranks agree with
     `ranks.any_(stop_requested())`.
     """
     if ranks.stops is not None:
@@ -152,8 +159,8 @@ class Stopped(KeyboardInterrupt):
 def raise_on_signals(ranks: Ranks) -> Iterator[None]:
     """Raise `Stopped` on rank 0 at SIGINT, SIGTERM or SIGHUP in the context; rank 0 then ends the others.
 
-    An extension may put an exception of its own in its place: torch raises ValueError where a signal comes while it
-    looks for the shape of a storage. What comes out of the context after it was raised is taken for it.
+    An extension may replace it by another exception: torch raises ValueError if a signal arrives while it determines a
+    shape. Each exception after a signal is therefore raised as `Stopped`.
     """
     if ranks.stops is not None:
         with ranks.stops.listen("raise"):
@@ -169,7 +176,7 @@ def raise_on_signals(ranks: Ranks) -> Iterator[None]:
         raised.set()
         raise Stopped
 
-    with handle_stop_signals(stop), raise_swallowed(Stopped):
+    with handle_stop_signals(stop), reraise_ignored_exceptions(Stopped):
         try:
             yield
         except Exception as error:
@@ -191,50 +198,40 @@ def run_rank() -> None:
         except Exception as error:  # noqa: BLE001  a process border
             failure = describe_failure(rendezvous.rank, error)
         send(pipe, failure)
-        if failure is None:  # stay until rank 0 closes the pipe or is gone: it may still read from this rank
+        if failure is None:  # wait until rank 0 closes the pipe or is gone: it may still read from this rank
             pipe.poll(None)
-
-
-def _start(children: list[ChildProcess], function: object, config: object, places: list[_Rendezvous]) -> None:
-    try:
-        for child, place in zip(children, places, strict=True):
-            child.send((place, function, config), "start")
-        for child in children:
-            child.receive(START_TIMEOUT, "start")
-    except WorkerDied as death:
-        raise RankFailed(str(death)) from None
 
 
 def lead_ranks(
     function: Callable[[Config, Ranks], Result],
     config: Config,
-    place: RankPlace,
+    rendezvous: Rendezvous,
     store: object,
     children: list[ChildProcess],
 ) -> Result:
     """Run `function(config, ranks)` on rank 0, wait for the reports of the others, and raise the first failure."""
     try:
-        result = function(config, place.join(store))
+        result = function(config, rendezvous.join(store))
     except Exception as error:
         mine = describe_failure(0, error)
-        # A mistake in the configuration fails on every rank; rank 0 raises its own error, whichever rank was first.
+        # A configuration error fails on every rank: rank 0 then raises its own error.
         first = mine if isinstance(error, UserError) else find_first_cause(mine, children)
         if first is mine:
             raise
         if first.error is not None:
             raise first.error from None
         if first.silent:
-            told = f"rank {first.rank} failed first, or waited for rank 0:\n{first.message}\n{mine.message}"
-            raise RankFailed(told) from None
+            message = f"rank {first.rank} failed first, or waited for rank 0:\n{first.message}\n{mine.message}"
+            raise RankFailed(message) from None
         raise RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
     for rank, child in enumerate(children, start=1):
-        failure = _outcome(rank, child, place.timeout)
+        failure = _wait_for_outcome(rank, child, rendezvous.timeout)
         if failure is not None:
             raise failure.error or RankFailed(f"rank {rank} failed at the end:\n{failure.message}")
     return result
 
 
-def _outcome(rank: int, child: ChildProcess, seconds: float) -> RankFailure | None:
+def _wait_for_outcome(rank: int, child: ChildProcess, seconds: float) -> RankFailure | None:
     """Wait for the report of another rank. Return its failure, or None if it succeeded."""
     try:
         return child.receive(seconds, "training")
@@ -244,9 +241,9 @@ def _outcome(rank: int, child: ChildProcess, seconds: float) -> RankFailure | No
 
 def describe_failure(rank: int, error: Exception) -> RankFailure:
     """Return the failure of a rank that raised `error`."""
-    said = error if isinstance(error, UserError | FloatingPointError | Unavailable) else None
+    complete = error if isinstance(error, UserError | FloatingPointError | Unavailable) else None
     text = str(error) if isinstance(error, RunFailed | Unavailable) else "".join(traceback.format_exception(error))
-    return RankFailure(rank, time.monotonic(), isinstance(error, PeerLost), text, said)
+    return RankFailure(rank, time.monotonic(), isinstance(error, PeerLost), text, complete)
 
 
 def find_first_cause(mine: RankFailure, children: list[ChildProcess]) -> RankFailure:
@@ -256,7 +253,7 @@ def find_first_cause(mine: RankFailure, children: list[ChildProcess]) -> RankFai
     for rank, child in enumerate(children, start=1):
         if not mine.cascade and not child.ready():
             continue
-        failure = _outcome(rank, child, max(0.1, until - time.monotonic()))
+        failure = _wait_for_outcome(rank, child, max(0.1, until - time.monotonic()))
         failures += [failure] if failure is not None else []
     return find_earliest_cause(failures) or mine
 

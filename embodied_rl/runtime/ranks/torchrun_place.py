@@ -1,4 +1,4 @@
-"""The rank that torchrun gives a process. This module imports nothing heavy."""
+"""Environment variables of a process that torchrun started. This module imports nothing heavy."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True)
 class TorchrunPlace:
-    """The position of a process among those that torchrun started.
+    """Rank of a process among those that torchrun started.
 
     Attributes:
         rank: among all processes. size: number of processes. local_rank: among the processes of this node.
@@ -24,7 +24,7 @@ class TorchrunPlace:
 
     @classmethod
     def find(cls, environment: Mapping[str, str] = os.environ) -> "TorchrunPlace | None":
-        """Return the place of this process, or None if torchrun did not start it."""
+        """Return the rank of this process, or None if torchrun did not start it."""
         if not all(environment.get(name) for name in _VARIABLES):
             return None
         return cls(*(int(environment[name]) for name in _VARIABLES[:3]))
@@ -38,5 +38,6 @@ class TorchrunPlace:
         if ranks != self.size:
             raise UserError(
                 f"torchrun started {self.size} processes, which are the ranks, but plan.ranks={ranks}: start {ranks} "
-                f"(--nproc-per-node times --nnodes){remedy}."
+                f"(--nproc-per-node times --nnodes){remedy}.",
+                code="ranks-mismatch",
             )

@@ -1,7 +1,7 @@
-"""One process's end of torchrun's store, which every process of a launch reads and writes.
+"""Client of torchrun's key-value store, which every process of a launch reads and writes.
 
-The store listens on every network, and whoever reaches it can write to it: it holds JSON alone, and nothing in it is
-executed. `docs/security.md` says what that protects from.
+The store listens on every network, and any program that reaches it can write to it. It holds only JSON, and nothing in
+it is executed. `docs/security.md` describes what this protects against.
 """
 
 import json
@@ -23,18 +23,18 @@ _POLL = 0.05
 _torch: Any = distributed  # its type stubs lack stores
 
 
-class Intruded(RunFailed):
-    """torchrun's store holds a value that no process of this run wrote."""
+class UnexpectedStoreEntry(RunFailed):
+    """A value in torchrun's store that no process of this run wrote."""
 
-    def __init__(self, key: str, said: Any) -> None:
-        shown = said[:16] if isinstance(said, bytes) else str(said)[:40]
+    def __init__(self, key: str, value: Any) -> None:
+        shown = value[:16] if isinstance(value, bytes) else str(value)[:40]
         super().__init__(
             f"torchrun's store holds {shown!r} under '{key}', which none of this run's processes wrote: another "
-            "program reaches it. Nothing of it was run. Keep MASTER_PORT from other users and networks."
+            "program reaches it. Nothing in it was executed. Keep MASTER_PORT from other users and networks."
         )
 
 
-class StoreEnd:
+class StoreClient:
     """One process's connection to torchrun's store.
 
     Attributes:
@@ -45,36 +45,36 @@ class StoreEnd:
     def __init__(self, place: TorchrunPlace, store: Any) -> None:
         self.place, self.store = place, store
 
-    def tell(self, key: str, value: Any) -> None:
-        """Write a JSON value under a key, for the other processes."""
+    def set(self, key: str, value: Any) -> None:
+        """Write a JSON value under a key."""
         self.store.set(key, json.dumps(value).encode())
 
-    def knows(self, key: str) -> bool:
+    def has(self, key: str) -> bool:
         """Return whether a value has been written under a key."""
         return self.store.check([key])
 
-    def ask(self, key: str, seconds: float | None = None, until: str | None = None) -> Any:
+    def get(self, key: str, seconds: float | None = None, until: str | None = None) -> Any:
         """Wait for the value under a key and return it.
 
         Args:
             key: of the value.
-            seconds: to wait; None waits as long as torchrun lets this process live.
-            until: another key, whose arrival ends the wait.
+            seconds: to wait; None waits without limit, until torchrun ends this process.
+            until: another key; the wait ends if it has a value.
 
         Raises:
             TimeoutError: the value did not arrive in time, or `until` arrived first.
             RunFailed: the value is not JSON, so no process of this run wrote it.
         """
         deadline = None if seconds is None else time.monotonic() + seconds
-        while not self.knows(key):
-            if (deadline is not None and time.monotonic() > deadline) or (until is not None and self.knows(until)):
+        while not self.has(key):
+            if (deadline is not None and time.monotonic() > deadline) or (until is not None and self.has(until)):
                 raise TimeoutError(key)
             time.sleep(_POLL)
-        said = self.store.get(key)
+        data = self.store.get(key)
         try:
-            return json.loads(said)
+            return json.loads(data)
         except ValueError:
-            raise Intruded(key, said) from None
+            raise UnexpectedStoreEntry(key, data) from None
 
     def join(self, timeout: float) -> GlooRanks:
         """Connect the ranks.
@@ -90,42 +90,37 @@ class StoreEnd:
         except RunFailed:
             raise
         except (RuntimeError, TimeoutError) as error:
-            raise PeerLost(f"rank {place.rank} did not meet the others within {timeout:g} s: {error}") from error
+            raise PeerLost(f"rank {place.rank} did not connect to the others within {timeout:g} s: {error}") from error
 
 
 @cache
-def open_store(place: TorchrunPlace) -> StoreEnd:
-    """Return this process's connection to the store, which is opened once, and select this rank's GPU."""
+def open_store(place: TorchrunPlace) -> StoreClient:
+    """Return this process's only client of the store, and select this rank's GPU."""
     choose_gpu(place.local_rank)
-    return StoreEnd(place, next(_torch.rendezvous("env://"))[0])
+    return StoreClient(place, next(_torch.rendezvous("env://"))[0])
 
 
-def find_own_address(there: StoreEnd, timeout: float) -> str:
-    """Return this process's address, at which the other ranks reach it.
+def find_own_address(store: StoreClient, timeout: float) -> str:
+    """Return the address at which the other ranks reach this process.
 
     It is the address of the interface that leads to MASTER_ADDR. If this is the loopback interface although other ranks
     are on other nodes, as on the node of MASTER_ADDR itself, it is that of the interface that leads to them.
 
     Raises:
-        TimeoutError: another rank did not write its own address within `timeout` seconds.
+        TimeoutError: another rank did not write its address within `timeout` seconds.
+        UnexpectedStoreEntry: an entry is not an IP address.
     """
-    place = there.place
+    place = store.place
     if name := os.environ.get(addresses.INTERFACE):
         return addresses.find_interface_address(name)
     mine = addresses.find_address_towards(os.environ["MASTER_ADDR"])
-    there.tell(f"address/{place.rank}", mine)
-    everybody = [_ip(there.ask(f"address/{rank}", timeout), rank) for rank in range(place.size)]
-    elsewhere = [other for other in everybody if not addresses.is_loopback(other)]
-    return addresses.find_address_towards(elsewhere[0]) if elsewhere and addresses.is_loopback(mine) else mine
-
-
-def _ip(said: Any, rank: int) -> str:
-    """Return an address that another rank wrote, after checking it.
-
-    Raises:
-        Intruded: the value is not an IP address.
-    """
-    try:
-        return str(ip_address(said if isinstance(said, str) else ""))
-    except ValueError:
-        raise Intruded(f"address/{rank}", said) from None
+    store.set(f"address/{place.rank}", mine)
+    remote: list[str] = []
+    for key in [f"address/{rank}" for rank in range(place.size)]:
+        value = store.get(key, timeout)
+        try:
+            address = str(ip_address(value if isinstance(value, str) else ""))
+        except ValueError:
+            raise UnexpectedStoreEntry(key, value) from None
+        remote += [address] if not addresses.is_loopback(address) else []
+    return addresses.find_address_towards(remote[0]) if remote and addresses.is_loopback(mine) else mine

@@ -1,6 +1,6 @@
-"""The only interface to Ray: it starts processes on other machines ("actors") and gets the answers to their calls.
+"""Interface to Ray, which starts processes on other machines ("actors") and returns the results of their calls.
 
-No other module imports Ray, and no Ray error leaves this module: a lost actor raises `ActorLost`, with a plain message.
+No other module imports Ray, and no Ray error leaves this module: a lost actor raises `ActorDied`.
 """
 
 import logging
@@ -44,20 +44,20 @@ log = logging.getLogger(__name__)
 _ENDINGS: tuple[tuple[type[RayError], str], ...] = (
     (OutOfMemoryError, "was ended by Ray, because its node ran out of memory"),
     (NodeDiedError, "was lost with its node"),
-    (OwnerDiedError, "was ended with whoever started it"),
+    (OwnerDiedError, "was ended with the process that started it"),
     (ActorPlacementGroupRemoved, "was ended with its reservation"),
     (ActorDiedError, "has died"),
-    (RayActorError, "is out of reach"),
+    (RayActorError, "is unreachable"),
 )
-"""What kinds of Ray's errors say of an actor; a kind of error stands before the kinds that it is one of."""
+"""Descriptions of Ray's errors; subclasses come before their base classes."""
 
 
-class ActorLost(Exception):  # noqa: N818  it says what happened
-    """An actor is gone. The message says how, and must be put after the actor's name: "has died (Ray says: …)"."""
+class ActorDied(Exception):  # noqa: N818
+    """An actor is gone. The message is a predicate to put after the actor's name: "has died (Ray says: …)"."""
 
 
-class TooLate(Exception):  # noqa: N818
-    """An answer did not arrive in time, or a reservation found no room in time."""
+class CallTimeout(Exception):  # noqa: N818
+    """A result did not arrive in time, or a reservation found no free resources in time."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class ClusterNode:
     gpus: float
     free: NodeShare
 
-    def has_room(self, share: NodeShare) -> bool:
+    def can_host(self, share: NodeShare) -> bool:
         """Return whether a process with this share could start on the node now."""
         return self.free.cpus >= share.cpus and self.free.gpus >= share.gpus
 
@@ -95,10 +95,10 @@ class BundlePlace:
 
 
 class RayAnswer:
-    """The future answer to a call of an actor.
+    """The future result of a call of an actor.
 
     Attributes:
-        readable: connection that becomes readable (closed at the other end) when the answer has arrived.
+        readable: connection that becomes readable (closed at the other end) when the result has arrived.
         arrived: time of arrival, on the clock `time.monotonic`.
     """
 
@@ -106,31 +106,32 @@ class RayAnswer:
         readable, self._signal = Pipe(duplex=False)
         self.readable, self.arrived = cast("Connection", readable), 0.0
         self._ended = threading.Event()
+
+        def arrive(_: object) -> None:
+            self.arrived = time.monotonic()
+            self._ended.set()
+            self._signal.close()
+
         self._future = reference.future()
-        self._future.add_done_callback(self._arrive)
+        self._future.add_done_callback(arrive)
 
     def done(self) -> bool:
-        """Return whether the answer has arrived, so that `take` does not wait."""
+        """Return whether the result has arrived, so that `take` does not wait."""
         return self._ended.is_set()
 
     def take(self, timeout: float) -> Any:
-        """Wait for the answer and return it.
+        """Wait for the result and return it.
 
         Raises:
-            TooLate: the answer did not arrive within `timeout` seconds.
-            ActorLost: the actor is gone.
+            CallTimeout: the result did not arrive within `timeout` seconds.
+            ActorDied: the actor is gone.
         """
         if not self._ended.wait(timeout):
-            raise TooLate
+            raise CallTimeout
         try:
             return self._future.result()
         except RayError as error:
-            raise ActorLost(describe_end(error)) from None
-
-    def _arrive(self, _: object) -> None:
-        self.arrived = time.monotonic()
-        self._ended.set()
-        self._signal.close()
+            raise ActorDied(describe_end(error)) from None
 
 
 class RayActor:
@@ -140,10 +141,10 @@ class RayActor:
         kind: the object's class, importable on every node.
         args: for its constructor: plain values, which any version of our package can read.
         share: the cores and GPUs that it reserves.
-        where: its place in a reservation. Without one an actor prefers its own node if there is room.
+        where: its place in a reservation. Without one an actor prefers its own node if that has free resources.
         name: name for `find`, within this job.
         variables: environment variables of the process.
-        groups: threads per group, for methods that run beside another one; see `run_in_thread`.
+        groups: threads per group, for methods that run while another one runs; see `run_in_thread`.
         stays: whether it must run on the node of this process.
     """
 
@@ -162,26 +163,30 @@ class RayActor:
         options: dict[str, Any] = {"num_cpus": share.cpus, "num_gpus": share.gpus, "max_restarts": 0, "name": name}
         if variables:
             options["runtime_env"] = {"env_vars": dict(variables)}
-        # Ray's stubs know no concurrency_groups here
+        strategy: Any = "DEFAULT"
+        if stays:
+            strategy = NodeAffinitySchedulingStrategy(find_own_node(), soft=False)
+        elif where is not None:
+            strategy = PlacementGroupSchedulingStrategy(where.group, placement_group_bundle_index=where.bundle)
+        elif is_actor():
+            strategy = NodeAffinitySchedulingStrategy(find_own_node(), soft=True, _spill_on_unavailable=True)
+        # Ray's stubs lack concurrency_groups
         remote = cast("Any", ray.remote)(concurrency_groups=dict(groups or {}))(kind)
-        self._handle = remote.options(scheduling_strategy=_strategy(where, stays), **options).remote(*args)
+        self._handle = remote.options(scheduling_strategy=strategy, **options).remote(*args)
 
     @staticmethod
     def find(name: str) -> "RayActor":
-        """Return an actor that any process of this job started, by its name. Raise `ActorLost` if there is none."""
+        """Return an actor that any process of this job started, by its name. Raise `ActorDied` if there is none."""
         try:
-            return RayActor._of(ray.get_actor(name))
+            handle = ray.get_actor(name)
         except ValueError:
-            raise ActorLost("is gone, with whoever started it") from None
-
-    @staticmethod
-    def _of(handle: Any) -> "RayActor":
+            raise ActorDied("is gone, with the process that started it") from None
         actor = object.__new__(RayActor)
         actor._handle = handle
         return actor
 
     def call(self, method: str, *args: Any) -> RayAnswer:
-        """Start a call of a method and return its future answer. The actor answers calls in order."""
+        """Start a call of a method and return its future result. The actor runs calls in order."""
         return RayAnswer(getattr(self._handle, method).remote(*args))
 
     def kill(self) -> None:
@@ -192,16 +197,6 @@ class RayActor:
 def run_in_thread(group: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Return a decorator for a method that runs in a thread of `group`, while another method runs."""
     return cast("Any", ray.method(concurrency_group=group))
-
-
-def _strategy(where: BundlePlace | None, stays: bool = False) -> Any:
-    if stays:
-        return NodeAffinitySchedulingStrategy(find_own_node(), soft=False)
-    if where is not None:
-        return PlacementGroupSchedulingStrategy(where.group, placement_group_bundle_index=where.bundle)
-    if not is_actor():
-        return "DEFAULT"
-    return NodeAffinitySchedulingStrategy(find_own_node(), soft=True, _spill_on_unavailable=True)
 
 
 def find_own_node() -> str:
@@ -236,12 +231,16 @@ def reserve_bundles(bundles: Sequence[NodeShare], strategy: str, timeout: float)
     """Reserve all bundles or none, and return the placement group.
 
     Raises:
-        TooLate: there was no room for all bundles within `timeout` seconds; none is reserved.
+        CallTimeout: there were too few free resources within `timeout` seconds; no bundle is reserved.
     """
-    group = placement_group([_resources(share) for share in bundles], strategy)
+    resources = [
+        {name: amount for name, amount in (("CPU", share.cpus), ("GPU", share.gpus)) if amount > 0} or {"CPU": 0.001}
+        for share in bundles
+    ]
+    group = placement_group(resources, strategy)
     if not group.wait(timeout):
         remove_placement_group(group)
-        raise TooLate
+        raise CallTimeout
     return group
 
 
@@ -250,36 +249,31 @@ def release_bundles(group: Any) -> None:
     remove_placement_group(group)
 
 
-def _resources(share: NodeShare) -> dict[str, float]:
-    asked = {"CPU": share.cpus, "GPU": share.gpus}
-    return {name: amount for name, amount in asked.items() if amount > 0} or {"CPU": 0.001}
-
-
 def put_value(value: Any) -> Any:
     """Store a value on this node, and return a reference with which any process can `get_value`."""
     return ray.put(value)
 
 
 def get_value(reference: Any, timeout: float) -> Any:
-    """Return a value of `put_value`. Raise `TooLate`, or `ActorLost` if the process that stored it is gone."""
+    """Return a value of `put_value`. Raise `CallTimeout`, or `ActorDied` if the process that stored it is gone."""
     try:
         return ray.get(reference, timeout=timeout)
     except GetTimeoutError:
-        raise TooLate from None
+        raise CallTimeout from None
     except RayError as error:
-        raise ActorLost(describe_end(error)) from None
+        raise ActorDied(describe_end(error)) from None
 
 
 def describe_end(error: Exception) -> str:
-    """Return how an actor ended, as words to put after its name, with Ray's own message."""
+    """Return how an actor ended, as a predicate to put after its name, with Ray's own message."""
     if isinstance(error, RayTaskError):
         return f"failed within Ray: {error}"
-    how = next((words for kind, words in _ENDINGS if isinstance(error, kind)), f"is gone ({type(error).__name__})")
+    how = next((text for kind, text in _ENDINGS if isinstance(error, kind)), f"is gone ({type(error).__name__})")
     return f"{how} (Ray says: {' '.join(str(error).split())})"
 
 
 class ClusterRefused(Exception):  # noqa: N818
-    """A cluster refuses this process; the message says why."""
+    """A cluster refused this process; the message gives the reason."""
 
 
 def is_joined() -> bool:
@@ -305,8 +299,8 @@ def is_actor() -> bool:
 
 
 @contextmanager
-def pretend_nodes(nodes: int, cpus: int) -> Iterator[Any]:
-    """Simulate several nodes on this machine, for tests, in the context; yield Ray's `Cluster`, not joined yet."""
+def start_fake_nodes(nodes: int, cpus: int) -> Iterator[Any]:
+    """Run several nodes on this machine in the context, for tests; yield Ray's `Cluster`, not yet joined."""
     from ray.cluster_utils import Cluster
 
     plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
@@ -322,27 +316,21 @@ def pretend_nodes(nodes: int, cpus: int) -> Iterator[Any]:
 
 
 def start_cluster(cpus: float, variables: Mapping[str, str]) -> None:
-    """Start a cluster of this machine alone. It ends with this process, even by a crash.
+    """Start a cluster of this machine only. It ends with this process, even by a crash.
 
     Args:
-        cpus: number of cores that it claims to have.
+        cpus: number of cores that it reports to have.
         variables: environment variables of all actors.
     """
     # By default Ray starts a process for every core in advance, and runs all of them at the lowest priority.
     plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
     cores = max(1, math.ceil(cpus))
-    with _own_groups():
-        _join(variables, address="local", num_cpus=cores, include_dashboard=False, _system_config=plain)
-
-
-@contextmanager
-def _own_groups() -> Iterator[None]:
-    """Start Ray's processes outside our process group, so that a scheduler's SIGTERM to the group reaches only us."""
+    # Ray's processes start outside our process group, so that a scheduler's SIGTERM to the group reaches only us.
     services: Any = ray._private.services
     before = services.ConsolePopen
     services.ConsolePopen = partial(before, process_group=0)
     try:
-        yield
+        _join(variables, address="local", num_cpus=cores, include_dashboard=False, _system_config=plain)
     finally:
         services.ConsolePopen = before
 
@@ -359,7 +347,7 @@ def probe_cluster(address: str) -> None:
     try:
         cast("Any", _raylet).GcsClient(address=address)
     except RayError as error:
-        raise ClusterRefused(_why(error)) from None
+        raise ClusterRefused(_describe_refusal(error)) from None
 
 
 def leave_cluster() -> None:
@@ -374,19 +362,19 @@ def _join(variables: Mapping[str, str], **options: Any) -> None:
     try:
         ray.init(runtime_env=environment, **quiet, **options)
     except (RayError, RuntimeError, ConnectionError, TimeoutError) as error:
-        raise ClusterRefused(_why(error)) from None
+        raise ClusterRefused(_describe_refusal(error)) from None
     except Exception as error:
-        if type(error) is not Exception:  # Ray raises a bare one where its own processes do not come up
+        if type(error) is not Exception:  # Ray raises a bare one if its own processes do not start
             raise
-        raise ClusterRefused(_why(error)) from None
+        raise ClusterRefused(_describe_refusal(error)) from None
     # Ray would print the deaths of workers, but our handles already raise them with a message.
-    ray._private.worker.print_to_stdstream = lambda said, **_: log.debug("%s", "\n".join(said["lines"]))
+    ray._private.worker.print_to_stdstream = lambda output, **_: log.debug("%s", "\n".join(output["lines"]))
 
 
-def _why(error: Exception) -> str:
+def _describe_refusal(error: Exception) -> str:
     text = str(error).strip()
     if isinstance(error, AuthenticationError):
-        return f"the token is missing here or another: docs/cluster.md says where it lies. Ray says: {text}"
+        return f"the token is missing here or differs: docs/cluster.md describes where it is. Ray says: {text}"
     if "Version mismatch" in text:
         return f"another version runs there. Install the same on every machine. Ray says: {text}"
     return text

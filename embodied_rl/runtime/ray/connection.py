@@ -1,4 +1,4 @@
-"""Connects to a cluster: joins an existing one, or starts one on this machine, which ends with this process."""
+"""Connection to a cluster, an existing one or one started on this machine, which ends with this process."""
 
 import os
 import socket
@@ -15,11 +15,11 @@ from embodied_rl.runtime.ray import cluster
 
 DEADLINE = 20.0
 LOGS = "/tmp/ray"
-"""Where Ray keeps its logs, unless RAY_TMPDIR says otherwise."""
+"""Folder of Ray's logs, unless RAY_TMPDIR is set."""
 
 
 class NoCluster(RunFailed):
-    """No cluster answers at the address, or it refuses this process; the message says what to do."""
+    """No cluster answers at the address, or it refuses this process; the message gives a remedy."""
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,13 @@ class Connection:
 
     Attributes:
         address: host:port.
-        begun: whether `connect` started the cluster, for this process alone.
+        started: whether `connect` started the cluster, for this process only.
         joined: whether `connect` joined the cluster; False if this process was already part of it.
         variables: environment variables of actors, where they do not inherit them.
     """
 
     address: str
-    begun: bool = False
+    started: bool = False
     joined: bool = True
     variables: Mapping[str, str] = field(default_factory=dict)
 
@@ -50,12 +50,12 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
     Args:
         address: "host:port" of its head node; "auto" takes RAY_ADDRESS, else the cluster that `ray start` added this
             machine to, else starts one on this machine alone.
-        cpus: number of cores that a cluster started here claims to have: a plan may share the real ones.
+        cpus: number of cores that a cluster started here reports to have: a plan may share the real ones.
         deadline: seconds until an address must have answered.
 
     Raises:
         NoCluster: no cluster answers, or it has another version of Ray or Python, or another token; or Ray's own
-            processes do not come up on this machine.
+            processes do not start on this machine.
     """
     if cluster.is_joined():
         return Connection(
@@ -64,10 +64,17 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
     where = address if address != "auto" else os.environ.get("RAY_ADDRESS", "")
     if where in ("", "auto", "local"):
         where = "" if where == "local" else cluster.find_local_cluster()
-        if not where or not _listens(where, 1.0):  # a cluster that crashed leaves its address behind
-            _begin(cpus)
-            return Connection(cluster.find_cluster(), begun=True)
-    _check(where, deadline)
+        if not where or not _listens(where, 1.0):  # a crashed cluster leaves its address behind
+            try:
+                cluster.start_cluster(cpus, list_import_paths())
+            except cluster.ClusterRefused as error:
+                raise NoCluster(
+                    f"Ray did not start on this machine: {error} Its logs are in the newest folder of {LOGS}; 'ray "
+                    "stop --force' ends processes of an earlier start. Without runtime=ray a run needs only this "
+                    "machine, too."
+                ) from None
+            return Connection(cluster.find_cluster(), started=True)
+    _check_cluster(where, deadline)
     try:
         cluster.join_cluster(where, list_import_paths())
     except cluster.ClusterRefused as error:
@@ -75,29 +82,19 @@ def connect(address: str, cpus: float, deadline: float = DEADLINE) -> Connection
     return Connection(where)
 
 
-def _begin(cpus: float) -> None:
-    try:
-        cluster.start_cluster(cpus, list_import_paths())
-    except cluster.ClusterRefused as error:
-        raise NoCluster(
-            f"Ray did not start on this machine: {error} Its logs are in the newest folder of {LOGS}; 'ray stop "
-            "--force' ends what an earlier start left behind. Without runtime=ray all runs on this machine, too."
-        ) from None
-
-
-def _check(address: str, deadline: float) -> None:
+def _check_cluster(address: str, deadline: float) -> None:
     """Check that a cluster answers in time. Ray itself would try for minutes, and then end this process."""
     if "://" in address or not address.rpartition(":")[2].isdigit():
-        raise NoCluster(f"cluster={address} is no address of a cluster: give host:port, as `ray start` prints it.")
+        raise NoCluster(f"cluster={address} is not an address of a cluster: give host:port, as `ray start` prints it.")
     until = time.monotonic() + deadline
     while not _listens(address, 1.0):
         if time.monotonic() > until:
-            raise NoCluster(f"Nobody answers at cluster={address} within {deadline:g} s. {_REMEDY}")
+            raise NoCluster(f"Nothing answers at cluster={address} within {deadline:g} s. {_REMEDY}")
         time.sleep(0.2)
     outcome: list[Exception | None] = []
     ended = threading.Event()
 
-    def knock() -> None:
+    def probe() -> None:
         try:
             cluster.probe_cluster(address)
             outcome.append(None)
@@ -105,15 +102,15 @@ def _check(address: str, deadline: float) -> None:
             outcome.append(error)
         ended.set()
 
-    threading.Thread(target=knock, name="knock", daemon=True).start()
+    threading.Thread(target=probe, name="probe-cluster", daemon=True).start()
     if not ended.wait(max(1.0, until - time.monotonic())):
-        raise NoCluster(f"What listens at cluster={address} is no Ray cluster, or does not answer. {_REMEDY}")
+        raise NoCluster(f"The program at cluster={address} is not a Ray cluster, or does not answer. {_REMEDY}")
     if outcome[0] is not None:
         raise NoCluster(f"The cluster at {address} refused this process: {outcome[0]}")
 
 
 _REMEDY = (
-    "Start one there with `ray start --head`, see `ray status` for its address, or leave cluster=auto to begin "
+    "Start one there with `ray start --head`, see `ray status` for its address, or leave cluster=auto to start "
     "one on this machine."
 )
 

@@ -1,4 +1,4 @@
-"""A handle on a role in an actor, on any node of the cluster that has room."""
+"""Handle on a role in an actor, on any node of the cluster with free resources."""
 
 import platform
 import time
@@ -11,23 +11,22 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runtime.processes.arrays import pack, unpack
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
-from embodied_rl.runtime.processes.handle import GaveUp, NoAnswer, WorkerDied
+from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, WorkerDied
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.messages import PROTOCOL
 from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
 from embodied_rl.runtime.processes.worker import CallFailure
-from embodied_rl.runtime.ray import cluster
-from embodied_rl.runtime.ray.cluster import ActorLost, BundlePlace, RayAnswer, TooLate
+from embodied_rl.runtime.ray.cluster import ActorDied, BundlePlace, CallTimeout, RayActor, RayAnswer
 from embodied_rl.runtime.ray.hosting import Host, RaisedError, StartOrder
-from embodied_rl.runtime.ray.room import explain_wait
+from embodied_rl.runtime.ray.resources import explain_wait
 
 LOG_LINES = 30
-_OF_RAY = (":job_id:", ":actor_name:", ":task_name:")
-"""How lines of a log begin that are Ray's own marks."""
+_RAY_PREFIXES = (":job_id:", ":actor_name:", ":task_name:")
+"""Prefixes of log lines that Ray itself writes."""
 
 
 class RayCall(RemoteCall):
-    """A future whose answer comes from an actor."""
+    """A future that is answered by an actor."""
 
     def __init__(self, handle: "RayHandle", method: str, answer: RayAnswer):
         super().__init__(handle, method)
@@ -39,7 +38,7 @@ class RayCall(RemoteCall):
 
 
 class RayHandle(RemoteHandle[RayCall]):
-    """A handle on a role in an actor, on any node that has room.
+    """A handle on a role in an actor, on any node with free resources.
 
     The actor ends with the process that made it. Arrays in answers are copies: the caller can write them, and later
     calls do not change them.
@@ -48,10 +47,10 @@ class RayHandle(RemoteHandle[RayCall]):
         factory: "module:Class" of the role, importable on every node.
         kwargs: its keyword arguments, picklable.
         name: for messages.
-        deadlines: limits for its start, which includes the wait for a node with room, and for its calls.
+        deadlines: limits for its start, which includes the wait for free resources, and for its calls.
         share: the cores and GPUs that it reserves.
         where: its bundle, if there is a reservation.
-        interpreter, packages: as in `ProcessHandle`; with an interpreter, the actor passes calls to a worker process.
+        interpreter, packages: as in `ProcessHandle`; with an interpreter, the actor forwards calls to a worker process.
         variables: environment variables of the actor.
     """
 
@@ -89,7 +88,7 @@ class RayHandle(RemoteHandle[RayCall]):
     def pid(self) -> int:
         """The process id of the actor on its node. Reading it waits until the process is up."""
         self._greet()
-        return self._told["pid"]
+        return self._greeting["pid"]
 
     def memory(self) -> int:
         return self._memory if self.alive else 0
@@ -106,7 +105,7 @@ class RayHandle(RemoteHandle[RayCall]):
         return (self._started if self._starting else call.answer).readable, self._left(call)
 
     def collect(self, call: RayCall, timeout: float | None) -> None:
-        assert call is self._pending, f"{self.name}: '{call.method}' was given up"
+        assert call is self._pending, f"{self.name}: '{call.method}' is not the current call"
         try:
             if self._starting:
                 self._finish_start()
@@ -126,12 +125,10 @@ class RayHandle(RemoteHandle[RayCall]):
 
     def _launch(self, delay: float = 0.0) -> None:
         self._dead, self._starting, self._pending = False, True, None
-        self._told: dict[str, Any] = {}
+        self._greeting: dict[str, Any] = {}
         self._answer_by, self._up_since = time.monotonic() + delay + self._deadlines.start, 0.0
-        self._actor = cluster.RayActor(
-            Host, [self._where], share=self._share, where=self._where, variables=self._variables
-        )
-        self._greeted = self._actor.call("hello")
+        self._actor = RayActor(Host, [self._where], share=self._share, where=self._where, variables=self._variables)
+        self._greeting_call = self._actor.call("hello")
         first, last = self._order
         self._started = self._actor.call("start", pack(StartOrder(*first, delay, *last)))
 
@@ -143,55 +140,59 @@ class RayHandle(RemoteHandle[RayCall]):
 
     def _greet(self) -> None:
         """Receive the actor's greeting and check its versions, before anything is unpickled."""
-        if self._told:
+        if self._greeting:
             return
         try:
-            told = self._greeted.take(self._remaining())
-        except ActorLost as lost:
-            raise self._death(f"{self.name} {lost} during 'start'.") from None
-        except TooLate:
+            greeting = self._greeting_call.take(self._remaining())
+        except ActorDied as lost:
+            raise self._fail_actor(f"{self.name} {lost} during 'start'.") from None
+        except CallTimeout:
             why = explain_wait(self._share, self._where)
             message = f"{self.name} has no process after {self._deadlines.start:g} s: {why} {START_REMEDY}"
-            raise self._death(message, NoAnswer) from None
-        problem = compare_versions(told["speaks"])
+            raise self._fail_actor(message, NoAnswer) from None
+        problem = compare_versions(greeting["versions"])
         if problem:
-            self._hopeless = f"{self.name} cannot run on node {told['node']}: {problem}."
-            raise self._death(self._hopeless, GaveUp)
-        self._told = told
+            self._start_failure = f"{self.name} cannot run on node {greeting['node']}: {problem}."
+            raise self._fail_actor(self._start_failure, RestartLimitReached)
+        self._greeting = greeting
 
     def _take(self, answer: RayAnswer, seconds: float, doing: str, remedy: str, deadline: float) -> Any:
         """Wait for the `Reply` of a call and return it, or raise the exception of the call."""
         try:
             packed, self._memory = answer.take(seconds)
-        except ActorLost as lost:
-            raise self._death(f"{self._who()} {lost} during '{doing}'.") from None
-        except TooLate:
+        except ActorDied as lost:
+            raise self._fail_actor(f"{self._who()} {lost} during '{doing}'.") from None
+        except CallTimeout:
             late = f"{self._who()} gave no answer within {deadline:g} s and was killed during '{doing}'. {remedy}"
-            raise self._death(late, NoAnswer) from None
+            raise self._fail_actor(late, NoAnswer) from None
         reply = unpack(packed)
         if isinstance(reply, CallFailure):
-            raise self._worker_error(doing, reply, f" on node {self._told['node']}")
+            raise self._worker_error(doing, reply, f" on node {self._greeting['node']}")
         if isinstance(reply.value, RaisedError):
-            raise self._passed_on(reply.value.error)
+            error = reply.value.error
+            if isinstance(error, WorkerDied):  # the death of the actor's worker process also ends the actor
+                self._fail_actor("")
+                raise type(error)(f"On node {self._greeting['node']}: {error}")
+            raise error
         return reply
 
     def _who(self) -> str:
-        return f"{self.name} (pid {self._told['pid']} on node {self._told['node']})"
+        return f"{self.name} (pid {self._greeting['pid']} on node {self._greeting['node']})"
 
-    def _death(self, message: str, kind: type[WorkerDied] = WorkerDied) -> WorkerDied:
+    def _fail_actor(self, message: str, kind: type[WorkerDied] = WorkerDied) -> WorkerDied:
         self._actor.kill()
         self._dead = True
-        return kind(f"{message}{self._log()}")
+        return kind(f"{message}{self._describe_log()}")
 
-    def _log(self) -> str:
+    def _describe_log(self) -> str:
         """Return the path of the actor's log, with its last lines if the file is on this machine."""
-        path = Path(self._told.get("log", ""))
+        path = Path(self._greeting.get("log", ""))
         if path.suffix not in (".err", ".out"):
             return ""
         if not path.is_file():
             return f" Its log is {path} there."
-        said = [line for line in path.read_text(errors="replace").splitlines() if not line.startswith(_OF_RAY)]
-        text = "\n".join(said[-LOG_LINES:])
+        lines = [line for line in path.read_text(errors="replace").splitlines() if not line.startswith(_RAY_PREFIXES)]
+        text = "\n".join(lines[-LOG_LINES:])
         return f"\nThe last lines of its log, {path}:\n{text}" if text else ""
 
     def _remaining(self) -> float:
@@ -200,20 +201,13 @@ class RayHandle(RemoteHandle[RayCall]):
     def _left(self, call: RayCall) -> float:
         return self._remaining() if self._starting else call.left(self._up_since, self._deadlines.call)
 
-    def _passed_on(self, error: Exception) -> Exception:
-        """Return the error of the actor's worker process, to raise here; the worker's death also ends the actor."""
-        if isinstance(error, WorkerDied):
-            self._death("")
-            return type(error)(f"On node {self._told['node']}: {error}")
-        return error
 
-
-def compare_versions(spoken: Mapping[str, Any]) -> str:
-    """Return which version differs from ours, or an empty text if all match. Python's patch version may differ."""
+def compare_versions(versions: Mapping[str, Any]) -> str:
+    """Return which version differs from ours, or an empty text. Python's patch version may differ."""
     here = {"embodied-rl": __version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     minor = lambda version: str(version).rpartition(".")[0]  # noqa: E731
     for what, ours in here.items():
-        theirs = spoken.get(what)
+        theirs = versions.get(what)
         if (minor(theirs) != minor(ours)) if what == "Python" else (theirs != ours):
             return f"{what} {theirs} runs there, {what} {ours} here. Install the same version on every node"
     return ""

@@ -1,4 +1,4 @@
-"""The code that runs in an actor: it sends its versions before anything is unpickled, builds a role, answers calls."""
+"""Main object of an actor: it sends its versions before anything is unpickled, builds a role, and answers calls."""
 
 import os
 import platform
@@ -19,7 +19,7 @@ from embodied_rl.runtime.processes.worker import CallFailure, HostedRole, attemp
 from embodied_rl.runtime.ray import cluster
 
 PLACE: list[cluster.BundlePlace] = []
-"""The bundle that this process is in, where it is in one; set once, before anything else is asked of it."""
+"""The bundle of this process, if any; set once, before any other call."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,23 @@ class StartOrder:
 
 @dataclass(frozen=True)
 class RaisedError:
-    """One of our own errors with a complete message, to be raised unchanged in the calling process."""
+    """A `RunFailed` to be raised unchanged in the calling process."""
 
     error: RunFailed
 
 
 def make_greeting() -> dict[str, Any]:
     """Return this process's versions, id, node and log as plain values, which any version of our package can read."""
-    spoken = {"embodied-rl": __version__, "protocol": PROTOCOL, "Python": platform.python_version()}
+    versions = {"embodied-rl": __version__, "protocol": PROTOCOL, "Python": platform.python_version()}
     log = os.path.realpath("/proc/self/fd/2")
-    return {"speaks": spoken, "pid": os.getpid(), "node": cluster.find_own_address(), "log": log}
+    return {"versions": versions, "pid": os.getpid(), "node": cluster.find_own_address(), "log": log}
 
 
 class Host:
     """Hosts a role for a `RayHandle`. Its arguments and answers are plain values or `Packed`.
 
     Args:
-        place: place of this process in a reservation.
+        place: bundle of this process in a reservation.
     """
 
     def __init__(self, place: cluster.BundlePlace | None):
@@ -70,26 +70,27 @@ class Host:
 
     def call(self, packed: Packed) -> tuple[Packed, int]:
         """Call a method, given as packed name and arguments; return the packed reply and resident bytes."""
-        reply = answer_call(lambda: self._call(*unpack(packed)))
+
+        def call() -> Any:
+            assert self._hosted is not None, "called before it was built"
+            return self._hosted.call(*unpack(packed))
+
+        reply = answer_call(call)
         return reply, read_resident_bytes(os.getpid()) + getattr(self._hosted, "memory", lambda: 0)()
 
     def _start(self, order: StartOrder) -> Any:
         time.sleep(order.delay)
         if order.interpreter is not None:
-            self._hosted = beside = SeparateSimulator(order)
-            return beside.spec()
+            self._hosted = separate = SeparateSimulator(order)
+            return separate.spec()
         role = build_role(order.factory, order.kwargs)
         self._hosted = HostedRole(role)
         spec = getattr(role, "spec", None)
         return None if spec is None else replace(spec, device="cpu")
 
-    def _call(self, method: str, args: tuple[Any, ...]) -> Any:
-        assert self._hosted is not None, "called before it was built"
-        return self._hosted.call(method, args)
-
 
 class SeparateSimulator:
-    """A simulator in another Python environment; calls are passed on to its worker process on this node."""
+    """A simulator in another Python environment; calls are forwarded to its worker process on this node."""
 
     def __init__(self, order: StartOrder):
         self._handle = ProcessHandle(
@@ -119,13 +120,13 @@ class SeparateSimulator:
 
 def answer_call(call: Callable[[], Any]) -> Packed:
     """Run a call and return its packed `Reply` or `CallFailure`."""
-    reply = attempt_call(_passing_on, call)
+
+    def keep_run_failures() -> Any:
+        try:
+            return call()
+        except RunFailed as error:
+            return RaisedError(error)
+
+    reply = attempt_call(keep_run_failures)
     packed = attempt_call(pack, reply)
     return pack(packed) if isinstance(packed, CallFailure) else packed.value
-
-
-def _passing_on(call: Callable[[], Any]) -> Any:
-    try:
-        return call()
-    except RunFailed as error:
-        return RaisedError(error)

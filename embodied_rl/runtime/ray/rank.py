@@ -1,10 +1,10 @@
-"""One rank in an actor: one thread runs a function, another sends the rank's output to the driver."""
+"""A rank in an actor: one thread runs a function, another sends the rank's output to the driver."""
 
 import io
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,8 @@ from embodied_rl.runtime.ray import cluster, hosting
 
 
 @dataclass(frozen=True)
-class MeetingPoint:
-    """The address and port of rank 0's store, where ranks connect; `loopback` says that all are on one node."""
+class StoreAddress:
+    """The address and port of rank 0's store, to which ranks connect; `loopback`: all ranks are on one node."""
 
     size: int
     timeout: float
@@ -34,7 +34,7 @@ class RankJob:
     function: Callable[[Any, Ranks], Any]
     config: Any
     rank: int
-    meeting: MeetingPoint
+    store: StoreAddress
     threads: int
 
 
@@ -51,19 +51,19 @@ class RankHost:
     """Hosts a rank for `launch`.
 
     Args:
-        place: place of this process in a reservation.
+        place: bundle of this process in a reservation.
     """
 
     def __init__(self, place: cluster.BundlePlace | None):
         hosting.PLACE[:] = [] if place is None else [place]
-        self._stops, self._said = StopRequests(), RankOutput()
+        self._stops, self._output = StopRequests(), RankOutput()
         self._store: Any = None
 
     def hello(self) -> dict[str, Any]:
         """Return the greeting of this process; see `hosting.make_greeting`."""
         return hosting.make_greeting()
 
-    def meet(self, size: int, timeout: float, loopback: bool) -> tuple[str, int]:
+    def host_store(self, size: int, timeout: float, loopback: bool) -> tuple[str, int]:
         """Host the store through which ranks connect, on rank 0; return its address and port."""
         address = LOOPBACK if loopback else cluster.find_own_address()
         self._store = make_store(size, timeout, address=address)
@@ -77,12 +77,12 @@ class RankHost:
         except Exception as error:  # noqa: BLE001  a process border
             return pack(RankOutcome(failure=describe_failure(0, error)))
 
-    @cluster.run_in_thread("desk")
-    def said(self) -> list[tuple[int, str]]:
+    @cluster.run_in_thread("monitor")
+    def output(self) -> list[tuple[int, str]]:
         """Return the output since the last call as (1 for standard output or 2 for standard error, text) pairs."""
-        return self._said.take()
+        return self._output.take()
 
-    @cluster.run_in_thread("desk")
+    @cluster.run_in_thread("monitor")
     def stop(self) -> str:
         """Request a stop of rank 0 and return its reaction; see `StopRequests.request`."""
         return self._stops.request()
@@ -93,29 +93,22 @@ class RankHost:
             job: RankJob = unpack(packed)
             rank = job.rank
             torch.set_num_threads(job.threads)
-            ranks = self._join(job)
-            with self._said.heard(rank == 0):
+            ranks, address = Ranks(), job.store
+            if address.size > 1:
+                own = LOOPBACK if address.loopback else cluster.find_own_address()
+                store = self._store or make_store(address.size, address.timeout, address.port, address.address)
+                ranks = GlooRanks(rank, address.size, store, address.timeout, own)
+            ranks.stops = self._stops
+            with self._output.copied() if rank == 0 else nullcontext():
                 return RankOutcome(job.function(job.config, ranks))
         except Stopped:
             return RankOutcome(stopped=True)
         except Exception as error:  # noqa: BLE001  a process border
-            failure = describe_failure(rank, error)
-            return RankOutcome(failure=failure)
-
-    def _join(self, job: RankJob) -> Ranks:
-        meeting = job.meeting
-        if meeting.size == 1:
-            ranks = Ranks()
-        else:
-            own = LOOPBACK if meeting.loopback else cluster.find_own_address()
-            store = self._store or make_store(meeting.size, meeting.timeout, meeting.port, meeting.address)
-            ranks = GlooRanks(job.rank, meeting.size, store, meeting.timeout, own)
-        ranks.stops = self._stops
-        return ranks
+            return RankOutcome(failure=describe_failure(rank, error))
 
 
 class RankOutput:
-    """Keeps a copy of the output of a process for the driver; the output is still written as usual."""
+    """Copy of the output of a process for the driver; the output is still written as usual."""
 
     def __init__(self) -> None:
         self._lock, self._texts = threading.Lock(), list[tuple[int, str]]()
@@ -126,26 +119,25 @@ class RankOutput:
             taken, self._texts = self._texts, []
         return taken
 
-    def note(self, stream: int, text: str) -> None:
-        """Keep a text of a stream."""
+    def add(self, stream: int, text: str) -> None:
+        """Add a text that was written to a stream."""
         with self._lock:
             self._texts.append((stream, text))
 
     @contextmanager
-    def heard(self, whether: bool) -> Iterator[None]:
-        """Keep the output that is written in the context, if `whether` is true."""
+    def copied(self) -> Iterator[None]:
+        """Copy the output that is written in the context."""
         before = sys.stdout, sys.stderr
-        if whether:
-            sys.stdout, sys.stderr = _Heard(self, 1, sys.stdout), _Heard(self, 2, sys.stderr)
+        sys.stdout, sys.stderr = _CopiedStream(self, 1, sys.stdout), _CopiedStream(self, 2, sys.stderr)
         try:
             yield
         finally:
             sys.stdout, sys.stderr = before
 
 
-class _Heard(io.TextIOBase):
-    def __init__(self, said: RankOutput, stream: int, beyond: Any):
-        self._kept, self._stream, self._beyond = said, stream, beyond
+class _CopiedStream(io.TextIOBase):
+    def __init__(self, output: RankOutput, stream: int, original: Any):
+        self._output, self._stream, self._original = output, stream, original
 
     @property
     def encoding(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -155,8 +147,8 @@ class _Heard(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
-        self._kept.note(self._stream, text)
-        return self._beyond.write(text)
+        self._output.add(self._stream, text)
+        return self._original.write(text)
 
     def flush(self) -> None:
-        self._beyond.flush()
+        self._original.flush()

@@ -1,4 +1,4 @@
-"""The runtime of a Ray cluster; see `embodied_rl.runtime.processes.base.Runtime` and docs/cluster.md."""
+"""Runtime of a Ray cluster; see `embodied_rl.runtime.processes.base.Runtime` and docs/cluster.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -10,29 +10,29 @@ from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ray import cluster, hosting
 from embodied_rl.runtime.ray.board import RayBoard
-from embodied_rl.runtime.ray.cluster import BundlePlace, TooLate
+from embodied_rl.runtime.ray.cluster import BundlePlace, CallTimeout
 from embodied_rl.runtime.ray.connection import DEADLINE, connect
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.launch import launch_ranks
-from embodied_rl.runtime.ray.room import explain_refusal
+from embodied_rl.runtime.ray.resources import explain_refusal
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")
 
 
-class NoRoom(RunFailed):
-    """The cluster has too few free resources for a plan. The message says what was asked for and what is free."""
+class InsufficientResources(RunFailed):
+    """The cluster has too few free resources for a plan. The message lists the requested and the free resources."""
 
 
 class RayRuntime:
     """A `Runtime` that starts processes anywhere in a Ray cluster.
 
-    An actor uses the cluster to which it belongs. Its processes go into its own bundle of the reservation while there
-    is room, so that a rank's simulators run beside it.
+    An actor uses the cluster to which it belongs. Its processes go into its own bundle of the reservation while that
+    has free resources, so that a rank's simulators run on its node.
 
     Args:
         address: "auto", or "host:port"; see `connection.connect`.
-        cpus: number of cores that a cluster started here claims to have: the sum of all shares of the plan.
+        cpus: number of cores that a cluster started here reports to have: the sum of all shares of the plan.
         deadline: seconds until an address must have answered.
 
     Raises:
@@ -47,22 +47,22 @@ class RayRuntime:
     def reserve(self, bundles: Sequence[NodeShare], strategy: str = "PACK", timeout: float = 60.0) -> None:
         """Reserve all bundles of a plan, or none, before any process starts.
 
-        The first bundles belong to the ranks of the next `launch`, one each, with room for the processes that a rank
+        The first bundles belong to the ranks of the next `launch`, one each, which include the processes that a rank
         starts itself. Further processes of this process, or of rank 0, that do not fit into its own bundle go into the
         other bundles, empty ones first.
 
         Args:
             bundles: the bundles; each lies on one node.
             strategy: of Ray: "PACK" on as few nodes as possible, "SPREAD" over many, or their STRICT_ forms.
-            timeout: seconds to wait for room.
+            timeout: seconds to wait for free resources.
 
         Raises:
-            NoRoom: there is not enough room; the message says what was asked for and what each node has free.
+            InsufficientResources: too few resources are free.
         """
         try:
             group = cluster.reserve_bundles(bundles, strategy, timeout)
-        except TooLate:
-            raise NoRoom(explain_refusal(bundles, timeout)) from None
+        except CallTimeout:
+            raise InsufficientResources(explain_refusal(bundles, timeout)) from None
         self._where = BundlePlace(group, -1, tuple(bundles))
 
     def release(self) -> None:
@@ -109,7 +109,10 @@ class RayRuntime:
         share: NodeShare,
     ) -> Result:
         """Run `function(config, ranks)` on `size` ranks, each in an actor; see `launch.launch_ranks`."""
-        places = [self._place(rank, size, share) for rank in range(size)]
+        places: list[BundlePlace | None] = [None] * size
+        if self._where is not None:
+            assert size <= len(self._where.bundles), "a reservation holds a bundle for each rank"
+            places = [replace(self._where, bundle=rank, ranks=size, used=share) for rank in range(size)]
         return launch_ranks(function, config, places, timeout, share, self.connection.variables)
 
     def board(self) -> RayBoard:
@@ -126,31 +129,19 @@ class RayRuntime:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _place(self, rank: int, size: int, share: NodeShare) -> BundlePlace | None:
-        if self._where is None:
-            return None
-        assert size <= len(self._where.bundles), "a reservation holds a bundle for each rank"
-        return replace(self._where, bundle=rank, ranks=size, used=share)
-
     def _bundle_for(self, share: NodeShare) -> BundlePlace | None:
-        """Return a reserved bundle with room for a process: this process's own, or one that no rank owns. Else None."""
+        """Return a reserved bundle with free resources: this process's own, or one that no rank owns. Else None."""
         if self._where is None:
             return None
         own, ranks = self._where.bundle, self._where.ranks
         # Empty bundles come first: a process that goes into one will start processes of its own there.
-        spare = sorted(range(ranks, len(self._where.bundles)), key=self._is_taken) if own <= 0 else ()
+        taken = {bundle for bundle, _, handle in self._held if not handle.closed}
+        spare = sorted(range(ranks, len(self._where.bundles)), key=taken.__contains__) if own <= 0 else ()
         for bundle in (*([own] if own >= 0 else []), *spare):
-            free = self._free(bundle)
-            if free.cpus >= share.cpus - 1e-9 and free.gpus >= share.gpus - 1e-9:
+            whole = self._where.bundles[bundle]
+            used = [held for where, held, handle in self._held if where == bundle and not handle.closed]
+            used += [self._where.used] if bundle == own else []
+            cpus, gpus = sum(each.cpus for each in used), sum(each.gpus for each in used)
+            if whole.cpus - cpus >= share.cpus - 1e-9 and whole.gpus - gpus >= share.gpus - 1e-9:
                 return replace(self._where, bundle=bundle, used=share)
         return None
-
-    def _is_taken(self, bundle: int) -> bool:
-        return any(where == bundle and not handle.closed for where, _, handle in self._held)
-
-    def _free(self, bundle: int) -> NodeShare:
-        assert self._where is not None
-        whole = self._where.bundles[bundle]
-        used = [share for where, share, handle in self._held if where == bundle and not handle.closed]
-        used += [self._where.used] if bundle == self._where.bundle else []
-        return NodeShare(whole.cpus - sum(share.cpus for share in used), whole.gpus - sum(share.gpus for share in used))

@@ -1,1 +1,1 @@
-"""Build simulators from a configuration: find the plug-in, its Python environment, and make handles."""
+"""Simulators of a configuration: their plug-ins, Python environments and handles."""

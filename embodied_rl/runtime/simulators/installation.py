@@ -1,6 +1,6 @@
-"""Make a pinned Python environment for a simulator: the steps of its recipe, executed beside what is there.
+"""Installation of the pinned Python environment of a simulator, by the steps of its recipe.
 
-A step that fails, or a process that is killed, leaves what worked before.
+The steps run in a temporary folder, so that an earlier environment stays if a step fails or the process is killed.
 """
 
 import fcntl
@@ -33,15 +33,15 @@ STEP_DEADLINE = 3600.0
 """Seconds for one step; some packages are gigabytes."""
 
 
-def find_places(name: str) -> tuple[Path, Path]:
-    """Return the folder of a simulator's environment, and the folder beside it that a new one is made in."""
+def find_folders(name: str) -> tuple[Path, Path]:
+    """Return the folder of a simulator's environment, and the temporary folder in which a new one is made."""
     place = find_environment_folder(name)
     return place, place.with_name(f".{name}.new")
 
 
 @contextmanager
 def lock_environment(name: str) -> Iterator[None]:
-    """Keep others from making this environment at the same time; the lock ends with the process.
+    """Lock this environment against other processes that make it; the lock ends with the process.
 
     Raises:
         UserError: another process is making it, or the folder of environments cannot be written.
@@ -56,7 +56,8 @@ def lock_environment(name: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(f"another `embodied-rl sim install {name}` is at work in {folder}: wait for it.") from None
+            message = f"another `embodied-rl sim install {name}` runs in {folder}: wait for it."
+            raise UserError(message, code="environment-locked") from None
         yield
 
 
@@ -71,25 +72,25 @@ def list_steps(found: Recipe, place: Path, python: str, options: Sequence[str]) 
 
 
 def make_environment(name: str, steps: Sequence[Sequence[str]]) -> None:
-    """Execute the steps beside the environment, and put the result in its place; if one fails, leave what was there.
+    """Execute the steps in the temporary folder, then replace the environment by the result.
 
     Raises:
         UserError: a step failed; the message holds its last output.
     """
-    place, beside = find_places(name)
-    clear_remains(place, beside)
+    place, staging = find_folders(name)
+    clean_up(place, staging)
     try:
         for step in steps:
             execute_step(step)
-        write_mark(beside, name)
-        rename_within(beside / "bin", beside, place)
-        swap_folders(beside, place)
+        write_mark(staging, name)
+        rename_within(staging / "bin", staging, place)
+        swap_folders(staging, place)
     finally:
-        clear_remains(place, beside)
+        clean_up(place, staging)
 
 
 def rename_within(folder: Path, old: Path, new: Path) -> None:
-    """Write another path into the scripts of a folder: those that pip makes name their interpreter."""
+    """Replace a path in the scripts of a folder: those that pip makes contain the path of their interpreter."""
     for file in folder.iterdir():
         if file.is_symlink() or not file.is_file():
             continue
@@ -99,25 +100,25 @@ def rename_within(folder: Path, old: Path, new: Path) -> None:
 
 
 def swap_folders(new: Path, place: Path) -> None:
-    """Put a folder in the place of another, which may be missing, and erase the other."""
-    old = name_old(new)
+    """Rename a folder to `place`, and delete the folder that was there, if any."""
+    old = backup_folder(new)
     if place.exists():
         place.rename(old)
     new.rename(place)
     shutil.rmtree(old, ignore_errors=True)
 
 
-def clear_remains(place: Path, beside: Path) -> None:
-    """Erase what a process that was killed has left; what it had moved away from its place is put back."""
-    old = name_old(beside)
+def clean_up(place: Path, staging: Path) -> None:
+    """Delete the temporary folders of a killed process, and restore an environment that it had moved away."""
+    old = backup_folder(staging)
     if old.exists() and not place.exists():
         old.rename(place)
-    for each in (beside, old):
+    for each in (staging, old):
         shutil.rmtree(each, ignore_errors=True)
 
 
-def name_old(beside: Path) -> Path:
-    return beside.with_suffix(".old")
+def backup_folder(staging: Path) -> Path:
+    return staging.with_suffix(".old")
 
 
 _WATCH = """
@@ -152,13 +153,13 @@ def execute_step(step: Sequence[str]) -> None:
                 os.killpg(done.pid, signal.SIGKILL)
                 raise
     except subprocess.TimeoutExpired:
-        raise UserError(f"no end after {STEP_DEADLINE:g} s: {shlex.join(step)}") from None
+        raise UserError(f"no end after {STEP_DEADLINE:g} s: {shlex.join(step)}", code="install-step-failed") from None
     finally:
         os.close(theirs)
         os.close(ours)
     if done.returncode:
-        said = "\n".join(errors.strip().splitlines()[-15:])
-        raise UserError(f"exit code {done.returncode} of: {shlex.join(step)}\n{said}")
+        output = "\n".join(errors.strip().splitlines()[-15:])
+        raise UserError(f"exit code {done.returncode} of: {shlex.join(step)}\n{output}", code="install-step-failed")
 
 
 def write_mark(place: Path, name: str) -> None:
@@ -166,13 +167,13 @@ def write_mark(place: Path, name: str) -> None:
     frozen = subprocess.run(
         [str(place / "bin" / "python"), "-m", "pip", "freeze"], capture_output=True, text=True, timeout=120, check=True
     )
-    noted = {
+    content = {
         "simulator": name,
         "recipe": hash_recipe(name),
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "packages": frozen.stdout.split("\n")[:-1],
     }
-    (place / MARK).write_text(json.dumps(noted, indent=1) + "\n", encoding="utf-8")
+    (place / MARK).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def is_foreign(place: Path) -> bool:
@@ -197,13 +198,13 @@ def find_python_version(python: str) -> str:
     """Return an interpreter's version, such as 3.11.2.
 
     Raises:
-        UserError: it is no Python interpreter.
+        UserError: `python` is not a Python interpreter.
     """
     if python == sys.executable:
         return platform.python_version()
     code = "import platform; print(platform.python_version())"
     try:
-        said = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run([python, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise UserError(f"python={python}: this is no Python interpreter ({error}).") from None
-    return said.stdout.strip()
+        raise UserError(f"python={python} is not a Python interpreter ({error}).", code="interpreter-invalid") from None
+    return done.stdout.strip()

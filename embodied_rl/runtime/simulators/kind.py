@@ -1,4 +1,4 @@
-"""Build simulators from a `sim` node, in this process or a worker, in this Python environment or another."""
+"""Simulators of a `sim` node, built in this process or a worker, in this Python environment or another."""
 
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -11,18 +11,17 @@ from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.interpreter import Interpreter
-from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.processes.remote import RemoteSimulator
-from embodied_rl.runtime.processes.this_machine import ThisMachine
 from embodied_rl.runtime.simulators import python_environments
 
-DESCRIBED = "embodied_rl.runtime.processes.worker:DescribedSimulator"
+DESCRIPTION_ROLE = "embodied_rl.runtime.processes.worker:DescribedSimulator"
 
-PATIENT = Plan(start_timeout=1800.0, call_timeout=1800.0)
-"""Deadlines of whoever has no plan and nothing else to do: some simulators take minutes to start, or to reset many."""
+LONG_DEADLINES = Plan(start_timeout=1800.0, call_timeout=1800.0)
+"""Deadlines without a plan: some simulators take minutes to start, or to reset many environments."""
 
 _specs: dict[tuple[str, str, str], SimulatorSpec] = {}
-"""What other environments said of a simulator with such options; asking takes seconds."""
+"""Cache of specs from other Python environments, which take seconds to read."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +66,18 @@ class SimulatorKind:
         return _specs[key]
 
     def limit_environments(self, wanted: int) -> int:
-        """Return how many environments of this simulator there can be, `wanted` at most; a robot is one."""
+        """Return the largest possible number of environments, at most `wanted`; a robot has one."""
         most: int | None = getattr(self.simulator, "most_environments", None)
         return wanted if most is None else min(wanted, most)
 
     @property
     def is_attended(self) -> bool:
-        """Return whether a human sets up each episode, so that none is repeated for a film alone."""
+        """Return whether a human sets up each episode, so that no episode is repeated only for a video."""
         return getattr(self.simulator, "is_attended", lambda _: False)(self.options)
 
     @property
     def is_one_robot(self) -> bool:
-        """Return whether all simulators of this kind are one and the same robot, so that only one can be open."""
+        """Return whether all simulators of this kind are the same robot, so that only one can be open."""
         return getattr(self.simulator, "is_one_robot", lambda _: False)(self.options)
 
     def ask(self, method: str) -> Any:
@@ -90,7 +89,7 @@ class SimulatorKind:
         if self.interpreter is not None:
             described = {"factory": plugins.find_path("sims", self.node.name)}
             name = f"simulator '{self.node.name}'"
-            with closing(self._process(DESCRIBED, described, name, PATIENT)) as handle:
+            with closing(self._process(DESCRIPTION_ROLE, described, name, LONG_DEADLINES)) as handle:
                 return handle.submit("ask", method, self.options).result()
         try:
             return getattr(self.simulator, method)(self.options)
@@ -101,13 +100,13 @@ class SimulatorKind:
         """Build a simulator with blocking calls, in this process or in a worker of its Python environment."""
         if self.interpreter is None:
             return self._here(num_envs)
-        handle = self.worker(num_envs, f"simulator '{self.node.name}'", PATIENT)
+        handle = self.worker(num_envs, f"simulator '{self.node.name}'", LONG_DEADLINES)
         return RemoteSimulator(handle, num_envs, self.simulator)
 
     def inline(self, num_envs: int, name: str, plan: Plan | None = None) -> Handle:
         """Return the handle of a simulator in this process, or of a worker if its Python environment differs."""
         if self.interpreter is not None:
-            return self.worker(num_envs, name, plan or PATIENT)
+            return self.worker(num_envs, name, plan or LONG_DEADLINES)
         return InlineHandle(partial(self._here, num_envs), name)
 
     def worker(
@@ -133,7 +132,7 @@ class SimulatorKind:
         share: NodeShare | None = None,
     ) -> Handle:
         own = plugins.find_path("sims", self.node.name).partition(":")[0].partition(".")[0]
-        return (runtime or ThisMachine()).worker(
+        return (runtime or LocalRuntime()).worker(
             factory,
             kwargs,
             name=name,

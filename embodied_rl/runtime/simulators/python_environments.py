@@ -1,4 +1,4 @@
-"""Find the Python environments of simulators that cannot share ours, and the recipes that make them.
+"""Python environments of simulators that cannot share ours, and the recipes that make them.
 
 A distribution that offers simulators holds the recipes as `<its package>/environments/<simulator>.yaml`:
 
@@ -52,7 +52,7 @@ def find_environments_folder() -> Path:
 
 
 def find_environment_folder(name: str) -> Path:
-    """Return the folder of a simulator's environment, whether it exists or not."""
+    """Return the folder of a simulator's environment, which may not exist."""
     return find_environments_folder() / name
 
 
@@ -70,15 +70,16 @@ def find_installed(name: str) -> Path | None:
 
 
 def explain_unusable(folder: Path, error: OSError) -> UserError:
-    """Build the error for a user whose folder of environments cannot be read or written."""
+    """Return the error for a folder of environments that cannot be read or written."""
     return UserError(
         f"{folder} cannot hold the Python environments of simulators ({error.strerror}: {error.filename}). Choose "
-        "another folder: EMBODIED_RL_ENVIRONMENTS=<folder>"
+        "another folder: EMBODIED_RL_ENVIRONMENTS=<folder>",
+        code="folder-unusable",
     )
 
 
 MARK = "embodied-rl.json"
-"""Written last, with what was installed."""
+"""File with the list of installed packages, written last."""
 
 
 def find_recipe_file(name: str) -> Path | None:
@@ -99,7 +100,8 @@ def read_recipe(name: str) -> Recipe:
     file = find_recipe_file(name)
     if file is None:
         having = [each for each in plugins.list_names("sims") if find_recipe_file(each) is not None]
-        raise UserError(f"the simulator '{name}' needs no environment of its own.{suggest_name(name, having)}")
+        message = f"the simulator '{name}' has no recipe for a Python environment.{suggest_name(name, having)}"
+        raise UserError(message, code="recipe-missing")
     content = OmegaConf.to_container(OmegaConf.load(file))
     assert isinstance(content, dict), f"{file} is a mapping"
     return freeze_config(Recipe, {str(key): value for key, value in content.items()}, str(file))
@@ -108,26 +110,27 @@ def read_recipe(name: str) -> Recipe:
 def describe_remedy(name: str) -> str:
     """Return the advice to show if a package that a simulator needs is missing."""
     if find_recipe_file(name) is None:
-        return "Install it, or give sim.python=<an interpreter that has it>."
+        return "Install it, or set sim.python=<an interpreter that has it>."
     return (
-        f"`embodied-rl sim install {name}` makes an environment for it; "
-        "sim.python=<interpreter> takes one that you have."
+        f"`embodied-rl sim install {name}` makes an environment for it; sim.python=<interpreter> uses an existing one."
     )
 
 
 def find_interpreter(node: SimNode) -> Interpreter | None:
-    """Return the interpreter of a simulator: the given one, that of its installed environment, or None for this one.
+    """Return the interpreter of a simulator: `sim.python`, that of its installed environment, or None for this one.
 
     Raises:
-        UserError: `sim.python` is no interpreter, an entry of `sim.pythonpath` is no folder, or it is set without one.
+        UserError: `sim.python` is not an interpreter, or `sim.pythonpath` holds other things than folders, or is set
+            without `sim.python`.
     """
     for entry in node.pythonpath:
         if not Path(entry).expanduser().is_dir():
-            raise UserError(f"sim.pythonpath: {entry} is not a folder.")
+            raise UserError(f"sim.pythonpath: {entry} is not a folder.", code="folder-missing")
     paths = tuple(str(Path(entry).expanduser().absolute()) for entry in node.pythonpath)
     if node.python is not None:
         return Interpreter.find(node.python, paths, describe_remedy(node.name))
     found = find_installed(node.name)
     if found is None and paths:
-        raise UserError("sim.pythonpath is for another interpreter: give sim.python=<interpreter> with it.")
+        message = "sim.pythonpath is for another interpreter: set sim.python=<interpreter>, too."
+        raise UserError(message, code="keys-contradict")
     return None if found is None else Interpreter(str(found), paths, describe_remedy(node.name))

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from embodied_rl.cli.execution import prepare_config, read_config
-from embodied_rl.cli.table import COMMANDS
+from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.run_command import freeze_command_config, prepare_config
 from embodied_rl.config.compose import compose_config
 from embodied_rl.config.schema import BenchConfig
 from embodied_rl.critic.examination import reward_arms
@@ -29,7 +29,7 @@ TYPED = ("what=potentials", "experiment=tabletop_chain", "decisions=5000", "seed
 
 def configure(*typed: str) -> BenchConfig:
     command = COMMANDS["bench"]
-    return read_config(command, compose_config(command.config, typed, command.values, None), typed)
+    return freeze_command_config(command, compose_config(command.config, typed, command.values, None), typed)
 
 
 # -- commands ---------------------------------------------------------------------------------------------------------
@@ -44,7 +44,7 @@ def test_every_arm_is_a_training_run_that_can_be_composed(tmp_path: Path) -> Non
         words = run.command(None)
         assert words[0] == "train" and "algo.epochs=1" in words and not {"decisions=5000", "out=x"} & set(words)
         config, _ = prepare_config(
-            read_config(train, compose_config(train.config, words[1:], train.values, None), words[1:])
+            freeze_command_config(train, compose_config(train.config, words[1:], train.values, None), words[1:])
         )
         assert config.train.iterations == 3, "5,000 decisions are 3 rollouts of 96 × 24"
         assert config.sim.options["progress"] and config.sim.options["goals"] == 3 and config.seed == 0

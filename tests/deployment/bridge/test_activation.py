@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import BridgeConfig
-from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.config.schema import BridgeConfig, FaultsNode
 from embodied_rl.deployment.bridge import running
 from embodied_rl.deployment.bridge.checks import check_served_policy
 from embodied_rl.deployment.bridge.executor_settings import choose_settings

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.benchmarks.trials.conducting import list_reasons
-from embodied_rl.config.schema import BridgeConfig
-from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.config.schema import BridgeConfig, FaultsNode
 from embodied_rl.deployment.bridge.inbox import Inbox
 from embodied_rl.deployment.bridge.pacing import read_seconds
 from embodied_rl.deployment.bridge.parts import make_core_settings

@@ -1,10 +1,14 @@
 """The deployment core in a loop: modes, what is executed and who decided it, takeovers, holds in words."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from embodied_rl.deployment.control.control_step import find_material
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.settings import CoreSettings
+from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, Reason
 from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State
@@ -84,6 +88,7 @@ def test_nothing_moves_before_a_mode_is_asked_for() -> None:
     loop.tick(20)
     assert (loop.commands == [0.5, -0.5]).all() and loop.last.why == "no mode was asked for"
     assert {each.source for each in loop.ticks} == {Source.HOLD} and not loop.requests
+    assert [each.ended.source for each in loop.ticks if each.ended] == [Source.HOLD] * 4
 
 
 def test_the_plan_is_interpolated_to_ticks_and_reported_in_control_steps() -> None:
@@ -136,15 +141,39 @@ def test_displacements_are_commanded_as_speeds_and_reported_as_they_were_asked_f
 
 def test_a_step_that_the_filter_changed_is_of_safety() -> None:
     loop = ControlLoop(TOOL)
-    loop.answer = lambda request: loop.make_chunk(request, 0.04)  # 0.4 m/s, towards the edge of the box
+
+    def answer(request: ChunkRequest) -> Chunk:  # 0.4 m/s along x, towards the edge of the box
+        chunk = loop.make_chunk(request, 0.04)
+        chunk.actions[:, 1:] = 0
+        return chunk
+
+    loop.answer = answer
     loop.start()
     loop.pass_s(4.0)
     ended = [each.ended for each in loop.ticks if each.ended is not None and each.ended.step >= 0]
     sources = [each.source for each in ended]
     assert sources[5] == Source.POLICY and sources[-1] == Source.SAFETY
     assert set(sources[sources.index(Source.SAFETY, 5) :]) == {Source.SAFETY}
-    assert ended[-1].why and 0.99 < loop.place[0] <= 1.0
+    assert ended[-1].why and 0.99 < loop.place[0] <= 1.0 and loop.last.source == Source.SAFETY
     assert ended[-1].proposed is not None and abs(ended[-1].executed[0]) < 0.001 < ended[-1].proposed[0]
+
+
+@pytest.mark.parametrize(
+    ("tops", "wanted"),
+    [
+        (None, [0.008, 0.008, 0.2, 0.08]),
+        ([0.02, 0.02, 0.5, 0.2], [0.004, 0.004, 0.1, 0.04]),
+        ([0.1, 0.1, 2.0, 2.0], [0.008, 0.008, 0.2, 0.08]),
+    ],
+    ids=["no policy", "a policy of small motions", "a policy of large motions"],
+)
+def test_a_tenth_of_the_smaller_range_of_robot_and_policy_is_material(tops: list[float] | None, wanted: list) -> None:
+    turn = replace(TOOL.entries[0], name="turn", kind="velocity")
+    settings, high = make_settings(CommandLimits((*TOOL.entries, turn))), np.array(tops or [0.0] * 4, np.float32)
+    policy = None if tops is None else make_policy(settings, action_low=-high, action_high=high)
+    assert find_material(settings, policy) == pytest.approx(wanted), (
+        "±0.4 m/s at 10 Hz, a gripper of ±1, and ±0.4 rad/s"
+    )
 
 
 def test_the_executor_is_told_what_was_executed() -> None:
@@ -188,6 +217,7 @@ def test_a_takeover_continues_and_its_end_begins_a_new_epoch_with_an_empty_plan(
     assert loop.commands[-1][0] > 0.5 and loop.commands[-1][1] < -0.3
     ended = [each.ended for each in human if each.ended is not None]
     assert all(each.source == Source.HUMAN and each.proposed is not None for each in ended)
+    assert {(each.step, each.sequence, each.policy_version) for each in ended[1:]} == {(-1, -1, -1)}
     refusal = loop.core.receive(loop.make_chunk(request))
     assert refusal is not None and refusal.reason == Reason.EPOCH
     assert loop.core.receive(late) is not None
@@ -222,6 +252,20 @@ def test_a_human_who_falls_silent_is_waited_for_at_rest() -> None:
     loop.pass_s(0.6)
     assert loop.last.command[0] == 0 and "no command of the human for 0." in loop.last.why
     assert loop.core.mode == Mode.TELEOP
+
+
+def test_a_human_who_comes_back_elsewhere_is_approached_from_rest() -> None:
+    loop = ControlLoop()
+    loop.human = np.array([0.1, 0.1])
+    loop.start(Mode.TELEOP)
+    loop.human = None
+    assert loop.pass_s(1.0).source == Source.HOLD
+    begun, loop.human = len(loop.ticks), np.array([1.5, -1.0])
+    loop.pass_s(1.0)
+    assert loop.last.source == Source.HUMAN and loop.last.command[0] > loop.ticks[begun].command[0]
+    offset, approach = 1.5 - loop.commands[begun - 1, 0], 0.25  # rad, rad/s: a cubic from rest
+    steepest = 6 * offset / (1.5 * offset / approach) ** 2 * loop.settings.period_s**2
+    assert np.abs(np.diff(loop.commands[begun - 2 :, 0], n=2)).max() <= steepest + 1e-9
 
 
 @pytest.mark.parametrize("given", [np.zeros(2), np.array([0.0, np.inf, 0.0]), np.array([1e9, 0.0, 0.0])])

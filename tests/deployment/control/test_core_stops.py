@@ -99,6 +99,7 @@ def test_a_policy_that_falls_silent_is_named_and_its_old_plan_never_comes_back()
     old = [loop.core.receive(loop.make_chunk(each)) for each in kept[:-1]]
     assert old and all(each is not None and each.reason == Reason.SEQUENCE for each in old)
     assert loop.tick().source == Source.HOLD and (loop.last.step, loop.last.sequence) == (-1, -1)
+    assert [each.ended.step for each in loop.ticks if each.ended is not None][-1] == -1
     loop.answer = loop.make_chunk
     loop.pass_s(2.0)
     assert loop.last.source == Source.POLICY
@@ -108,7 +109,11 @@ def test_a_plan_is_dropped_when_its_policy_is_silent_for_long_enough() -> None:
     slow, fast = start(), start(silence_s=0.3)
     for loop in (slow, fast):
         loop.answer = lambda request: None
-        loop.pass_s(0.6)
+    while fast.tick().source == Source.POLICY:
+        pass
+    assert 0.3 < fast.now - fast.requests[0].time <= 0.3 + 1 / fast.settings.control_hz + 1e-9
+    slow.pass_s(0.6)
+    fast.pass_s(0.2)
     assert slow.last.source == Source.POLICY and fast.last.source == Source.HOLD
     assert fast.core.status().counts["silent"] == 1 and "has not answered for" in fast.last.why
 

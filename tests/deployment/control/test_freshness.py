@@ -161,7 +161,26 @@ def test_a_clock_that_was_set_is_believed_after_three_readings_at_the_earliest()
     camera.gate = StreamGate(StreamRule("front", AGE), None, settle_s=PERIOD / 2)
     camera.send(20)
     camera.ahead += 600
-    assert camera.send(4) == [False, False, True, True]
+    assert camera.send(3) == [False, False, True]
+    camera.wait(AGE + 0.01)
+    assert "no message for 0.21 s" in camera.explain()
+
+
+@pytest.mark.parametrize("rate", [3.0, 1 / 3])
+def test_a_clock_that_was_set_and_runs_at_another_rate_is_not_believed(rate: float) -> None:
+    camera = Camera()
+    camera.send(20)
+    camera.ahead += 600
+    for _ in range(40):
+        camera.ahead += (rate - 1) * PERIOD
+        assert camera.send(1) == [False]
+    assert camera.explain() == f"front: {Fault.FUTURE}"
+
+
+def test_a_reading_arrives_between_the_one_before_and_now() -> None:
+    gate = StreamGate(StreamRule("front", AGE), None, SETTLE)
+    arrived = [gate.take(Stream(10**9 + n, at, bytes([n])), 10.1) for n, at in enumerate((10.0, 10.2, 9.9, 10.0, 10.1))]
+    assert arrived == [True, False, False, True, True] and gate.counts["arrival"] == 2
 
 
 @pytest.mark.parametrize("said", [False, True])
@@ -188,11 +207,16 @@ def test_a_publisher_that_contradicts_the_known_clock_is_never_believed() -> Non
     assert camera.explain() == f"front: {Fault.FUTURE}" and "clock was set" not in camera.gate.counts
 
 
-@pytest.mark.parametrize(("early", "taken"), [(0.04, True), (0.06, False)])
-def test_a_stamp_may_be_ahead_of_the_known_clock_by_50_ms(early: float, taken: bool) -> None:
-    camera = Camera(known=True)
+@pytest.mark.parametrize(
+    ("known", "early", "taken"), [(True, 0.04, True), (True, 0.06, False), (False, 0.19, True), (False, 0.21, False)]
+)
+def test_a_stamp_may_be_ahead_of_the_known_clock_by_50_ms_and_of_an_estimated_one_by_its_age(
+    known: bool, early: float, taken: bool
+) -> None:
+    camera = Camera(known)
+    camera.now = 1e5
     camera.send(20)
-    stamp = camera.now + PERIOD + camera.ahead + early
+    stamp = camera.now + PERIOD + camera.ahead + early - (0 if known else 0.01)
     assert camera.send(1, stamp=stamp) == [taken]
     assert camera.gate.counts["future"] == (not taken)
 

@@ -37,8 +37,9 @@ def test_the_life_cycle_allows_the_transitions_of_ros_and_no_other(state: State,
         cycle.advance(verb)
         assert {cycle.state} == following
         return
-    with pytest.raises(UserError, match=f"{verb} was refused: the robot is {state}"):
+    with pytest.raises(UserError, match=f"{verb} was refused: the robot is {state}") as raised:
         cycle.advance(verb)
+    assert all(said in str(raised.value) for before, said, _ in LEGAL if before == state)
     assert cycle.state == state and len(TRANSITIONS) == len(LEGAL)
 
 
@@ -72,4 +73,5 @@ def test_the_stop_is_latched_until_a_reset_with_the_button_released() -> None:
     assert "latched" in modes.ask(Mode.HOLD, "") and "still pressed" in modes.reset(pressed=True)
     assert modes.mode == Mode.ESTOP
     assert modes.reset(pressed=False) == "" and (modes.mode, modes.latched_s) == (Mode.HOLD, None)
+    assert modes.why == "the emergency stop was reset"
     assert modes.reset(pressed=False) == ""

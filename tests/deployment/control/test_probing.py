@@ -48,7 +48,7 @@ def run(loop: MeasuredLoop, seconds: float = 8.0) -> str:
 
 
 def arm(matrix, place=(0.6, -0.4)) -> MeasuredLoop:
-    return MeasuredLoop(ARM, matrix, place, tracking_error=(0.3, 0.3))
+    return MeasuredLoop(ARM, matrix, place, tracking_error=(0.3, 0.2))
 
 
 def tool(matrix, place=(0.5, -0.4, 0.0)) -> MeasuredLoop:
@@ -63,6 +63,13 @@ def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(ma
     assert run(loop) == "" and loop.core.state == State.ACTIVE
     moved = [each for each in loop.ticks if each.source == Source.REPLAY]
     assert len(moved) == pytest.approx(2 * 2 * 0.75 * 50, abs=8), "two measured entries, each there and back"
+    assert [each.source for each in loop.ticks].index(Source.REPLAY) == 0.5 * 50, "it holds still first"
+    away = loop.commands - begun if count == 2 else np.cumsum(loop.commands, axis=0) * loop.settings.period_s
+    distance = DISTANCE * np.array(loop.settings.tracking_error[:2])
+    assert np.abs(away[:, :2]).max(0) == pytest.approx(distance, rel=0.02)
+    assert (np.abs(np.diff(away[:, :2], axis=0)) <= 1.1 * distance / 0.25 * loop.settings.period_s).all(), (
+        "in a quarter second"
+    )
     np.testing.assert_allclose(loop.place, begun, atol=2e-3)
     loop.core.deactivate()
     loop.pass_s(0.1)
@@ -113,16 +120,19 @@ def test_an_arm_is_sent_no_farther_than_to_where_it_is_misread(matrix, place: tu
 
 
 @pytest.mark.parametrize(
-    ("matrix", "name"),
+    ("matrix", "name", "share"),
     [
-        (np.diag([1e3, 1.0, 1.0]), "x"),
-        (np.diag([1.0, 1e-3, 1.0]), "y"),
-        (np.diag([-1.0, 1.0, 1.0]), "x"),
-        (np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), "x"),
+        (np.diag([1e3, 1.0, 1.0]), "x", 0.05),
+        (np.diag([3.0, 1.0, 1.0]), "x was measured to move by", 1.01),
+        (np.diag([1.0, 1e-3, 1.0]), "y was commanded to move by", 1.01),
+        (np.diag([-1.0, 1.0, 1.0]), "x", 1.01),
+        (np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), "x", 1.01),
     ],
-    ids=["millimetres", "kilometres", "sign", "order"],
+    ids=["millimetres", "thrice", "kilometres", "sign", "order"],
 )
-def test_a_tool_that_is_measured_in_other_units_moves_by_the_probing_distance_alone(matrix, name: str) -> None:
+def test_a_tool_that_is_measured_in_other_units_moves_by_the_probing_distance_alone(
+    matrix, name: str, share: float
+) -> None:
     loop = tool(matrix, (0.0, 0.0, 0.0))
     farthest = 0.0
     loop.ask(Mode.RUN)
@@ -130,16 +140,46 @@ def test_a_tool_that_is_measured_in_other_units_moves_by_the_probing_distance_al
         loop.tick()
         farthest = max(farthest, float(np.abs(loop.place[:2]).max()))
     assert loop.core.state == State.INACTIVE and loop.core.status().why.startswith(name)
-    assert farthest <= 1.01 * DISTANCE * 0.2
+    assert farthest <= share * DISTANCE * 0.2
 
 
-def test_a_tool_that_is_measured_outside_its_box_is_not_activated() -> None:
+@pytest.mark.parametrize(("share", "passes"), [(0.4, True), (0.6, False)])
+def test_less_than_half_of_a_motion_too_much_or_elsewhere_or_while_holding_still_passes(
+    share: float, passes: bool
+) -> None:
+    more, elsewhere, still = (
+        tool(np.diag([1 + share, 1 - share, 1.0])),
+        tool([[1, share, 0], [0, 1, 0], [0, 0, 1]]),
+        tool(np.eye(3)),
+    )
+    still.tick(3)
+    still.place, still.aim = still.place + share * DISTANCE * 0.2, still.aim + share * DISTANCE * 0.2
+    for loop in (more, elsewhere, still):
+        loop.answer = lambda request: None
+        assert (run(loop) == "") == passes
+
+
+def test_a_single_entry_that_is_compared_is_probed() -> None:
+    loop = MeasuredLoop(ARM, np.diag([-1.0, 1.0]), (0.6, -0.4), tracking_error=(0.3, math.inf))
+    assert run(loop).startswith("shoulder was measured to move by")
+
+
+@pytest.mark.parametrize("x", [0.5, -0.5])
+def test_a_tool_that_is_measured_outside_its_box_is_not_activated(x: float) -> None:
     with pytest.raises(UserError, match="x is measured outside its box"):
-        tool(np.diag([1e3, 1.0, 1.0]))
+        tool(np.diag([1e3, 1.0, 1.0]), (x, 0.0, 0.0))
 
 
-def test_a_joint_that_rests_at_its_edge_may_be_measured_a_little_outside() -> None:
-    assert run(arm(np.eye(2), (2.003, -2.003))) == ""
+def test_a_robot_whose_motion_is_not_compared_is_not_probed() -> None:
+    assert ControlLoop(probe=True).start().source == Source.POLICY
+
+
+@pytest.mark.parametrize("edge", [2.003, 1.995])
+def test_a_joint_that_rests_at_its_edge_may_be_measured_a_little_outside_and_moves_inwards(edge: float) -> None:
+    loop = arm(np.eye(2), (edge, -edge))
+    assert run(loop) == ""
+    probed = np.stack([each.command for each in loop.ticks if each.source == Source.REPLAY])
+    assert probed[:, 0].min() < min(edge, 2) - 0.014 and probed[:, 1].max() > 0.009 - min(edge, 2)
 
 
 def test_a_probe_moves_nothing_before_a_mode_is_asked_for_nor_while_the_robot_must_hold() -> None:

@@ -1,5 +1,7 @@
 """A takeover: what is wanted continues place and speed, reaches the human's command, and never jumps to it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +9,11 @@ from hypothesis import settings as budget
 from hypothesis import strategies as st
 
 from embodied_rl.deployment.control.takeover import Takeover
+from embodied_rl.deployment.execution.limits import CommandLimits
 from tests.support.control_loop import ARM, TOOL, make_settings
 
-SETTINGS = make_settings(blend_s=0.5, approach=0.25)
+SLOW = CommandLimits(tuple(replace(entry, speed=0.5) for entry in ARM.entries))
+SETTINGS = make_settings(SLOW, blend_s=0.5, approach=0.5)
 PERIOD = SETTINGS.period_s
 
 
@@ -26,7 +30,7 @@ def test_positions_begin_at_the_command_with_its_speed_and_end_at_the_human(
     takeover.begin(np.array([start, 0.0]), np.array([speed, 0.0]))
     wanted = follow(takeover, [human, 0.0], 1300)[:, 0]
     places = np.concatenate([[start - speed * PERIOD, start], wanted])
-    most = 0.25 * ARM.entries[0].speed  # of the approach, beside what is left of the speed at the takeover
+    most = 0.5 * 0.5  # of the approach, beside what is left of the speed at the takeover
     change = np.diff(places) / PERIOD
     assert np.abs(change).max() <= most + abs(speed) + 1e-9
     length = max(0.5, 1.5 * abs(start - human) / most)
@@ -57,6 +61,18 @@ def test_speeds_blend_from_the_command_and_untouched_ones_end_at_once() -> None:
     wanted = follow(takeover, [-0.2, np.nan, np.nan], 30)
     assert 0.28 < wanted[0, 0] <= 0.3 and (np.diff(wanted[:, 0]) <= 0).all() and wanted[-1, 0] == -0.2
     assert (wanted[:, 1] == 0).all()
+    assert (follow(takeover, [np.nan] * 3, 5)[:, :2] == 0).all()
+    again = follow(takeover, [-0.2, 0.1, np.nan], 30)
+    assert (np.diff(np.abs(again[:, :2]), axis=0) >= 0).all() and (again[-1, :2] == [-0.2, 0.1]).all()
+
+
+def test_a_position_that_is_let_go_comes_to_rest_from_the_speed_that_it_has() -> None:
+    takeover = Takeover(SETTINGS)
+    takeover.begin(np.zeros(2), np.zeros(2))
+    last = [takeover.follow(np.array([0.002 * tick, 0.0]))[0] for tick in range(400)][-1]
+    change = np.diff([last, *follow(takeover, [np.nan, 0.0], 60)[:, 0]])
+    assert 0.0018 < change[0] < 0.002 and (np.diff(change) <= 1e-12).all() and (change >= -1e-12).all()
+    assert takeover.wanted[0] == pytest.approx(last + 0.1 * 0.5 / 3)
 
 
 def test_an_entry_that_is_touched_again_begins_where_it_is() -> None:

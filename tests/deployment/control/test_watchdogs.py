@@ -10,6 +10,7 @@ from embodied_rl.deployment.control.freshness import FreshnessGate
 from embodied_rl.deployment.control.guard import Guard
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
 from embodied_rl.deployment.control.watchdogs import FORGETTING, LoopWatch, PictureWatch, TrackingWatch, Trip
+from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.deployment.execution.tick import Stream
 from embodied_rl.interfaces.errors import UserError
 from tests.support.control_loop import TOOL, make_settings
@@ -192,12 +193,21 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
         ({"command_hz": 55.0}, "command_hz=55 must be a multiple of control_hz=10, such as 60"),
         ({"command_hz": 5.0}, "must be a multiple"),
         ({"control_hz": float("nan")}, "control_hz=nan must be above 0"),
+        ({"blend_s": np.inf}, "blend_s=inf must be above 0"),
         ({"measured": (True,)}, "measured has 1 entries, and the robot's action 2"),
         ({"tracking_error": (0.0, 1.0)}, "shoulder: tracking_error=0.0 must be above 0"),
         ({"streams": (StreamRule("front", 0.1),)}, "Say which topic measures"),
         (
             {"limits": TOOL, "measured": (True, False, False), "keeps": (False,) * 3, "tracking_error": (1.0,) * 3},
             "y is moved by its speed within a box -1…1, and nothing measures where it is",
+        ),
+        (
+            {
+                "limits": CommandLimits((replace(TOOL.entries[0], low=-np.inf),)),
+                **dict.fromkeys(("measured", "keeps"), (False,)),
+                "tracking_error": (1.0,),
+            },
+            "x is moved by its speed within a box -inf…1, and nothing measures where it is",
         ),
         ({"streams": (StreamRule("a", 0.1, measures=True), StreamRule("a", 0.1))}, "a stands there twice"),
     ],
@@ -206,6 +216,11 @@ def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
     made: CoreSettings = make_settings()
     with pytest.raises(UserError, match=words):
         replace(made, **changes)
+
+
+def test_a_tick_may_take_a_tenth_of_a_second_and_at_least_three_periods() -> None:
+    assert make_settings().longest_tick_s == 0.1
+    assert make_settings(command_hz=10.0).longest_tick_s == pytest.approx(0.3)
 
 
 def test_a_topic_has_an_age() -> None:

@@ -40,6 +40,7 @@ def replay(
     for number in range(10_000):
         found = motion.step(measured, 1e5 + number * (period if hz is None else 1 / hz))
         if found.wanted is None:
+            assert found.done != bool(found.failed)
             return np.array(wanted), found.failed
         wanted.append(found.wanted)
         measured = np.array([measured[0] + found.wanted[0] * period + push, found.wanted[1], math.nan])
@@ -55,6 +56,11 @@ def test_each_step_lasts_as_long_as_it_did(ticks: int) -> None:
     assert wanted[:, 1] == pytest.approx(np.arange(1, 3 * ticks + 1) * 0.1 / ticks)
     assert wanted[:, 2] == pytest.approx(np.repeat([0.1, 0.2, 0.3], ticks))
     assert (wanted[ticks - 1 :: ticks, 1] == told.actions[:, 1]).all(), "the last tick of a step says the action"
+
+
+def test_a_recording_of_one_step_is_replayed() -> None:
+    wanted, failed = replay(record([0.0, 0.08]), 0.04)
+    assert failed == "" and wanted[:, 1] == pytest.approx([0.05, 0.1])
 
 
 def test_the_recordings_own_time_base_holds() -> None:
@@ -78,7 +84,8 @@ def test_it_does_not_begin_far_from_the_recorded_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("period", "jump", "ends"), [(0.01, -0.1, True), (0.01, 0.3, True), (0.01, 0.2, False), (0.2, 0.3, False)]
+    ("period", "jump", "ends"),
+    [(0.01, -0.1, True), (0.01, 0.3, True), (0.01, 0.2, False), (0.2, 0.3, False), (0.2, 0.5, True)],
 )
 def test_time_that_jumps_ends_the_replay(period: float, jump: float, ends: bool) -> None:
     told = record([0.1 * number for number in range(40)])
@@ -101,7 +108,7 @@ def test_a_demonstration_of_fewer_entries_is_refused() -> None:
         ([0.1, 0.2, 0.3], np.zeros((2, 3)), np.zeros((2, 3))),
         ([0.0, 0.1, math.nan], np.zeros((2, 3)), np.zeros((2, 3))),
         ([0.0, 0.1, math.inf], np.zeros((2, 3)), np.zeros((2, 3))),
-        ([0.0, 0.1, 0.2], np.full((2, 3), math.nan), np.zeros((2, 3))),
+        ([0.0, 0.1, 0.2], np.array([[0, 0, 0], [0, math.nan, 0]]), np.zeros((2, 3))),
         ([0.0, 0.1, 0.2], np.zeros((2, 3)), np.zeros((1, 3))),
         ([0.0], np.zeros((0, 3)), np.zeros((0, 3))),
     ],
@@ -164,11 +171,29 @@ def test_a_demonstration_of_another_robot_is_refused(tmp_path: Path, changes: di
 
 def test_a_measurement_that_is_no_number_is_refused(tmp_path: Path) -> None:
     state = np.zeros((3, 4))
-    state[1, 1] = math.nan
+    state[1, 0] = math.nan
     file = write_episode(tmp_path / "a.npz", BODY, np.zeros((3, 3)), state)
-    read_demonstration(file, BODY, (2, 0, -1))
+    read_demonstration(file, BODY, (2, 1, -1))
     with pytest.raises(UserError, match="measurement that is not a finite number"):
-        read_demonstration(file, BODY, (2, 1, -1))
+        read_demonstration(file, BODY, (2, 0, -1))
+
+
+class Planted:
+    """Makes a file where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[Path]]:
+        return Path.touch, (self.path,)
+
+
+def test_nothing_in_a_file_is_executed(tmp_path: Path) -> None:
+    planted = np.array([Planted(tmp_path / "executed")], object)
+    np.savez(tmp_path / "a.npz", allow_pickle=True, actions=planted, state=np.zeros((1, 4)))
+    with pytest.raises(UserError, match="cannot be read"):
+        read_demonstration(tmp_path / "a.npz", BODY, (2, 0, -1))
+    assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.parametrize("raw", [b"", b"PK\x03\x04", b"\x93NUMPY"])

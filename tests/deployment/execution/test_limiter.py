@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.limiter import Correction, Limiter
@@ -89,6 +89,16 @@ def test_a_moving_position_is_caught_up_with_and_then_followed_to_the_bit(slope:
     assert joined * PERIOD < (1.0 + abs(slope) * rising) / (1.0 - slope) + 2 * rising
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_rising_speed_is_caught_up_with_and_then_followed_to_the_bit(sign: int):
+    limiter = Limiter(make_limits("velocity", math.inf), PERIOD)
+    wanted = [sign * (0.3 + PERIOD * tick) for tick in range(60)]
+    made = [limiter.follow(each, math.nan) for each in wanted]
+    joined = next(tick for tick, (_, why) in enumerate(made) if why is None)
+    assert [each for each, _ in made[joined:]] == wanted[joined:]
+    assert joined * PERIOD <= 0.3 / (4.0 - 1.0) + 2 * 4.0 / 40.0, "its own acceleration is 1"
+
+
 def test_a_sequence_of_segments_is_followed_without_growing_lag():
     limiter = Limiter(make_limits(edge=20.0, acceleration=20.0, jerk=2000.0), PERIOD)
     knots = np.cumsum(np.random.default_rng(0).uniform(-0.02, 0.02, 40))  # 80 ms apart
@@ -141,8 +151,25 @@ def test_the_reason_is_the_first_limit_that_the_wanted_value_breaks(
     assert Limiter(make_limits(kind, **others), PERIOD).follow(wanted, 0.0)[1] is reason
 
 
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("kind", ["position", "velocity"])
+def test_an_acceleration_that_could_not_fade_before_top_speed_is_not_admitted(kind: EntryKind, sign: int):
+    """The wanted speed rises by the largest acceleration, which needs ten ticks to fade, up to top speed and beyond."""
+    limiter, moves = Limiter(make_limits(kind, 10.0), PERIOD), kind == "position"
+    speed = np.cumsum(np.minimum(np.arange(1, 60) * 40.0 * PERIOD, 4.0)) * PERIOD
+    wanted = np.cumsum(speed) * PERIOD if moves else speed
+    made = [limiter.follow(sign * float(each), math.nan)[0] for each in wanted]
+    assert made[:20] == list(sign * wanted[:20]), "it begins as wanted"
+    motion = np.array([0.0, 0.0, 0.0, *made])
+    motion = np.diff(motion) / PERIOD if moves else motion
+    for limit in (1.0, 4.0, 40.0):
+        assert np.abs(motion).max() <= limit * (1 + 1e-9)
+        motion = np.diff(motion) / PERIOD
+
+
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-4, 4), min_size=1, max_size=100), st.floats(0.1, 200), st.floats(1, 1e5))
+@example([-1.0, 0.0, 1.0, 0.0, -1.0, 0.0], 167.0, 23334.0)
 def test_no_ramp_lasts_longer_than_the_longest(before: list[float], acceleration: float, jerk: float):
     limiter, ticks = Limiter(make_limits(acceleration=acceleration, jerk=jerk), PERIOD), 0
     for each in before:

@@ -122,7 +122,7 @@ def _set(said: dict[str, Any], path: list[str | int], value: Any) -> dict[str, A
         (["points"], {}, "points must be a list"),
         (["points", 0], 3, "point 0 is not a mapping"),
         (["points", 0, "run"], "x", "point 0: unknown key 'run'"),
-        (["points", 1, "name"], "never tried", "two points are called 'never tried'"),
+        (["points", 2, "name"], "often fails", "two points are called 'often fails'"),
         (["points", 1, "name"], "a\x1b[31m", "name must be one line"),
         (["points", 1, "name"], "", "name must be one line"),
         (["points", 1, "task"], "x" * 501, "task must be one line"),
@@ -152,7 +152,7 @@ def test_a_file_that_does_not_fit_is_refused_by_name(
     assert words in str(caught.value) and str(file) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "3", "\x00", '{"format": 1}'])
+@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "3", "\x00", '{"format": 1}', '{"version": 1}'])
 def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
     file = tmp_path / "points.json"
     file.write_text(text)

@@ -26,6 +26,12 @@ def test_the_root_or_the_nearer_end_is_found(function: Callable[[float], float],
     assert len(calls) <= ROUNDS + 2
 
 
+def test_the_root_of_a_straight_line_is_found_at_once():
+    calls: list[float] = []
+    assert find_root(lambda x: calls.append(x) or 2 * x - 0.6, -1.0, 2.0, 1.7, 1e-14) == pytest.approx(0.3, abs=1e-14)
+    assert len(calls) <= 4
+
+
 def test_a_root_next_to_an_end_is_not_taken_for_the_other_end():
     """False position alone rounds to the end here, whose value is noise above 0."""
     assert find_root(lambda x: x - 1.0 if x < 1.0 else 1e-17, 0.0, 1.0, 1.0, 1e-18) == pytest.approx(1.0, abs=1e-12)

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.assembly.acting import find_policy_file, load_deployed
 from embodied_rl.assembly.build import load_backbone
+from embodied_rl.assembly.policy_factory import find_policy_file, load_deployed
 from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
 from embodied_rl.cli.main import main
 from embodied_rl.config.assets import find_asset
@@ -181,7 +181,7 @@ def test_nobody_at_the_address_is_one_line(capsys: pytest.CaptureFixture[str], t
 
 def test_keys_of_a_server_are_refused_where_nobody_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["eval", ASSET, "server.deadline=3", "--dry-run"]) == 2
-    assert "server: its keys are read where a policy is behind a server" in capsys.readouterr().err
+    assert "[key-unused]" in capsys.readouterr().err
 
 
 def test_the_simulator_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:

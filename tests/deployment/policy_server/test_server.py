@@ -111,11 +111,11 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         (pack(make_observation() | {"protocol_version": 2}), "speaks version 2 of the protocol, the server 1"),
         (pack(make_observation() | {"protocol_version": np.ones(2)}), "speaks version array([1., 1.]) of the protocol"),
         (pack(make_observation() | {"protocol_version": True}), "speaks version True of the protocol"),
-        (pack(make_observation() | {"prefix": [[0.0], [0.0, 0.0]]}), "prefix is no array"),
+        (pack(make_observation() | {"prefix": [[0.0], [0.0, 0.0]]}), "prefix is not an array"),
         (pack(make_observation() | {"prefix": np.full((1, 2), 1e300)}), "prefix has NaN or infinity"),
         (pack(make_observation() | {"strategy": np.zeros(2)}), "strategy is one of prefix, replacement, guided"),
-        (pack(make_observation() | {"seed": 1, "episode": [[1], [1, 2]]}), "episode is no array"),
-        (pack(make_observation() | {"state": [[1], [1, 2]]}), "state is no array"),
+        (pack(make_observation() | {"seed": 1, "episode": [[1], [1, 2]]}), "episode is not an array"),
+        (pack(make_observation() | {"state": [[1], [1, 2]]}), "state is not an array"),
         (pack(make_observation() | {"state": [1e300, 0.0, 0.0]}), "NaN or infinity in 'x'"),
         (pack(make_observation() | {"images": {"front": 1}}), "'images/front' twice"),
         (pack(make_observation(rows=257)), "at most 256 rows"),
@@ -291,7 +291,7 @@ def test_others_names_are_taken_where_they_are_said() -> None:
 
 @pytest.mark.parametrize(
     ("part", "said"),
-    [("open", "<U4 [1]"), (np.zeros((2, 1), np.float32), "float32 [2, 1]"), ([[1], [1, 2]], "state is no array")],
+    [("open", "<U4 [1]"), (np.zeros((2, 1), np.float32), "float32 [2, 1]"), ([[1], [1, 2]], "state is not an array")],
 )
 def test_parts_of_a_state_that_do_not_fit_together_are_refused_in_words(part: Any, said: str) -> None:
     with running_policy(names=NAMES) as running:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
-from embodied_rl.datasets.lerobot.errors import DatasetError
+from embodied_rl.datasets.lerobot.file_patterns import DatasetError
 from embodied_rl.deployment.recording.conversion import PROPOSED, VALID, VERSION, Conversion, write_dataset
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.sim import Source

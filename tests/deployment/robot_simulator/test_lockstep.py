@@ -8,7 +8,7 @@ import pytest
 from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.commands.collect import collect_episodes
 from embodied_rl.config.schema import SimNode
-from embodied_rl.config.trust import check_file
+from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robot_simulator.simulator import RobotSimulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy

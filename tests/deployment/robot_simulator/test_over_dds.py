@@ -12,7 +12,7 @@ from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, Source
-from embodied_rl.runtime.processes.announced import start_announced
+from embodied_rl.runtime.processes.ready_line import start_until_ready
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.transports import borrow_domain
 
@@ -34,7 +34,7 @@ def test_in_lockstep_over_a_network_it_is_the_simulator() -> None:
     config = RobotSimulatorConfig(transport="dds", simulated={"horizon": 6}, patience=60)
     simulator = Tabletop(TabletopConfig(horizon=6), 1)
     episodes = [Episode(4, 1, 9), Episode(5, 6, 10)]
-    with start_announced(["robot", "robot=tabletop", "lockstep=true", "sim.horizon=6"], READY):
+    with start_until_ready(["robot", "robot=tabletop", "lockstep=true", "sim.horizon=6"], READY):
         robot = RobotSimulator(config, 1)
         try:
             assert robot.reset(episodes[:1]).state.tobytes() == simulator.reset(episodes[:1]).state.tobytes()
@@ -52,7 +52,7 @@ def test_in_lockstep_over_a_network_it_is_the_simulator() -> None:
 @pytest.mark.usefixtures("domain")
 def test_in_real_time_it_says_what_was_executed() -> None:
     config = RobotSimulatorConfig(transport="dds", lockstep=False, deadman=False, patience=60)
-    with start_announced(["robot", "robot=tabletop"], READY):
+    with start_until_ready(["robot", "robot=tabletop"], READY):
         robot = RobotSimulator(config, 1)
         try:
             before = robot.reset([Episode(4, 1, 9)])
@@ -103,7 +103,7 @@ def test_a_human_begins_and_ends_the_episodes_of_a_robot_that_nobody_simulates(
     )
     human = Attendant(domain, label)
     human.start()
-    with start_announced(["robot", "robot=tabletop"], READY):
+    with start_until_ready(["robot", "robot=tabletop"], READY):
         robot = RobotSimulator(config, 1)
         try:
             assert robot.spec.tasks[0].name == "push it" and not robot.spec.seeded

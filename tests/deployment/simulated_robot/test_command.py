@@ -20,7 +20,7 @@ from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.processes.announced import start_announced
+from embodied_rl.runtime.processes.ready_line import start_until_ready
 from tests.support.ended import gone, wait_for
 from tests.support.tabletop_robot import Peer
 from tests.support.transports import borrow_domain
@@ -143,7 +143,7 @@ def test_a_dry_run_opens_nothing(capsys: pytest.CaptureFixture[str], monkeypatch
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_its_domain_and_leaves_at_a_signal(domain: int, number: signal.Signals) -> None:
-    with start_announced(["robot", "robot=tabletop"], READY) as (pid, said):
+    with start_until_ready(["robot", "robot=tabletop"], READY) as (pid, said):
         assert f"domain {domain};" in said and "in real time, 125 steps a second" in said
         os.kill(pid, number)
         wait_for(lambda: gone(pid))
@@ -154,7 +154,7 @@ def test_an_episode_in_lockstep_with_a_robot_in_another_process(domain: int, tmp
     film = tmp_path / "films" / "robot.mp4"
     words = ["robot", "robot=tabletop", "lockstep=true", "sim.horizon=5", "episodes=1", f"film={film}"]
     environment = RosEnvironment(domain=domain, range="LOCALHOST")
-    with start_announced(words, READY) as (pid, _), open_transport("dds", "bridge", environment) as node:
+    with start_until_ready(words, READY) as (pid, _), open_transport("dds", "bridge", environment) as node:
         peer = Peer(node)
         assert node.spin_until(peer.is_matched, 60)
         peer.ask(index=8, task=1, seed=2)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.config.schema.robot import FaultsNode
+from embodied_rl.config.schema import FaultsNode
 from embodied_rl.deployment.simulated_robot.requests import LONGEST, make_printable, read_episode, read_faults
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode

@@ -16,8 +16,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.strip_keeper import FollowedEpisode, StripKeeper, choose_episodes
-from embodied_rl.reports.kept_strips import FOLDER, KEPT, KeptStrip, make_strip_section, read_strips
-from embodied_rl.reports.strips import FRAMES
+from embodied_rl.reports.strips import FOLDER, FRAMES, KEPT, KeptStrip, make_strip_section, read_strips
 from tests.support.collecting import half_skilled, inline, make
 from tests.support.ended import wait_for
 from tests.support.scoring import ToldScorer, request

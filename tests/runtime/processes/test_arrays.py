@@ -1,4 +1,4 @@
-"""Messages as plain arrays: what goes in comes out, bit for bit, and torch's own pickling has no part in it."""
+"""Messages packed as plain arrays: they are restored bit for bit, without torch's own pickling."""
 
 import pickle
 import subprocess
@@ -17,7 +17,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float8_e4m3fn, torch.int64, torch
 
 @dataclass(frozen=True)
 class Holder:
-    """As a decision does: tensors in a frozen dataclass."""
+    """Tensors in a frozen dataclass, as in a decision."""
 
     tensors: dict[str, torch.Tensor]
     array: np.ndarray
@@ -30,7 +30,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", [(), (0, 3), (4, 5)], ids=str)
-def test_tensors_come_back_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+def test_tensors_are_restored_bit_for_bit(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     tensor = (torch.randn(shape) * 3).to(dtype)
     back = unpack(pack({"deep": [Holder({"t": tensor}, np.arange(3))]}))["deep"][0].tensors["t"]
     assert back.dtype == dtype and back.shape == tensor.shape and bits(back) == bits(tensor)
@@ -50,7 +50,6 @@ def test_views_parameters_and_objects_within_objects() -> None:
 
 
 def test_a_message_is_one_pickle_and_bytes() -> None:
-    """So that a transport that knows NumPy needs nothing else; each array crosses once."""
     weights = torch.zeros(1000)
     packed = pack({"a": weights, "again": weights, "b": np.zeros(500)})
     assert len(packed.pickled) < 1000 and b"torch._utils" not in packed.pickled
@@ -60,7 +59,7 @@ def test_a_message_is_one_pickle_and_bytes() -> None:
 
 
 @pytest.mark.filterwarnings("error")
-def test_what_comes_out_is_ones_own_unless_one_asks_for_views() -> None:
+def test_unpacked_arrays_are_copies_or_views() -> None:
     packed = pickle.loads(pickle.dumps(pack({"t": torch.ones(3), "a": np.ones(3)})))
     for array in packed.buffers:
         array.flags.writeable = False  # as an object store hands them out
@@ -72,7 +71,7 @@ def test_what_comes_out_is_ones_own_unless_one_asks_for_views() -> None:
     assert np.shares_memory(views["a"], packed.buffers[1])
 
 
-def test_what_cannot_be_sent_says_so() -> None:
+def test_sparse_tensors_are_refused() -> None:
     with pytest.raises(TypeError, match="make it dense"):
         pack(torch.ones(2, 2).to_sparse())
 

@@ -1,4 +1,4 @@
-"""A board shows the newest message, whole, to this process and to workers."""
+"""A board holds the newest message, complete, for this process and its workers."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ import pytest
 
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
 from embodied_rl.runtime.processes.board import SharedBoard, SharedBoardReader
-from embodied_rl.runtime.processes.this_machine import ThisMachine
+from embodied_rl.runtime.processes.local import LocalRuntime
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_the_newest_message_is_read(board: SharedBoard) -> None:
     assert found is not None and found[0] == 7 and found[1].nbytes == 100_000
 
 
-def test_nobody_reads_half_a_message(board: SharedBoard) -> None:
+def test_readers_get_complete_messages(board: SharedBoard) -> None:
     """Messages of one value each, of changing lengths, while a reader copies as fast as it can."""
     reader, read = board.reader(), 0
     board.publish(0, np.zeros(200_000, np.int64))
@@ -56,10 +56,10 @@ def test_nobody_reads_half_a_message(board: SharedBoard) -> None:
 
 
 @pytest.mark.parametrize(("overtaken", "version"), [(1, 1), (2, 3)])
-def test_a_reader_that_is_overtaken(
+def test_messages_published_during_a_read(
     overtaken: int, version: int, board: SharedBoard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, the message that it found stays whole; twice, it has been written over, and the newest is read instead."""
+    """One new message leaves the old one readable; two overwrite it, and the newest is read instead."""
     board.publish(1, "first")
     reader, look = board.reader(), SharedBoardReader._records
     left = [f"later {number}" for number in range(overtaken)]
@@ -75,8 +75,8 @@ def test_a_reader_that_is_overtaken(
 
 
 @pytest.mark.process
-def test_a_worker_reads_what_is_published_after_it_began_and_so_does_the_one_that_replaces_it() -> None:
-    runtime = ThisMachine()
+def test_workers_and_their_replacements_read_later_messages() -> None:
+    runtime = LocalRuntime()
     board = runtime.board()
     handle = runtime.worker(
         "tests.support.reading:Reading",

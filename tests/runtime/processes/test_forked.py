@@ -1,4 +1,4 @@
-"""Forks of the tests' server cannot be told from new interpreters, by others or by themselves."""
+"""Forks of the tests' server behave as new interpreters."""
 
 import json
 import os
@@ -22,7 +22,7 @@ DEADLINE = 240.0
 def portray(
     folder: Path, end: str, fresh: bool, environment: dict[str, str], children: bool = False
 ) -> tuple[int, dict[str, Any], str]:
-    """How a process ended, what it found out about itself, and what it said besides."""
+    """Return the exit code of a process, its description of itself, and its further output."""
     with (folder / "said").open("w+") as out:
         process = forked.start(MODULE, [end, "ä b"], folder, environment, out, fresh=fresh, children=children)
         code = process.wait(DEADLINE)
@@ -33,8 +33,7 @@ def portray(
     return code, found, rest
 
 
-def test_it_finds_what_a_new_interpreter_finds(tmp_path: Path) -> None:
-    """Also what was changed since the server began."""
+def test_a_fork_has_the_state_of_a_new_interpreter(tmp_path: Path) -> None:
     portray(tmp_path, "0", False, dict(os.environ))
     paths = os.pathsep.join(["/nowhere", str(tmp_path), os.environ["PYTHONPATH"]])
     environment = {**os.environ, "PYTHONPATH": paths, "CRITIC_TOKEN": "secret"}
@@ -50,23 +49,21 @@ def test_it_finds_what_a_new_interpreter_finds(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fresh", [False, True])
-def test_its_children_find_what_new_interpreters_find(fresh: bool, tmp_path: Path) -> None:
-    """Those which a run starts, and has forked by a server below it."""
+def test_children_of_a_fork_have_the_state_of_new_interpreters(fresh: bool, tmp_path: Path) -> None:
     found = portray(tmp_path, "child", False, dict(os.environ), children=True)
     expected = portray(tmp_path, "child", fresh, dict(os.environ))
     assert {n: (found[1][n], expected[1][n]) for n in found[1] if found[1][n] != expected[1][n]} == {}
     assert found[1]["parent"] is True
 
 
-def test_it_ends_as_a_new_interpreter_does(tmp_path: Path) -> None:
-    """With a traceback that ends alike, and with exit code 1."""
+def test_a_fork_fails_as_a_new_interpreter_does(tmp_path: Path) -> None:
     found, expected = (portray(tmp_path, "fail", fresh, dict(os.environ)) for fresh in (False, True))
     assert found[0] == expected[0] == 1
     assert found[2].startswith("Traceback") and found[2].splitlines()[-3:] == expected[2].splitlines()[-3:]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_signals_reach_it_and_it_is_reaped(number: signal.Signals, tmp_path: Path) -> None:
+def test_signals_reach_a_fork_and_it_is_reaped(number: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as out:
         process = forked.start(MODULE, ["wait"], tmp_path, os.environ, out)
         assert isinstance(process, Forked) and process.poll() is None
@@ -78,7 +75,7 @@ def test_signals_reach_it_and_it_is_reaped(number: signal.Signals, tmp_path: Pat
     assert gone(process.pid) and not Path(f"/proc/{process.pid}").exists()
 
 
-def test_many_at_once_are_apart(tmp_path: Path) -> None:
+def test_several_forks_are_independent(tmp_path: Path) -> None:
     files = [tmp_path / f"{number}" for number in range(4)]
     processes = [forked.start(MODULE, [file.name], tmp_path, os.environ, file.open("w")) for file in files]
     assert [process.wait(DEADLINE) for process in processes] == [0, 1, 2, 3]
@@ -86,14 +83,13 @@ def test_many_at_once_are_apart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "3"}, {"LC_ALL": "C"}, {"PYTHONPATH": "/nowhere"}])
-def test_what_imports_may_have_read_wants_a_new_interpreter(variables: dict[str, str], tmp_path: Path) -> None:
+def test_variables_that_imports_read_need_a_new_interpreter(variables: dict[str, str], tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as out:
         process = forked.start("json.tool", ["--help"], tmp_path, {**os.environ, **variables}, out)
         assert isinstance(process, subprocess.Popen) and process.wait(DEADLINE) == 0
 
 
-def test_no_orphan_is_taken_in_afterwards(tmp_path: Path) -> None:
-    """A process whose parent ends belongs to the system again, as everywhere."""
+def test_orphans_are_not_adopted_afterwards(tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as out:
         assert forked.start(MODULE, ["0"], tmp_path, os.environ, out).wait(DEADLINE) == 0
     parent = subprocess.Popen(["sh", "-c", "sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True)

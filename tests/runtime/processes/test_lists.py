@@ -1,4 +1,4 @@
-"""Lists that have not changed are not sent again."""
+"""Unchanged lists are not sent again."""
 
 import pickle
 
@@ -10,7 +10,7 @@ def episodes(*indices: int) -> list[Episode | None]:
     return [Episode(index, 0, 10**15 + index) for index in indices]
 
 
-def test_both_ends_know_the_same_lists() -> None:
+def test_both_ends_remember_the_same_lists() -> None:
     here, there = ShortenedLists(), ShortenedLists()
     calls = [
         ("reset", (episodes(1, 2),)),
@@ -30,8 +30,7 @@ def test_both_ends_know_the_same_lists() -> None:
     assert sizes[2] < sizes[1] and sizes[3] < sizes[0] and sizes[5] < sizes[4] < sizes[6] + 40
 
 
-def test_who_changes_a_list_afterwards_changes_nothing_here() -> None:
-    """Neither the sender's own list, nor what the simulator does to what it got."""
+def test_later_changes_of_a_list_have_no_effect() -> None:
     here, there = ShortenedLists(), ShortenedLists()
     mine = episodes(1, 2)
     got = there.restore("step", here.shorten("step", (mine,)))[0]

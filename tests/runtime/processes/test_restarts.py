@@ -1,4 +1,4 @@
-"""Restarts: the first is immediate, those that follow wait longer and longer, and who waits is the new worker."""
+"""Restarts: the first is immediate, later ones are delayed increasingly, and the new worker waits."""
 
 import logging
 import sys
@@ -11,16 +11,23 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runtime.processes import local, messages, worker
-from embodied_rl.runtime.processes.handle import GaveUp, NoAnswer, Revival, WorkerDied, respawn, revive
+from embodied_rl.runtime.processes.handle import (
+    NoAnswer,
+    RestartLimitReached,
+    WorkerDied,
+    WorkerRestart,
+    restart_and_reset,
+    restart_worker,
+)
 from embodied_rl.runtime.processes.local import ProcessHandle
-from embodied_rl.runtime.processes.restarts import Restarts
+from embodied_rl.runtime.processes.remote_handle import RestartBudget
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 EPISODES = [Episode(index, 0, seed=index) for index in range(2)]
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that is set by the test."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -30,29 +37,29 @@ class Clock:
 
 
 def test_delays_double_up_to_a_limit() -> None:
-    restarts = Restarts(9, Clock())
+    restarts = RestartBudget(9, Clock())
     assert [restarts.next_delay() for _ in range(9)] == [0, 0.5, 1, 2, 4, 8, 16, 30, 30]
-    many = Restarts(2000, Clock())
+    many = RestartBudget(2000, Clock())
     assert {many.next_delay() for _ in range(2000)} == {0, 0.5, 1, 2, 4, 8, 16, 30}
 
 
-def test_a_call_that_succeeds_makes_the_next_restart_immediate() -> None:
-    restarts = Restarts(9, Clock())
+def test_a_successful_call_makes_the_next_restart_immediate() -> None:
+    restarts = RestartBudget(9, Clock())
     assert [restarts.next_delay() for _ in range(3)] == [0, 0.5, 1]
     restarts.succeeded()
     assert [restarts.next_delay() for _ in range(2)] == [0, 0.5]
 
 
-def test_the_budget_is_one_of_every_hour() -> None:
+def test_the_budget_applies_to_the_last_hour() -> None:
     clock = Clock()
-    restarts = Restarts(2, clock)
+    restarts = RestartBudget(2, clock)
     for now, expected in ((0.0, 0), (1800.0, 0.5), (3599.0, None), (3601.0, 1), (5399.0, None), (5401.0, 2)):
         clock.now = now
         assert restarts.next_delay() == expected, now
 
 
 class DoomedChild:
-    """Stands in for `ChildProcess`: one that is told when to begin, and dies at what `deaths` says, in turn."""
+    """A fake `ChildProcess` that records its start delays and dies in the calls given by `deaths`."""
 
     starts: list[float]
     deaths: list[bool]
@@ -90,16 +97,16 @@ def doomed(monkeypatch: pytest.MonkeyPatch) -> type[DoomedChild]:
 
 
 def called(handle: ProcessHandle) -> bool:
-    """Whether a call succeeded; otherwise the worker is replaced."""
+    """Return whether a call succeeded; otherwise restart the worker."""
     try:
         handle.submit("snapshot").result()
     except WorkerDied:
-        respawn(handle)
+        restart_worker(handle)
         return False
     return True
 
 
-def test_new_workers_are_told_to_wait_while_nothing_succeeds(doomed: type[DoomedChild]) -> None:
+def test_new_workers_wait_until_a_call_succeeds(doomed: type[DoomedChild]) -> None:
     doomed.deaths = [True, True, True, False, True, True]
     handle = ProcessHandle("no:matter", {"num_envs": 2}, max_restarts=9)
     assert [called(handle) for _ in range(6)] == [False, False, False, True, False, False]
@@ -107,10 +114,10 @@ def test_new_workers_are_told_to_wait_while_nothing_succeeds(doomed: type[Doomed
     handle.close()
 
 
-def test_who_gives_up_says_what_happened_last(doomed: type[DoomedChild]) -> None:
+def test_the_last_death_is_reported_when_the_budget_is_spent(doomed: type[DoomedChild]) -> None:
     doomed.deaths = [True] * 3
     handle = ProcessHandle("no:matter", {"num_envs": 2}, name="simulator 4", max_restarts=2)
-    with pytest.raises(GaveUp, match=r"simulator 4 was restarted 2 times within an hour.*the machine is out of memory"):
+    with pytest.raises(RestartLimitReached, match=r"simulator 4 .*2 times.*out of memory"):
         for _ in range(3):
             called(handle)
     handle.close()
@@ -135,7 +142,6 @@ def test_a_new_worker_waits_before_it_imports_anything(monkeypatch: pytest.Monke
 def test_a_worker_that_hangs_at_a_later_start_is_tried_again(
     doomed: type[DoomedChild], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where the machine is busy for a while: it has come up before."""
     doomed.deaths = [True, False]
     handle = ProcessHandle("no:matter", {"num_envs": 2})
     assert not called(handle)
@@ -153,8 +159,8 @@ def test_a_worker_that_hangs_at_a_later_start_is_tried_again(
     handle.close()
 
 
-class Stillborn:
-    """A handle whose new workers die at once, as often as is left; then they answer."""
+class DyingWorkers:
+    """A handle; its first `deaths` new workers die at once, then they answer. `budget` is its number of restarts."""
 
     name = "simulator"
 
@@ -163,10 +169,10 @@ class Stillborn:
 
     def restart(self) -> None:
         if self.budget == 0:
-            raise GaveUp("enough of it")
+            raise RestartLimitReached("budget spent")
         self.budget -= 1
 
-    def submit(self, method: str, episodes: Sequence[Episode | None]) -> "Stillborn":
+    def submit(self, method: str, episodes: Sequence[Episode | None]) -> "DyingWorkers":
         self.deaths -= 1
         self.dead = self.deaths >= 0
         return self
@@ -180,23 +186,23 @@ class Stillborn:
         return "an observation"
 
 
-def test_a_revival_goes_on_while_it_is_asked_and_raises_at_the_end_alone(caplog: pytest.LogCaptureFixture) -> None:
+def test_worker_restart_repeats_until_the_budget_is_spent(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
-    revival = Revival(Stillborn(2, 9), EPISODES)  # type: ignore[arg-type]
-    assert [revival.done() for _ in range(3)] == [False, False, True]
-    assert (revival.result(), revival.restarts) == ("an observation", 3)
+    restart = WorkerRestart(DyingWorkers(2, 9), EPISODES)  # type: ignore[arg-type]
+    assert [restart.done() for _ in range(3)] == [False, False, True]
+    assert (restart.result(), restart.restarts) == ("an observation", 3)
     assert caplog.text.count("the new worker died, too") == 2
-    assert revive(Stillborn(2, 9), EPISODES) == ("an observation", 3)  # type: ignore[arg-type, comparison-overlap]
-    revival = Revival(Stillborn(9, 2), EPISODES)  # type: ignore[arg-type]
-    assert [revival.done() for _ in range(2)] == [False, True]
-    assert revival.wait_on() == (None, 0.0)
-    with pytest.raises(GaveUp, match="enough of it"):
-        revival.result()
+    assert restart_and_reset(DyingWorkers(2, 9), EPISODES) == ("an observation", 3)  # type: ignore[arg-type, comparison-overlap]
+    restart = WorkerRestart(DyingWorkers(9, 2), EPISODES)  # type: ignore[arg-type]
+    assert [restart.done() for _ in range(2)] == [False, True]
+    assert restart.wait_on() == (None, 0.0)
+    with pytest.raises(RestartLimitReached, match="budget spent"):
+        restart.result()
 
 
 @pytest.mark.process
-def test_nobody_waits_for_a_worker_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is submitted meanwhile is handed over when it is up; a file says when that is."""
+def test_submit_does_not_wait_for_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls submitted during the start are sent when the worker is up, which a file controls."""
     monkeypatch.delitem(sys.modules, "tests.support.faulty_simulator", raising=False)  # of another test's
     gate = tmp_path / "gate"
     with ProcessHandle(

@@ -1,4 +1,4 @@
-"""Ranks: averaged gradients, agreement, the first cause, and the end of everybody with rank 0."""
+"""Ranks: averaged gradients, gathered values, the first failure, and their end with rank 0."""
 
 import os
 import signal
@@ -28,8 +28,8 @@ from tests.support.ended import gone, wait_for
 
 
 @pytest.mark.process
-def test_three_ranks_average_and_agree() -> None:
-    """Gradients are those of the whole batch, with unequal shares, too; one nobody computed stays None."""
+def test_three_ranks_average_sum_and_gather() -> None:
+    """Gradients equal those of the whole batch, also with unequal shares; one that no rank computed stays None."""
     threads = torch.get_num_threads()
     x, y = torch.randn(12, 3), torch.randn(12, 1)
     shares = [(x[:5], y[:5]), (x[5:6], y[5:6]), (x[6:], y[6:])]
@@ -53,27 +53,27 @@ def test_one_rank_needs_no_torch_distributed(monkeypatch) -> None:
 
 
 @pytest.mark.process
-def test_an_exception_on_another_rank_is_what_the_user_sees() -> None:
+def test_the_exception_of_another_rank_is_raised() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed first(.|\n)*KeyError: 'the first cause'") as caught:
         launch_ranks(rank_functions.fail, {"rank": 1, "how": "raise"}, 2, timeout=200)
     assert "PeerLost" not in str(caught.value) and caught.value.__suppress_context__
 
 
 @pytest.mark.process
-def test_an_exception_on_rank_0_is_raised_as_it_is_and_ends_the_others(tmp_path: Path) -> None:
+def test_an_exception_on_rank_0_is_raised_and_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="the first cause"):
         launch_ranks(rank_functions.fail_beside_a_busy_rank, str(tmp_path), 2, timeout=200)
     assert gone(int((tmp_path / "1.pid").read_text()))
 
 
 @pytest.mark.process
-def test_a_killed_rank_is_named_with_its_signal() -> None:
+def test_a_killed_rank_is_reported_with_its_signal() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 .*killed by SIGKILL"):
         launch_ranks(rank_functions.fail, {"rank": 1, "how": "kill"}, 2, timeout=200)
 
 
 @pytest.mark.process
-def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
+def test_a_stalled_rank_fails_at_the_deadline(monkeypatch) -> None:
     monkeypatch.setattr("embodied_rl.runtime.ranks.launch.GRACE", 0.2)
     started = time.monotonic()
     with pytest.raises(RankFailed, match=r"rank 1 .*no answer within"):
@@ -82,27 +82,26 @@ def test_a_stalled_rank_ends_the_wait_at_the_deadline(monkeypatch) -> None:
 
 
 @pytest.mark.process
-def test_what_rank_0_met_is_said_beside_a_rank_that_is_silent(monkeypatch) -> None:
-    """Who is silent may wait for rank 0."""
+def test_the_error_of_rank_0_is_shown_with_that_of_a_silent_rank(monkeypatch) -> None:
+    """The silent rank may have waited for rank 0."""
     monkeypatch.setattr("embodied_rl.runtime.ranks.launch.GRACE", 0.2)
-    said = r"rank 1 failed first, or waited for rank 0:\nrank 1 .*no answer(.|\n)*its storage cannot be resized"
-    with pytest.raises(RankFailed, match=said):
+    message = r"(?s)rank 1 .*rank 0.*no answer.*its storage cannot be resized"
+    with pytest.raises(RankFailed, match=message):
         launch_ranks(rank_functions.fail_like_a_lost_peer, None, 2, timeout=200)
 
 
 @pytest.mark.process
-def test_rank_0_may_take_its_time_when_the_others_are_done() -> None:
-    """As when it films: the deadline is for those who wait for each other."""
+def test_rank_0_has_no_deadline_after_the_others_are_done() -> None:
     assert launch_ranks(rank_functions.finish_late, 6.0, 2, timeout=4) == "filmed"
 
 
 @pytest.mark.process
-def test_a_rank_that_fails_at_the_end_is_not_overlooked() -> None:
+def test_a_failure_at_the_end_is_reported() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed at the end(.|\n)*KeyError: 'too late'"):
         launch_ranks(rank_functions.fail_at_the_end, None, 2, timeout=200)
 
 
-def test_ranks_meet_where_only_this_machine_can_reach_them() -> None:
+def test_the_store_listens_on_the_loopback_interface_only() -> None:
     before = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
     store = make_store(2, 5.0)
     after = {(c.laddr.ip, c.laddr.port) for c in psutil.Process().net_connections() if c.status == "LISTEN"}
@@ -113,7 +112,7 @@ def test_ranks_meet_where_only_this_machine_can_reach_them() -> None:
 
 
 class FinishedChild:
-    """A rank that has reported already."""
+    """A rank that has already reported."""
 
     def __init__(self, report: RankFailure | None):
         self.report = report
@@ -134,12 +133,12 @@ class FinishedChild:
         (RankFailure(0, 1.0, True, ""), [RankFailure(1, 0.5, True, ""), None], 0),
     ],
 )
-def test_the_first_cause_is_the_earliest_that_is_no_consequence(mine, theirs, expected: int) -> None:
+def test_the_first_cause_is_the_earliest_failure_that_no_other_rank_caused(mine, theirs, expected: int) -> None:
     assert find_first_cause(mine, [FinishedChild(report) for report in theirs]).rank == expected
 
 
 def start_ranks(function: str, folder: Path) -> subprocess.Popen:
-    """Rank 0 in a process of its own, with one other rank; returns when both are running."""
+    """Start rank 0 in a new process, with one other rank; return when both are running."""
     imports = "from embodied_rl.runtime.ranks import launch; from tests.support import rank_functions as functions"
     code = f"{imports}; launch.launch_ranks(functions.{function}, {str(folder)!r}, 2)"
     process = subprocess.Popen([sys.executable, "-c", code])
@@ -158,7 +157,7 @@ def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None:
-    """As from Ctrl-C or a scheduler, which signal everybody."""
+    """Ctrl-C and schedulers send signals to all processes."""
     process = start_ranks("loop_until_stopped", tmp_path)
     os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGTERM)
     os.kill(int((tmp_path / "1.pid").read_text()), signal.SIGINT)
@@ -169,7 +168,7 @@ def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None
 
 @pytest.fixture
 def interruptible() -> Iterator[None]:
-    """Python's own SIGINT, which a shell that starts tests in the background may have switched off."""
+    """Install Python's handler of SIGINT, which a shell ignores for background processes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -183,8 +182,8 @@ def test_a_second_signal_acts_as_usual(interruptible: None) -> None:
         time.sleep(1)
 
 
-def test_a_stop_that_python_swallows_is_not_lost(interruptible: None) -> None:
-    """What a handler raises in a finaliser, or in what logging does around a fork, is ignored by Python."""
+def test_a_stop_that_python_ignores_is_not_lost(interruptible: None) -> None:
+    """Python ignores exceptions in finalisers and fork callbacks."""
 
     class Finalised:
         def __del__(self) -> None:
@@ -198,7 +197,7 @@ def test_a_stop_that_python_swallows_is_not_lost(interruptible: None) -> None:
 
 
 def test_a_stop_that_an_extension_replaces_is_not_lost(interruptible: None) -> None:
-    """torch asks for the first number, meanwhile the signal comes, and torch says that there is no shape."""
+    """torch replaces an exception of a signal handler while it determines a shape."""
 
     class Asked:
         def __len__(self) -> int:
@@ -210,15 +209,15 @@ def test_a_stop_that_an_extension_replaces_is_not_lost(interruptible: None) -> N
 
     with pytest.raises(Stopped) as caught, raise_on_signals(Ranks()):
         torch.tensor(Asked())
-    assert isinstance(caught.value.__cause__, ValueError), "without it there would be nothing to see"
+    assert isinstance(caught.value.__cause__, ValueError), "torch no longer replaces it"
 
 
-def test_an_error_without_a_stop_stays_one(interruptible: None) -> None:
+def test_an_error_without_a_stop_is_raised(interruptible: None) -> None:
     with pytest.raises(ValueError, match="an error"), raise_on_signals(Ranks()):
         raise ValueError("an error")
 
 
-def test_a_hang_up_asks_to_stop_and_a_second_one_does_not_insist() -> None:
+def test_a_second_hang_up_is_ignored() -> None:
     """The system and the shell each send one when a terminal is closed."""
     arrived: list[int] = []
     before = signal.signal(signal.SIGHUP, lambda number, _: arrived.append(number))
@@ -229,7 +228,7 @@ def test_a_hang_up_asks_to_stop_and_a_second_one_does_not_insist() -> None:
             signal.raise_signal(signal.SIGHUP)
         assert not arrived
         signal.raise_signal(signal.SIGHUP)
-        assert arrived == [signal.SIGHUP], "what was there before is there again"
+        assert arrived == [signal.SIGHUP], "the earlier handler is restored"
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -244,7 +243,7 @@ def test_a_hang_up_that_nohup_ignores_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-TALKING = """
+PRINTING_RUN = """
 import sys, time
 from pathlib import Path
 from embodied_rl.runtime.ranks.launch import Ranks, stop_on_signals
@@ -252,16 +251,17 @@ with stop_on_signals(Ranks()) as stop_requested:
     Path(sys.argv[1], "begun").touch()
     while not stop_requested():
         time.sleep(0.01)
-    print("what nobody reads", flush=True)
+    print("lost", flush=True)
     Path(sys.argv[1], "saved").touch()
 """
 
 
 @pytest.mark.process
-def test_a_terminal_that_is_closed_costs_nothing(tmp_path: Path) -> None:
-    """Writes to it fail from then on; the run talks, and saves all the same."""
+def test_a_run_saves_after_its_terminal_was_closed(tmp_path: Path) -> None:
+    """Writes to the terminal fail from then on."""
+    command = [sys.executable, "-c", PRINTING_RUN, str(tmp_path)]
     terminal = [sys.executable, "-c", "import pty, sys; pty.spawn(sys.argv[1:])"]
-    with subprocess.Popen([*terminal, sys.executable, "-c", TALKING, str(tmp_path)], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen([*terminal, *command], stdin=subprocess.PIPE) as process:
         wait_for((tmp_path / "begun").exists, 200)
         process.kill()
     wait_for((tmp_path / "saved").exists, 200)

@@ -1,4 +1,4 @@
-"""Ranks that torchrun started: one speaks, the others follow, and all end with the same exit code."""
+"""Ranks started by torchrun: only rank 0 prints, and all end with the same exit code."""
 
 import json
 import os
@@ -14,13 +14,14 @@ from typing import IO, Any
 
 import pytest
 
-from embodied_rl.cli import torchrun_plan as told
+from embodied_rl.cli.torchrun_plan import place_on_torchrun
 from embodied_rl.config import schema
 from embodied_rl.runtime.ranks import addresses, torchrun, torchrun_store
 from embodied_rl.runtime.ranks import launch as ranks
 from embodied_rl.runtime.ranks.collective import make_store
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 from tests.support import forked
+from tests.support.refusals import refuses
 
 HERE = Path(__file__).parent
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
@@ -28,7 +29,7 @@ Ended = list[tuple[int, str]]
 
 
 def unused_port() -> int:
-    """One below those that the system hands out, so that nobody is given it before it is used."""
+    """Return a free port below those that the system assigns, so that no other program gets it."""
     for port in random.sample(range(20_000, 32_000), 100):
         with suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
@@ -44,10 +45,10 @@ def start(
     patience: float = 150,
     others: Mapping[str, str] | None = None,
 ) -> Ended:
-    """Exit code and output of each of several processes that are told what torchrun tells them.
+    """Return exit code and output of processes with the environment variables of torchrun.
 
-    Its agent, here this process, hosts the store, unless variables were set by hand. What is `planted` stands there
-    before they come. All but rank 0 have the variables of `others`, too.
+    The agent, here this process, hosts the store, unless variables were set by hand. The store holds `planted` before
+    they start. All but rank 0 also have the variables of `others`.
     """
     store: Any = make_store(1, 1.0)
     for key, value in (planted or {}).items():
@@ -78,8 +79,7 @@ def read_from_start(file: IO[str]) -> str:
 
 @pytest.mark.process
 @pytest.mark.parametrize("agent", [True, False])
-def test_all_launch_and_rank_0_speaks(agent: bool) -> None:
-    """The others take part, and say nothing."""
+def test_only_rank_0_prints(agent: bool) -> None:
     (code, output), *others = start("agree", {"seed": 3}, 3, agent)
     both = json.dumps([[rank, {"seed": 3}] for rank in range(3)])
     assert (code, output.splitlines()) == (0, ["printed by rank 0", both])
@@ -87,7 +87,7 @@ def test_all_launch_and_rank_0_speaks(agent: bool) -> None:
 
 
 @pytest.mark.process
-def test_another_rank_s_exception_is_told_once_by_rank_0() -> None:
+def test_rank_0_reports_an_exception_of_another_rank_once() -> None:
     (code, output), (other, silence) = start("fail", {"rank": 1, "how": "raise"})
     assert code == other == 3 and silence == ""
     assert output.startswith("failed: rank 1 failed first:") and output.count("KeyError: 'the first cause'") == 1
@@ -95,8 +95,8 @@ def test_another_rank_s_exception_is_told_once_by_rank_0() -> None:
 
 
 @pytest.mark.process
-def test_a_stop_that_another_rank_s_failure_brought_shows_the_failure(tmp_path: Path) -> None:
-    """torchrun ends all where one has failed: rank 0 is not to say that somebody stopped it."""
+def test_a_stop_caused_by_a_failed_rank_reports_the_failure(tmp_path: Path) -> None:
+    """torchrun stops all ranks after a failure; rank 0 must not report this stop."""
     (code, output), (other, silence) = start("fail_while_rank_0_is_stopped", str(tmp_path))
     assert (code, other, silence) == (3, 3, "")
     assert "KeyError: 'the first cause'" in output and "Stopped" not in output
@@ -112,13 +112,13 @@ def test_a_killed_rank_ends_the_others() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("agent", [True, False])
 def test_a_killed_rank_0_ends_the_others(agent: bool) -> None:
-    """torchrun's store outlives it, so that only the connection of the ranks tells; or the store is gone as well."""
+    """Both if torchrun's store outlives rank 0, and if it does not."""
     (code, _), (other, output) = start("fail", {"rank": 0, "how": "kill"}, agent=agent)
     assert (code, other) == (-9, 1) and "Traceback" not in output
 
 
 class Planted:
-    """A pickle that leaves a file where it is opened."""
+    """An object that creates a file when its pickle is loaded."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -140,13 +140,11 @@ def other_json(planted: Planted) -> bytes:
     "key, encode",
     [("launch", no_json), ("report/1", no_json), ("report/1", other_json), ("address/1", other_json)],
 )
-def test_what_others_put_into_the_store_is_not_run(
-    tmp_path: Path, key: str, encode: Callable[[Planted], bytes]
-) -> None:
-    """Who reaches the store can end a run, and no more; where it matters the run says that somebody did.
+def test_foreign_store_entries_are_not_executed(tmp_path: Path, key: str, encode: Callable[[Planted], bytes]) -> None:
+    """A program that reaches the store can end a run, which reports it, but cannot run code.
 
-    Rank 0 reads an address at once, and rank 1 then waits for it in vain. Rank 1, which is told its interface, writes
-    no address of its own over the planted one.
+    Rank 0 reads the planted address at once, and rank 1 then waits until its timeout. Rank 1 has its interface set, so
+    that it does not overwrite the planted address.
     """
     own = {"patience": 6, "others": {addresses.INTERFACE: "lo"}} if key == "address/1" else {"patience": 30}
     (code, output), (other, silence) = start("agree", {}, planted={key: encode(Planted(tmp_path / "executed"))}, **own)
@@ -157,21 +155,21 @@ def test_what_others_put_into_the_store_is_not_run(
 
 
 @pytest.mark.parametrize("encode", [no_json, other_json])
-def test_an_end_that_rank_0_did_not_tell(tmp_path: Path, encode: Callable[[Planted], bytes], of_two: None) -> None:
-    there = torchrun_store.StoreEnd(TorchrunPlace.find(), make_store(1, 1.0))
-    there.store.set("end", encode(Planted(tmp_path / "executed")))
-    assert torchrun._follow(there, lambda: None) == 1
+def test_a_foreign_end_entry_fails(tmp_path: Path, encode: Callable[[Planted], bytes], of_two: None) -> None:
+    store = torchrun_store.StoreClient(TorchrunPlace.find(), make_store(1, 1.0))
+    store.store.set("end", encode(Planted(tmp_path / "executed")))
+    assert torchrun._run_follower(store, lambda: None) == 1
     assert not (tmp_path / "executed").exists()
 
 
 @pytest.mark.process
-def test_rank_0_decides_what_comes_of_a_signal() -> None:
+def test_rank_0_handles_signals() -> None:
     (code, output), (other, _) = start("signals_everybody")
     assert code == other == 0
     assert output.splitlines()[-1] == "[true, false]"
 
 
-def test_without_torchrun_ranks_are_started_here(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_are_started_here_without_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in PLACE:
         monkeypatch.delenv(name, raising=False)
     assert TorchrunPlace.find() is None and torchrun.choose_launcher() is ranks.launch_ranks
@@ -181,7 +179,7 @@ def test_without_torchrun_ranks_are_started_here(monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def of_two(monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process is one of torchrun's two."""
+    """Make this process rank 1 of 2 of torchrun."""
     for name, value in PLACE.items():
         monkeypatch.setenv(name, value)
 
@@ -192,60 +190,59 @@ def configured(*overrides: str, **plan: object) -> schema.TrainConfig:
     return schema.TrainConfig(**parts, run=run, plan=schema.Plan(**plan))  # type: ignore[arg-type]
 
 
-def test_processes_are_the_ranks(of_two: None) -> None:
-    """Whatever a YAML says; what was typed must agree. Nothing is planned: processes are there already."""
-    assert told.place_on_torchrun("train", configured(ranks=7)).plan == schema.Plan(ranks=2)
-    assert told.place_on_torchrun("train", configured(allocation="auto")).plan == schema.Plan(
+def test_the_number_of_processes_sets_the_ranks(of_two: None) -> None:
+    """A YAML value is replaced; a typed one must agree. Nothing is planned."""
+    assert place_on_torchrun("train", configured(ranks=7)).plan == schema.Plan(ranks=2)
+    assert place_on_torchrun("train", configured(allocation="auto")).plan == schema.Plan(
         allocation="colocated", ranks=2
     )
-    split = told.place_on_torchrun("train", configured("plan.ranks=2", allocation="split", ranks=2, slices=3)).plan
+    split = place_on_torchrun("train", configured("plan.ranks=2", allocation="split", ranks=2, slices=3)).plan
     assert split == schema.Plan(allocation="split", ranks=2, slices=3)
-    with pytest.raises(ValueError, match=r"torchrun started 2 processes.* plan.ranks=3"):
-        told.place_on_torchrun("train", configured("plan.ranks=3", ranks=3))
+    with refuses("ranks-mismatch", "2 processes", "plan.ranks=3"):
+        place_on_torchrun("train", configured("plan.ranks=3", ranks=3))
 
 
-def test_a_run_that_continues_says_itself_how_many_ranks_it_has(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_resumed_run_keeps_its_number_of_ranks(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(configured(ranks=5), resume="last")
-    assert told.place_on_torchrun("train", config) is config
+    assert place_on_torchrun("train", config) is config
     monkeypatch.setenv("RANK", "0")
-    with pytest.raises(ValueError, match=r"torchrun started 2 processes.* plan.ranks=5"):
+    with refuses("ranks-mismatch", "2 processes", "plan.ranks=5"):
         torchrun.launch_here(print, None, 5)
 
 
 def test_other_commands_are_one_process(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="type it without torchrun"):
-        told.place_on_torchrun("eval", object())
+        place_on_torchrun("eval", object())
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert told.place_on_torchrun("eval", "as it is") == "as it is"
+    assert place_on_torchrun("eval", "as it is") == "as it is"
 
 
-class Everybody(torchrun_store.StoreEnd):
-    """A meeting whose other ranks said from where they come."""
+class FakeStore(torchrun_store.StoreClient):
+    """A store that holds the addresses of the other ranks."""
 
     def __init__(self, others: dict[str, str]) -> None:
         super().__init__(TorchrunPlace(0, 1 + len(others), 0), None)
-        self._said = dict(others)
+        self._values = dict(others)
 
-    def tell(self, key: str, value: str) -> None:
-        self._said[key] = value
+    def set(self, key: str, value: str) -> None:
+        self._values[key] = value
 
-    def ask(self, key: str, seconds: float | None = None, until: str | None = None) -> str:
-        return self._said[key]
+    def get(self, key: str, seconds: float | None = None, until: str | None = None) -> str:
+        return self._values[key]
 
 
-def test_ranks_of_one_node_meet_on_the_loopback_interface(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of several on the interfaces that lead to each other, whatever the name of this node resolves to."""
+def test_ranks_connect_by_loopback_on_one_node_and_else_by_their_routes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    assert torchrun_store.find_own_address(Everybody({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
+    assert torchrun_store.find_own_address(FakeStore({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
     asked = []
     routes = {"127.0.0.1": "127.0.0.1", "10.0.0.7": "10.0.0.5"}
     monkeypatch.setattr(
         torchrun_store.addresses, "find_address_towards", lambda host: asked.append(host) or routes[host]
     )
-    assert torchrun_store.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
+    assert torchrun_store.find_own_address(FakeStore({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    assert torchrun_store.find_own_address(Everybody({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"
+    assert torchrun_store.find_own_address(FakeStore({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "none")
-    with pytest.raises(ValueError, match=r"GLOO_SOCKET_IFNAME=none.* lo"):
-        torchrun_store.find_own_address(Everybody({}), 1.0)
+    with refuses("network-interface-unknown", "GLOO_SOCKET_IFNAME=none", " lo"):
+        torchrun_store.find_own_address(FakeStore({}), 1.0)

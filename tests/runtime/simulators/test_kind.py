@@ -1,4 +1,4 @@
-"""What a configuration becomes."""
+"""Simulators of a configuration."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from embodied_rl.config import plugins
 from embodied_rl.config.schema import Plan, SimNode
-from embodied_rl.runtime.processes import this_machine
+from embodied_rl.runtime.processes import local
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
@@ -16,9 +16,7 @@ def test_simulator_processes_have_the_deadlines_of_the_plan(
     purpose: str, slices: int, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[dict[str, Any]] = []
-    monkeypatch.setattr(
-        this_machine, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options})
-    )
+    monkeypatch.setattr(local, "ProcessHandle", lambda factory, kwargs, **options: made.append({**kwargs, **options}))
     monkeypatch.setattr(plugins, "find_path", lambda group, name: f"{name}:Simulator")
     kind = SimulatorKind(SimNode("fake"), FakeSimulator, FakeSimulator.Config())
     plan = Plan("split", 1, slices, workers, start_timeout=900.0, call_timeout=45.0)

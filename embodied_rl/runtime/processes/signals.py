@@ -1,0 +1,119 @@
+"""Handlers of the signals that stop a run, and exceptions of these handlers that Python ignored."""
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from embodied_rl.runs.stops import note_stop
+
+STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+RESEND_S = 0.05
+"""Seconds after which the signal is sent again, when the finaliser has normally ended."""
+
+
+@contextmanager
+def hold_signals() -> Iterator[None]:
+    """Block `STOP_SIGNALS` in the context, so that they cannot end a new child before it has set its handlers."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextmanager
+def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Iterator[Callable[[], None]]:
+    """Handle SIGINT and SIGTERM with `handler` in the context; yield a function that restores the old handlers.
+
+    SIGHUP, which a closed terminal causes, counts as SIGTERM. The system and the shell may both send it, so a second
+    one does not count as a repeated request, and only the end of the context restores its handler. It stays ignored
+    under nohup.
+    """
+    ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set[signal.Signals]()
+    handlers = dict.fromkeys(STOP_SIGNALS - ignored, handler)
+    if callable(handler):
+        handlers = dict.fromkeys(handlers, _make_recording_handler(handler))
+        if signal.SIGHUP in handlers:
+            handlers[signal.SIGHUP] = _make_hang_up_handler(handler)
+    before = {number: signal.signal(number, new) for number, new in handlers.items()}
+
+    def restore(kept: signal.Signals | None = signal.SIGHUP) -> None:
+        for number, earlier in before.items():
+            if number != kept:
+                signal.signal(number, earlier)
+
+    try:
+        yield restore
+    finally:
+        restore(None)
+
+
+def _make_recording_handler(handler: Callable[..., object]) -> Callable[..., object]:
+    """Return a handler that records the signal for the exit code, then calls `handler`."""
+
+    def record(number: int, frame: object) -> None:
+        note_stop(number)
+        handler(number, frame)
+
+    return record
+
+
+def _make_hang_up_handler(handler: Callable[..., object]) -> Callable[..., object]:
+    """Return a handler of SIGHUP that calls `handler` once, as for SIGTERM."""
+    received: list[int] = []
+
+    def hang_up(number: int, frame: object) -> None:
+        note_stop(number)
+        drop_lost_output()
+        received.append(number)
+        if len(received) == 1:
+            handler(signal.SIGTERM, frame)
+
+    return hang_up
+
+
+def drop_lost_output() -> None:
+    """Redirect standard output and error to /dev/null where their terminal is gone; otherwise each write would fail."""
+    for descriptor in (1, 2):
+        try:
+            os.write(descriptor, b"")
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, descriptor)
+            os.close(null)
+
+
+@contextmanager
+def reraise_ignored_exceptions(kind: type[BaseException]) -> Iterator[None]:
+    """Send SIGTERM to this process again if Python ignored an exception of this kind, in the main thread.
+
+    Python ignores exceptions in `__del__`, in callbacks of weak references, and in callbacks that modules such as
+    logging register for a fork. If a signal handler's exception is ignored there, the request to stop is lost.
+
+    Raises:
+        BaseException: of the kind, at the end of the context, if one was ignored and its signal not yet sent again.
+    """
+    usual, timers = sys.unraisablehook, list[threading.Timer]()
+
+    def send_again(ignored: Any) -> None:
+        if not isinstance(ignored.exc_value, kind):
+            usual(ignored)
+            return
+        timers.append(threading.Timer(RESEND_S, os.kill, (os.getpid(), signal.SIGTERM)))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = usual
+        waiting = [timer for timer in timers if timer.is_alive()]
+        for timer in waiting:
+            timer.cancel()
+    if waiting:
+        raise kind
