@@ -246,7 +246,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             replace(SMALL, **change)
-    with pytest.raises(ValueError, match="without a camera there is nothing"):
+    with pytest.raises(ValueError, match="requires a camera"):
         Pocket(SMALL, 3, 5, (), (0, 0), 10, 6, ("x",))
     with pytest.raises(ValueError, match="multiples of 16"):
         Pocket(SMALL, 3, 5, ("front",), (30, 32), 10, 6)
