@@ -1,4 +1,4 @@
-"""Time that passes only while a robot moves, so that a demonstrator's pause is no progress.
+"""Active time: counts only control steps in which the robot moves, so that pauses do not count as progress.
 
 Shapes: T control steps of an episode, S state dimensions.
 """

@@ -59,19 +59,19 @@ MEANINGS: Mapping[str, str] = {
 }
 """The measures in the order of a report, and what they are in words."""
 FAMILY_MEASURES = ("voc", "failures", "gap_object", "gap_task", "done_recall", "done_false")
-"""What is told of each family."""
+"""Measures reported for each family."""
 
 
 @dataclass(frozen=True)
 class Assessment:
-    """What a scorer is worth.
+    """Evaluation result of a scorer.
 
     Attributes:
         measures: by their names in `MEANINGS`; those without a value could not be measured on these episodes.
         families: family → measures.
         progress_bins: of progress against the truth; done_bins: of the probability of done against whether it holds.
         reasons: of all requests.
-        done_from: whether the scorer told "done", or the threshold is applied to its "progress".
+        done_from: whether "done" is the scorer's own output, or its thresholded "progress".
     """
 
     measures: Mapping[str, Estimate]
@@ -112,7 +112,7 @@ def assess_judge(
 
 
 def find_success(episode: JudgedEpisode) -> int | None:
-    """Return the first frame in which the goal that the robot was told holds; None for a failure."""
+    """Return the first frame in which the robot's goal holds; None for a failure."""
     found = find_first(episode.goals[0])
     return len(episode.state) - 1 if found is None and episode.success else found
 
@@ -252,7 +252,7 @@ def _measure_truth(
 
 
 def _measure_quality(episode: JudgedEpisode) -> float:
-    """Return how well an episode ended: the true progress of its last frame, or, where nobody knows it, success."""
+    """Return an episode's final quality: the true progress of its last frame or, if unknown, success."""
     own = episode.goals[0]
     return float(own.progress[-1]) if own.true else float(episode.success)
 
@@ -269,7 +269,7 @@ _Pooled = tuple[Array, Array, Array]
 
 
 def _pool(judged: Sequence[JudgedSequence], select: Callable[[JudgedSequence], tuple[Array, Array]]) -> _Pooled:
-    """Return all valid frames whose truth is known: whose episode, score and truth, [m] each."""
+    """Return episode, score and truth of all valid frames with known truth, [m] each."""
     parts = [(each.episode, *select(each)) for each in judged if each.goal.true]
     masks = [np.isfinite(said) for _, said, _ in parts]
     pairs = list(zip(parts, masks, strict=True))

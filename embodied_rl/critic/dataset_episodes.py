@@ -1,5 +1,5 @@
-"""Judged episodes of a recorded dataset. Nobody knows how far their goals had come: the truth is guessed from time,
-which stands still while the robot does.
+"""Judged episodes of a recorded dataset. Their progress is unknown: it is estimated from active
+time, which does not advance while the robot stands still.
 
 A dataset of demonstrations shows successes; where frames say `next.success`, that decides.
 """
@@ -36,10 +36,10 @@ def open_dataset(folder: str) -> "closing[LeRobotDataset]":
 
 
 def check_dataset(folder: str) -> SimulatorSpec:
-    """Return what stands for a simulator: the cameras, state, actions and words of a dataset.
+    """Return the specification of a dataset: its cameras, state, actions and words.
 
     Raises:
-        UserError: there is no dataset, or it has no pictures, no episodes or no tasks.
+        UserError: the dataset does not exist, or has no pictures, episodes or tasks.
     """
     with open_dataset(folder) as dataset:
         features = dataset.info.features
@@ -72,7 +72,7 @@ def _read_names(feature: "Feature") -> tuple[str, ...]:
 
 
 def read_dataset(folder: str, episodes: int, seed: int) -> list[JudgedEpisode]:
-    """Read at most so many episodes, drawn by a seed, with `FRAMES` of their frames.
+    """Read at most `episodes` episodes, sampled by the seed, with `FRAMES` frames each.
 
     Raises:
         DatasetError: a part of the dataset is missing or damaged.

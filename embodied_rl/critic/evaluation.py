@@ -96,7 +96,7 @@ def choose_kind(traits: ScorerTraits) -> ScoreKind:
 
 
 def choose_goals(episode: JudgedEpisode, others: int, number: int) -> list[JudgedGoal]:
-    """Return the goal that the robot was told, and at most so many others: of each relation one, then further ones.
+    """Return the robot's goal and at most `others` other goals: one of each relation first, then further ones.
 
     Args:
         episode: the episode.
@@ -113,7 +113,7 @@ def choose_goals(episode: JudgedEpisode, others: int, number: int) -> list[Judge
 
 
 def add_mismatches(episodes: Sequence[JudgedEpisode], seed: int) -> list[JudgedEpisode]:
-    """Give episodes without other goals the instruction of another one, as another task whose truth is a guess: 0.
+    """Add the instruction of another episode to episodes without other goals, with the assumed progress 0.
 
     Args:
         episodes: with at least one goal each.
@@ -144,7 +144,7 @@ def judge_episodes(
     """Ask a scorer about every frame of every episode, under its own and `others` other instructions.
 
     Args:
-        scorer: not open; it is opened and closed in a thread of its own.
+        scorer: not open; it is opened and closed in a separate thread.
         episodes: what is judged.
         limits: requests in flight, and the time of one.
         others: how many other goals of each episode.

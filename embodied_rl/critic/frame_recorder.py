@@ -16,7 +16,7 @@ class FrameRecorder(Observer):
 
     Args:
         spec: of the simulator.
-        watch: tells how far goals have come.
+        watch: progress of the goals.
         chunk: control steps between two frames.
         actor: who acts.
 

@@ -1,11 +1,11 @@
 """The gate: what a scorer must have shown on episodes it was not trained on before its scores become a reward.
 
 A judge that rises with time has a high VOC, and may have no idea which object was meant. So VOC never decides alone:
-the judge must also tell the goal from others, and see that a failure comes no nearer.
+the judge must also distinguish the goal from others, and give failures no progress.
 
 The thresholds separate what was measured on the tabletop. Critics on a policy's features have a VOC of .93 … .98, gaps
 of .69 … .89, 0.4 … 2.6 % of wrong objects above one half, and .61 … .77 on failures; one that learned from pixels, and
-cannot tell the object, has .94, .22 … .52, 48 % and .44. A policy learned from "done" of the first kind alone, although
+confuses objects has .94, .22 … .52, 48 % and .44. A policy learned from "done" of the first kind alone, although
 a tenth of it was false.
 
 A measure passes with its whole 95 % interval: none wrong of 31 may still be 11 % in truth.

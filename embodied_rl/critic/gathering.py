@@ -77,7 +77,7 @@ class _Share:
 
 
 def mix_sources(episodes: int) -> tuple[EpisodeKind, ...]:
-    """Return sources of so many episodes: half of them by operators, a quarter going on after success."""
+    """Return sources of `episodes` episodes: half of them by operators, a quarter going on after success."""
     shares: tuple[tuple[Literal["careful", "faulty", "policy"], float, bool], ...] = (
         ("careful", 0.18, False), ("faulty", 0.18, False), ("policy", 0.38, False),
         ("careful", 0.08, True), ("faulty", 0.08, True), ("policy", 0.10, True),
@@ -103,8 +103,8 @@ def gather_episodes(
 
     Args:
         sim: the simulator.
-        policy: a policy file or `asset:<name>`, which explores, and whose chunks say how far pictures are apart; None
-            where operators alone act, whose pictures are `CHUNK` steps apart.
+        policy: a policy file or `asset:<name>`, which explores; its chunk is the distance of pictures. None: operators
+            alone act, and pictures are `CHUNK` steps apart.
         sources: who acts, how often.
         draw: of scenes and noise.
         processes: how many run a share of each source; 1 runs all here. It changes how a policy's actions are rounded.
@@ -131,7 +131,7 @@ def gather_episodes(
 def _gather_apart(
     sim: SimNode, policy: str | None, shares: Sequence[Sequence[_Share]], draw: Draw
 ) -> list[list[list[JudgedEpisode]]]:
-    """Gather each of the shares in a process of its own."""
+    """Gather each share in a separate process."""
     factory, kwargs = f"{__name__}:{start_gatherer.__name__}", {"sim": sim, "policy": policy}
     deadlines, machine = Deadlines(call=LONGEST), LocalRuntime()
     with ExitStack() as stack:
@@ -195,7 +195,7 @@ def _divide(sources: Sequence[EpisodeKind], processes: int) -> list[list[_Share]
 
 
 class Gatherer:
-    """Runs shares of sources; a role that may live in a process of its own.
+    """Runs shares of sources; may run in a separate process.
 
     Args:
         sim: the simulator.
@@ -228,7 +228,7 @@ class Gatherer:
 
 
 def start_gatherer(sim: SimNode, policy: str | None) -> Gatherer:
-    """Return the gatherer of a process of its own, which computes on one core."""
+    """Return the gatherer of a separate process, which computes on one core."""
     torch.set_num_threads(1)
     return Gatherer(sim, policy)
 

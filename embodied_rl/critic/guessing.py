@@ -1,11 +1,11 @@
-"""Examples from recorded episodes whose truth nobody knows: progress is guessed from time.
+"""Training examples from recorded episodes without ground truth: progress is estimated from time.
 
 A success advances with time to 1, as in time-contrastive and ReWiND rewards (arXiv:2505.10911); pauses of the
-demonstrator are left out of that time (`active_time`). How far a failure came nobody can say: it teaches that it is
-not done, and its progress is left out (NaN). The critic judges a frame beside the episode's first one, and not
-sequences. So of an episode that goes back, what is new to it are frames that lie before its beginning, which are no
-progress (`rewind`); others are later beginnings (progress counts from the first frame, whatever that shows), clipped
-endings, which are not done (`clip`), and other words (`add_words`), as ReWiND and SARM (arXiv:2509.25358) show them.
+demonstrator are left out of that time (`active_time`). The progress of a failure is unknown (NaN): it trains "not done"
+alone. The critic compares a frame with the episode's first one, and does not see sequences. So of a rewound episode
+only frames before its start are new to it, which have progress 0 (`rewind`); others are later beginnings (progress
+counts from the first frame), clipped endings, which are not done (`clip`), and other words (`add_words`), as ReWiND and
+SARM (arXiv:2509.25358) show them.
 """
 
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def make_examples(episodes: Sequence[JudgedEpisode], seed: int) -> list[JudgedEp
         seed: of what is drawn.
 
     Raises:
-        UserError: no episode succeeds, or all are told the same, so that the words could not be learned.
+        UserError: no episode succeeds, or all have the same instruction, so that the words could not be learned.
     """
     words = sorted({episode.goals[0].instruction for episode in episodes})
     if len(words) < 2:

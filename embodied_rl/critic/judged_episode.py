@@ -17,8 +17,8 @@ class JudgedGoal:
     """A goal that an episode's scene allows, and how far it had come in each frame.
 
     Attributes:
-        instruction: the goal in words.
-        relation: to the goal that the robot was told.
+        instruction: text of the goal.
+        relation: to the robot's goal.
         progress: float32 [t] in 0…1.
         done: bool [t], whether the goal holds.
         true: whether both come from the simulator's state; otherwise they were guessed, such as from time.
@@ -38,7 +38,7 @@ class JudgedEpisode:
     Attributes:
         frames: camera → uint8 [t, h, w, 3].
         state: float32 [t, S], proprioception.
-        goals: the first is the one that the robot was told.
+        goals: the first is the robot's goal.
         success: whether the episode succeeded, by the simulator or the dataset.
         actor: who acted, such as "operator" or the name of a policy file.
         family: of the task, to report by; the task's name where tasks have no families.

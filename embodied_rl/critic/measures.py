@@ -16,7 +16,7 @@ from embodied_rl.reports.statistics import wilson_interval
 
 RESAMPLES = 1000
 LEAST_FRAMES = 3
-"""A rank correlation of fewer frames says nothing."""
+"""Minimum number of frames of a rank correlation."""
 BINS = 10
 
 
@@ -28,7 +28,7 @@ class Estimate:
         value: None where nothing could be measured.
         low, high: None where the value is, or where a single episode gives no interval.
         count: of how many sequences, episodes or frames it is made.
-        constant: so many of these are sequences of equal scores. They put nothing in order, and count as 0.
+        constant: number of sequences with equal scores, which have no order and count as 0.
         left_out: sequences without a correlation: fewer than three valid scores, or a truth that never changes.
     """
 
@@ -76,7 +76,7 @@ def measure_tau(first: Array, second: Array, weights: Array | None = None) -> fl
 
     Args:
         first, second: float [n].
-        weights: how often each is drawn, [n]; pairs of one episode with itself are no pairs. None: once each.
+        weights: how often each is drawn, [n]; pairs of one episode with itself do not count. None: once each.
     """
     drawn = np.ones(len(first)) if weights is None else np.asarray(weights, np.float64)
     signs = np.sign(np.subtract.outer(first, first)) * np.sign(np.subtract.outer(second, second))
@@ -126,7 +126,7 @@ def estimate_calibration(episodes: Array, scores: Array, truth: Array, seed: int
     """Estimate the expected calibration error: Σ over bins of their share × |mean score - mean truth| (Naeini, 2015).
 
     Args:
-        episodes: int [m], whose sample each is.
+        episodes: int [m], episode of each sample.
         scores, truth: float [m] in 0…1.
         seed: of the resamples.
         bins: number of bins.
@@ -217,8 +217,8 @@ class Tally:
     def add_correlation(self, episode: int, scores: Array, truth: Array) -> None:
         """Add the rank correlation of an episode's scores with the truth, float [t] each; NaN where a score is missing.
 
-        Scores that never change count as 0: they put nothing in order. A truth that never changes is no fault of the
-        scores, and leaves the episode out.
+        Scores that never change count as 0: they put nothing in order. Episodes with constant truth are left
+        out.
         """
         valid = np.isfinite(scores)
         said, true = np.asarray(scores)[valid], np.asarray(truth)[valid]

@@ -167,7 +167,7 @@ class ProgressCritic(nn.Module):
         Args:
             frames: camera → uint8 [n, h, w, 3]; cameras that it does not look at are ignored.
             first: the same of each episode's first frame.
-            instructions: n tasks in words.
+            instructions: n instructions.
             state: float32 [n, S], proprioception of `frames`, not normalised.
 
         Raises:

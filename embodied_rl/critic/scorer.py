@@ -1,4 +1,4 @@
-"""A scorer without a server: the embedded critic judges on a core of its own, in well under a millisecond a picture."""
+"""Scorer with an embedded critic: no server, one CPU core, well under a millisecond per picture."""
 
 import asyncio
 import math
@@ -79,14 +79,14 @@ class CriticScorer(Scorer):
 
 
 class EmbeddedScorer(CriticScorer):
-    """Answers by the critic of a file.
+    """Scorer with the critic of a file.
 
     Args:
         config: the settings.
-        spec: of the simulator, whose cameras, state and words the critic must know.
+        spec: of the simulator; the critic must know its cameras, state and words.
 
     Raises:
-        UserError: there is no such critic, or it does not fit the simulator.
+        UserError: the critic does not exist, or does not fit the simulator.
     """
 
     def __init__(self, config: EmbeddedConfig, spec: SimulatorSpec) -> None:

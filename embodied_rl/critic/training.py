@@ -65,7 +65,7 @@ def train_critic(
         tell: is called with lines about the progress.
 
     Raises:
-        UserError: there are no episodes, or they do not fit the critic.
+        UserError: the list of episodes is empty, or they do not fit the critic.
     """
     options = options or TrainingOptions()
     if not episodes:
@@ -158,7 +158,7 @@ def _look(critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array
 
 
 def _restart(critic: ProgressCritic, seed: int) -> None:
-    """Draw the trained weights anew, from the seed alone."""
+    """Reinitialise the trained weights from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for module in (*critic.squeeze.modules(), *critic.head.modules()):
@@ -182,7 +182,7 @@ def _schedule(step: int, steps: int) -> float:
 def _compute_loss(critic: ProgressCritic, rows: _Examples, spread: float) -> Tensor:
     """Compute the cross-entropy to a discretised normal distribution around the truth, and that of done.
 
-    Rows whose progress nobody knows (NaN) count for done alone.
+    Rows with unknown progress (NaN) count for done alone.
     """
     scene = Scene(rows.places, rows.patches, rows.words)
     bins, done = critic.grade(scene, rows.start, rows.state)

@@ -1,1 +1,1 @@
-"""A judge beside the simulator's reward: what it is asked, how it answers, how late scores become rewards."""
+"""Learned judges as reward source: prompts, scorers, request queue, and rewards from delayed scores."""

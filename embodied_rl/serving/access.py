@@ -1,4 +1,4 @@
-"""Who may talk to a server: this machine alone, or whoever has the token."""
+"""Access control of a server: loopback clients only, or clients with the token."""
 
 import hashlib
 import hmac
@@ -19,7 +19,7 @@ SHORTEST_TOKEN = 16
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine reaches an address."""
+    """Return whether an address is a loopback address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -27,14 +27,14 @@ def is_loopback(host: str) -> bool:
 
 
 def find_token(host: str, variable: str | None) -> str | None:
-    """Return the token that requests must have; None where none is needed.
+    """Return the token that requests must have; None if none is needed.
 
     Args:
         host: the address of the server.
         variable: the environment variable that holds the token.
 
     Raises:
-        UserError: other machines reach the address, and there is no token; or the variable holds none that counts.
+        UserError: other machines reach the address and no token is set; or that token is not a valid one.
     """
     if variable is None:
         if is_loopback(host):
@@ -53,7 +53,7 @@ def find_token(host: str, variable: str | None) -> str | None:
 
 
 def guard(application: ASGIApp, token: str | None) -> ASGIApp:
-    """Return the application behind the token; or, without one, behind a check that this machine was meant.
+    """Wrap the application in a token check or, without a token, in a check of the `Host` header.
 
     A web page in a browser of this machine can send requests to loopback addresses, but not with their name as `Host`.
     """
@@ -63,7 +63,7 @@ def guard(application: ASGIApp, token: str | None) -> ASGIApp:
 
 
 class _TokenGuard:
-    """Answers 401 to requests without the token."""
+    """Middleware that answers 401 to requests without the token."""
 
     def __init__(self, application: ASGIApp, token: str) -> None:
         self._application, self._digest = application, _digest(f"Bearer {token}")
@@ -80,5 +80,5 @@ class _TokenGuard:
 
 
 def _digest(text: str) -> bytes:
-    """Return a digest, of one length for every text."""
+    """Return a digest of constant length."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()

@@ -1,4 +1,4 @@
-"""The HTTP application: chat completions of one model, its name, its health and its counts."""
+"""The HTTP application: chat completions of one model, model list, health and metrics."""
 
 import asyncio
 import json
@@ -25,18 +25,18 @@ from embodied_rl.serving.refusal import Refusal, quote
 from embodied_rl.serving.reply import ChatReply, describe_reply
 
 GONE = 499
-"""Status of requests whose client hung up; nobody reads it."""
+"""Status recorded for requests that the client cancelled (nginx's 499)."""
 
 
 class ChatServer:
-    """Answers requests for completions.
+    """Server of chat completions.
 
     Args:
-        model: who answers.
-        batcher: its queue.
+        model: the model.
+        batcher: its request queue.
         limits: of one request.
-        memory: bytes that all requests hold together.
-        meters: what is counted.
+        memory: byte budget shared by all requests.
+        meters: the server's metrics.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class ChatServer:
             Route("/v1/chat/completions", self.complete, methods=["POST"]),
             Route("/v1/models", self.list_models),
             Route("/v1/models/{name:path}", self.show_model),
-            Route("/health", self.tell_health),
-            Route("/metrics", self.tell_metrics),
+            Route("/health", self.show_health),
+            Route("/metrics", self.show_metrics),
         ]
         handlers: Any = {Refusal: _answer_refusal, HTTPException: _answer_http, Exception: _answer_failure}
         return guard(Starlette(routes=routes, exception_handlers=handlers, lifespan=self._live), token)
@@ -72,7 +72,7 @@ class ChatServer:
             with suppress(asyncio.CancelledError):
                 await running
 
-    # -- what is asked beside completions ---------------------------------------------------------------------------
+    # -- models, health, metrics -----------------------------------------------------------------------------------
 
     async def list_models(self, _: Request) -> Response:
         """Answer with the model's name."""
@@ -83,14 +83,14 @@ class ChatServer:
         self._check_name(request.path_params["name"])
         return JSONResponse(self._describe_model())
 
-    async def tell_health(self, _: Request) -> Response:
-        """Answer 200; 503 where one batch has taken longer than any request may."""
+    async def show_health(self, _: Request) -> Response:
+        """Answer 200, or 503 if the current batch has taken longer than the request timeout."""
         stuck = self._batcher.busy > self._limits.seconds
-        said = {"status": "the model does not answer" if stuck else "ok", "waiting": self._batcher.waiting}
-        return JSONResponse({**said, "answering": self._batcher.busy > 0}, 503 if stuck else 200)
+        content = {"status": "the model does not answer" if stuck else "ok", "waiting": self._batcher.waiting}
+        return JSONResponse({**content, "answering": self._batcher.busy > 0}, 503 if stuck else 200)
 
-    async def tell_metrics(self, _: Request) -> Response:
-        """Answer with all counts."""
+    async def show_metrics(self, _: Request) -> Response:
+        """Answer with all metrics."""
         return Response(self._meters.write(self._batcher.waiting), media_type=MEDIA_TYPE)
 
     def _describe_model(self) -> dict[str, Any]:
@@ -137,7 +137,7 @@ class ChatServer:
         body = await _read_body(request, self._limits.body, memory)
         if self._batcher.full:  # before anything is decoded
             _refuse_full()
-        with self._expected():
+        with self._count_open():
             asked, question = await asyncio.to_thread(self._prepare, body, memory)
             del body
             try:
@@ -153,8 +153,8 @@ class ChatServer:
                 answer.cancel()
 
     @contextmanager
-    def _expected(self) -> Iterator[None]:
-        """Let questions that wait for others wait for this one, while it is neither answered nor refused."""
+    def _count_open(self) -> Iterator[None]:
+        """Count the request as open until it is answered or refused, so that partial batches wait for it."""
         self._meters.open += 1
         try:
             yield
@@ -171,9 +171,9 @@ class ChatServer:
 async def _read_body(request: Request, most: int, memory: Reservation) -> bytes:
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise Refusal(415, "send JSON, with Content-Type: application/json.")  # which web pages cannot, unasked
-    told = request.headers.get("content-length", "0")
-    if not told.isdecimal() or int(told[:20]) > most:
-        raise Refusal(413, f"the body has {quote(told)} bytes, and may have {most}.", code="too_large")
+    length = request.headers.get("content-length", "0")
+    if not length.isdecimal() or int(length[:20]) > most:
+        raise Refusal(413, f"the body has {quote(length)} bytes; the limit is {most}.", code="too_large")
     chunks, size = [], 0
     async for chunk in request.stream():
         size += len(chunk)
@@ -185,12 +185,12 @@ async def _read_body(request: Request, most: int, memory: Reservation) -> bytes:
 
 
 async def _wait_for(answer: "asyncio.Future[ChatReply]", request: Request) -> None:
-    """Wait until there is an answer.
+    """Wait for the answer.
 
     Raises:
-        ClientDisconnect: the client hung up before.
+        ClientDisconnect: the client disconnected first.
     """
-    gone = asyncio.ensure_future(request.receive())  # the body was read: what comes next is the end
+    gone = asyncio.ensure_future(request.receive())  # the body was read: the next message is the disconnect
     try:
         await asyncio.wait({answer, gone}, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -210,15 +210,15 @@ async def _answer_refusal(_: Request, refusal: Exception) -> Response:
 
 
 async def _answer_http(_: Request, error: Exception) -> Response:
-    """Answer for paths and methods that are not there."""
+    """Answer requests for unknown paths and methods."""
     assert isinstance(error, HTTPException)
-    said = Refusal(
+    content = Refusal(
         error.status_code, f"{error.detail}: this server has /v1/chat/completions, /v1/models, /health, /metrics."
     )
-    return JSONResponse(said.describe(), error.status_code, error.headers)
+    return JSONResponse(content.describe(), error.status_code, error.headers)
 
 
 async def _answer_failure(_: Request, __: Exception) -> Response:
-    """Answer for a fault of the program or the model, whose traceback uvicorn prints."""
-    said = Refusal(500, "the server failed on this request; its log says why.", code="failed")
-    return JSONResponse(said.describe(), 500)
+    """Answer 500 after an unexpected exception; uvicorn logs the traceback."""
+    content = Refusal(500, "the server failed on this request; its log says why.", code="failed")
+    return JSONResponse(content.describe(), 500)

@@ -1,7 +1,7 @@
-"""The micro-batcher: questions that arrive together are answered together. Standard library only.
+"""Micro-batcher: groups requests into batches for the model. Standard library only.
 
-A question waits at most `wait` seconds for others of its shape, then goes with those that are there; a full batch goes
-at once. While the model computes, questions wait in a queue with a limited number of places.
+A request waits at most `wait` seconds for others of the same shape; a full batch is computed at once. While the model
+computes, requests wait in a bounded queue.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 
 class Shaped(Protocol):
-    """What can be batched: only with its like."""
+    """Request that can be batched with others of the same shape."""
 
     @property
     def shape(self) -> Hashable: ...
@@ -27,7 +27,7 @@ Answer = TypeVar("Answer")
 
 
 class QueueFullError(Exception):
-    """Every place of the queue is taken."""
+    """The queue is full."""
 
 
 @dataclass(eq=False)
@@ -38,15 +38,15 @@ class _Place(Generic[Asked, Answer]):
 
 
 class MicroBatcher(Generic[Asked, Answer]):
-    """Answers questions in batches, one batch at a time, on a thread of its own.
+    """Queue that computes requests in batches, one batch at a time, in a separate thread.
 
     Args:
-        compute: answers questions of one shape, in their order; called on the thread.
-        batch: most questions of a call.
-        wait: seconds that a question waits for others.
-        places: questions that may wait.
-        watch: called with the size and the seconds of each batch.
-        expected: how many questions can be asked at once; where all of them wait, nobody is waited for.
+        compute: answers requests of one shape, in order; called in the thread.
+        batch: maximum batch size.
+        wait: seconds that a request waits for others.
+        places: capacity of the queue.
+        watch: called with the size and duration in seconds of each batch.
+        expected: number of open requests; a batch starts early once all of them are in the queue.
     """
 
     def __init__(
@@ -66,24 +66,24 @@ class MicroBatcher(Generic[Asked, Answer]):
 
     @property
     def waiting(self) -> int:
-        """Return how many questions wait, without those that are being answered."""
+        """Return the number of queued requests, without the batch in progress."""
         return len(self._waiting)
 
     @property
     def full(self) -> bool:
-        """Return whether no place is free."""
+        """Return whether the queue is full."""
         return len(self._waiting) >= self._places
 
     @property
     def busy(self) -> float:
-        """Return for how many seconds the present batch has been computed; 0 if there is none."""
+        """Return the seconds since the current batch started; 0 if there is none."""
         return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
 
     def ask(self, asked: Asked) -> "asyncio.Future[Answer]":
-        """Take a place in the queue; return the future answer. Cancelling it frees the place.
+        """Enqueue a request and return the future of its answer. Cancelling the future frees the place.
 
         Raises:
-            QueueFullError: there is no place.
+            QueueFullError: the queue is full.
         """
         if self.full:
             raise QueueFullError
@@ -94,11 +94,11 @@ class MicroBatcher(Generic[Asked, Answer]):
         return place.answer
 
     def look_again(self) -> None:
-        """See whether a batch is due now that fewer questions are `expected`."""
+        """Check again whether a batch is due, after `expected` decreased."""
         self._changed.set()
 
     async def run(self) -> None:
-        """Answer questions until this is cancelled."""
+        """Compute batches until cancelled."""
         thread = _Thread()
         try:
             while True:
@@ -122,10 +122,9 @@ class MicroBatcher(Generic[Asked, Answer]):
                     await self._changed.wait()
 
     def _find_batch(self) -> "tuple[list[_Place[Asked, Answer]], float]":
-        """Return the batch that is due first, and in how many seconds it is due.
+        """Return the batch that is due first, and the seconds until it is due.
 
-        The one that has waited longest goes first, so that no shape keeps another one waiting; until it is due, a full
-        batch goes before it.
+        The oldest request goes first, so that no shape starves another; until it is due, a full batch goes first.
         """
         by_shape: dict[Hashable, list[_Place[Asked, Answer]]] = {}
         for place in self._waiting.values():
@@ -144,7 +143,7 @@ class MicroBatcher(Generic[Asked, Answer]):
     # -- answering --------------------------------------------------------------------------------------------------
 
     async def _answer(self, thread: "_Thread", places: "list[_Place[Asked, Answer]]") -> None:
-        """Answer a batch; if that fails, each question alone, so that one fails alone."""
+        """Answer a batch; if that fails, answer each request alone, so that one error does not fail the others."""
         outcome = await self._call(thread, places)
         if not isinstance(outcome, Exception):
             for place, answer in zip(places, outcome, strict=True):
@@ -155,7 +154,7 @@ class MicroBatcher(Generic[Asked, Answer]):
                 places[0].answer.set_exception(outcome)
         else:
             for place in places:
-                if not place.answer.done():  # who asked may be gone
+                if not place.answer.done():  # the client may have disconnected
                     await self._answer(thread, [place])
 
     async def _call(self, thread: "_Thread", places: "list[_Place[Asked, Answer]]") -> Sequence[Answer] | Exception:
@@ -171,7 +170,7 @@ class MicroBatcher(Generic[Asked, Answer]):
 
 
 class _Thread:
-    """A thread for the model. It is a daemon: the end of the server does not wait for a long batch."""
+    """Daemon thread of the model: shutdown does not wait for a long batch."""
 
     def __init__(self) -> None:
         self._calls: SimpleQueue[Any] = SimpleQueue()
@@ -185,7 +184,7 @@ class _Thread:
         return await outcome
 
     def close(self) -> None:
-        """End the thread after its present call."""
+        """End the thread after its current call."""
         self._calls.put(None)
 
     def _run(self) -> None:
@@ -193,11 +192,11 @@ class _Thread:
             loop, outcome, function, argument = called
             try:
                 result = function(argument)
-            except Exception as error:  # noqa: BLE001 - who asked gets it
+            except Exception as error:  # noqa: BLE001 - passed on to the caller
                 result = error
             try:
                 loop.call_soon_threadsafe(_settle, outcome, result)
-            except RuntimeError:  # the loop has ended meanwhile, and nobody waits
+            except RuntimeError:  # the event loop has been closed
                 return
 
 

@@ -1,6 +1,6 @@
-"""The chat protocol: requests for completions, as the OpenAI API has them, read and checked.
+"""Parsing and validation of chat completion requests in the format of the OpenAI API.
 
-A field that is not understood is refused by name. Answers are greedy: temperature 0, also where a request says nothing.
+Unsupported fields are refused by name. Decoding is always greedy (temperature 0).
 """
 
 import json
@@ -14,12 +14,12 @@ from embodied_rl.serving.pictures import decode_picture
 from embodied_rl.serving.refusal import Refusal, quote
 
 MOST_LOGPROBS = 20
-"""Alternatives that a token may be told with, as in the OpenAI API; and most choices."""
+"""Maximum of `top_logprobs`, as in the OpenAI API; and of choices."""
 ROLES = ("system", "user", "assistant")
 
 READ = ("model", "messages", "max_tokens", "max_completion_tokens", "logprobs", "top_logprobs", "structured_outputs")
 IGNORED = ("seed", "top_p", "user", "metadata", "store", "service_tier")
-"""They change nothing where answers are greedy, or where nothing is kept."""
+"""Ignored fields: they have no effect with greedy decoding, or on a server that stores nothing."""
 FIXED: Mapping[str, tuple[Any, str]] = {
     "temperature": (0, "answers are greedy: send 0"),
     "stream": (False, "answers come whole; this server does not stream: leave it out"),
@@ -31,14 +31,14 @@ FIXED: Mapping[str, tuple[Any, str]] = {
     "stop": ([], "set max_tokens"),
     "tools": ([], "this server has no tools"),
 }
-"""Field → the one value that it may have, and why."""
+"""Field → the only supported value, and why."""
 ELSEWHERE: Mapping[str, str] = {"guided_choice": "structured_outputs={'choice': […]}, as in vLLM"}
-"""Field → what it is called here."""
+"""Field of other servers → its name here."""
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """A message: texts, and pictures as uint8 [h, w, 3], in order."""
+    """Message with its texts and pictures (uint8 [h, w, 3]) in order."""
 
     role: str
     parts: tuple[str | Array, ...]
@@ -46,14 +46,14 @@ class Message:
 
 @dataclass(frozen=True, eq=False)
 class ChatRequest:
-    """A request, checked.
+    """Validated request.
 
     Attributes:
         model: its name.
         messages: at least one.
         max_tokens: of the answer.
-        top_logprobs: alternatives to tell with each token; None tells no log-probabilities.
-        choices: the answers to choose from; empty for any.
+        top_logprobs: alternatives returned with each token; None returns no log-probabilities.
+        choices: allowed answers; empty allows any.
     """
 
     model: str
@@ -64,10 +64,10 @@ class ChatRequest:
 
 
 def parse_request(body: bytes, limits: RequestLimits, memory: Reservation) -> ChatRequest:
-    """Parse the body of a request, and decode its pictures.
+    """Parse the body of a request and decode its pictures.
 
     Raises:
-        Refusal: it is not a request that this server answers; the message names the field.
+        Refusal: the request is invalid or unsupported; the message names the field.
     """
     fields = _parse_fields(body)
     for name, value in fields.items():
@@ -84,15 +84,15 @@ def parse_request(body: bytes, limits: RequestLimits, memory: Reservation) -> Ch
 def _parse_fields(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, too long a number, or too deep
-        raise Refusal(400, f"the body is no JSON: {quote(str(error))}.") from None
+    except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8, a number too long, or nesting too deep
+        raise Refusal(400, f"the body is not valid JSON: {quote(str(error))}.") from None
     if not isinstance(fields, dict):
-        raise Refusal(400, "the body is no JSON object.")
+        raise Refusal(400, "the body is not a JSON object.")
     return {name: value for name, value in fields.items() if value is not None}
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _check_known(name: str, value: Any) -> None:
@@ -116,16 +116,16 @@ def _read_length(fields: Mapping[str, Any], most: int) -> int:
 
 
 def _read_logprobs(fields: Mapping[str, Any]) -> int | None:
-    tells, top = fields.get("logprobs", False), fields.get("top_logprobs", 0)
-    if not isinstance(tells, bool):
-        raise Refusal(400, f"logprobs={quote(tells)} must be true or false.", "logprobs")
+    enabled, top = fields.get("logprobs", False), fields.get("top_logprobs", 0)
+    if not isinstance(enabled, bool):
+        raise Refusal(400, f"logprobs={quote(enabled)} must be true or false.", "logprobs")
     if type(top) is not int or not 0 <= top <= MOST_LOGPROBS:
         raise Refusal(
             400, f"top_logprobs={quote(top)} must be a whole number within 0 … {MOST_LOGPROBS}.", "top_logprobs"
         )
-    if top and not tells:
+    if top and not enabled:
         raise Refusal(400, "top_logprobs needs logprobs=true.", "top_logprobs")
-    return top if tells else None
+    return top if enabled else None
 
 
 def _read_choices(value: Any) -> tuple[str, ...]:
@@ -137,9 +137,9 @@ def _read_choices(value: Any) -> tuple[str, ...]:
         raise Refusal(400, f"{where} must be {{'choice': [1 … {MOST_LOGPROBS} answers]}}.", where)
     for choice in choices:
         if not isinstance(choice, str) or not choice.strip() or not _is_unicode(choice):
-            raise Refusal(400, f"{where}: {quote(choice)} is no answer in words.", where)
+            raise Refusal(400, f"{where}: {quote(choice)} is not a non-empty text.", where)
     if len({choice.strip() for choice in choices}) < len(choices):
-        raise Refusal(400, f"{where}: an answer is there twice.", where)
+        raise Refusal(400, f"{where}: a choice is repeated.", where)
     return tuple(choice.strip() for choice in choices)
 
 
@@ -149,7 +149,7 @@ def _is_unicode(text: str) -> bool:
 
 
 class _Reader:
-    """Reads messages; counts their pictures."""
+    """Reader of messages that counts their pictures."""
 
     def __init__(self, limits: RequestLimits, memory: Reservation) -> None:
         self._limits, self._memory, self._pictures = limits, memory, 0
@@ -189,5 +189,5 @@ class _Reader:
 
     def _read_text(self, value: Any, where: str) -> str:
         if not isinstance(value, str) or not _is_unicode(value):
-            raise Refusal(400, f"{where} holds {quote(value)}, which is no text.", where)
+            raise Refusal(400, f"{where} holds {quote(value)}, which is not a text.", where)
         return value

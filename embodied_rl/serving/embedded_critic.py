@@ -1,7 +1,7 @@
-"""An embedded critic that is asked by chat: the prompts `embedded` and `embedded_done`.
+"""Embedded critic behind the chat protocol, for the prompts `embedded` and `embedded_done`.
 
-A question is one user message: texts of lines `key: value`, then the first picture of each camera, then the present
-one of each. The answer is one token: a digit of 0 … 9 for progress, yes or no for done.
+A request is one user message: lines `key: value`, then the first picture of each camera, then the current picture of
+each. The answer is one token: a digit of 0 … 9 for progress, yes or no for done.
 
 n questions, S state dimensions.
 """
@@ -23,7 +23,7 @@ from embodied_rl.serving.reply import ChatReply, Token, find_logprob
 
 KEYS = ("question", "instruction", "cameras", "state")
 KEPT_STARTS = 4096
-"""First frames whose description is kept: those of as many episodes that are asked about at the same time."""
+"""Size of the cache of first-frame encodings: about one per concurrent episode."""
 DIGITS = tuple("0123456789")
 LABELS: Mapping[str, tuple[str, ...]] = {"progress": DIGITS, "done": ("yes", "no")}
 """Question → the answers to it."""
@@ -31,7 +31,7 @@ PROMPTS = "this model is asked with reward.prompt=embedded or reward.prompt=embe
 
 
 class CriticJudgement(Protocol):
-    """What a critic says of n observations.
+    """Output of a critic for n observations.
 
     Attributes:
         bins: float32 [n, 21], probabilities of the progress 0, 0.05 … 1.
@@ -44,8 +44,8 @@ class CriticJudgement(Protocol):
     def done(self) -> Any: ...
 
 
-class Judge(Protocol):
-    """A network that judges progress, such as `embodied_rl.critic.network.ProgressCritic`."""
+class CriticNetwork(Protocol):
+    """Network that estimates progress, such as `embodied_rl.critic.network.ProgressCritic`."""
 
     @property
     def cameras(self) -> Sequence[str]: ...
@@ -53,23 +53,23 @@ class Judge(Protocol):
     def identity(self) -> str: ...
 
     def describe_input(self) -> dict[str, Any]:
-        """Return what a question must hold."""
+        """Return what a request must contain."""
         ...
 
     def locate(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
-        """Describe n first frames, float [n, K]: camera → uint8 [n, h, w, 3]; words; float32 [n, S], not read."""
+        """Encode n first frames as float [n, K]: camera → uint8 [n, h, w, 3]; words; float32 [n, S], not read."""
         ...
 
     def compare(
         self, frames: Mapping[str, Array], start: Array, instructions: Sequence[str], state: Array
     ) -> CriticJudgement:
-        """Judge n observations, given what `locate` says of the first frames of their episodes."""
+        """Judge n observations, given the encodings of their episodes' first frames from `locate`."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Observed:
-    """An observation, as it was asked about."""
+    """Observation of one request."""
 
     question: str
     instruction: str
@@ -81,24 +81,24 @@ class Observed:
 
 
 class EmbeddedCritic:
-    """A critic behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
+    """Critic behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
 
     Args:
-        critic: who judges.
-        name: by which requests call it.
+        critic: the network.
+        name: model name in requests.
     """
 
-    def __init__(self, critic: Judge, name: str) -> None:
+    def __init__(self, critic: CriticNetwork, name: str) -> None:
         self.name, self.identity = name, critic.identity
         self.asked_with: Mapping[str, Any] = {"prompt": "embedded", **critic.describe_input()}
         self._critic = critic
-        self._starts: OrderedDict[bytes, Array] = OrderedDict()  # by what they were found in, the latest used last
+        self._starts: OrderedDict[bytes, Array] = OrderedDict()  # digest → encoding, least recently used first
 
     def prepare(self, request: ChatRequest) -> ModelInput:
         """Read an observation from the one message of a request.
 
         Raises:
-            Refusal: the message is not what the prompts make.
+            Refusal: the message does not follow the prompts.
         """
         if [message.role for message in request.messages] != ["user"]:
             raise Refusal(400, f"messages must be one message of the user: {PROMPTS}.", "messages")
@@ -110,10 +110,10 @@ class EmbeddedCritic:
         return ModelInput((sizes, observed.state.shape), observed)
 
     def answer(self, questions: Sequence[ModelInput]) -> Sequence[ChatReply]:
-        """Judge observations whose pictures and states have one size.
+        """Judge observations with pictures and states of equal size.
 
         Raises:
-            UserError: an instruction has words that the critic does not know, or sizes do not fit it.
+            UserError: an instruction has unknown words, or a size does not fit the critic.
         """
         asked: list[Observed] = [question.content for question in questions]
         judged = self._critic.compare(
@@ -126,14 +126,14 @@ class EmbeddedCritic:
         return [_make_reply(each, bins[row], float(done[row])) for row, each in enumerate(asked)]
 
     def _locate(self, asked: Sequence[Observed]) -> Array:
-        """Describe the first frame of each observation, [n, K]; all questions about an episode bring the same one."""
+        """Encode the first frame of each observation, [n, K]; encodings are cached across requests of an episode."""
         keys = [_digest(each, self._critic.cameras) for each in asked]
         new = {key: each for key, each in zip(keys, asked, strict=True) if key not in self._starts}
         if new:
             chosen = list(new.values())
             first, state = self._stack([each.first for each in chosen]), np.stack([each.state for each in chosen])
             found = self._critic.locate(first, [each.instruction for each in chosen], state)
-            self._starts |= {key: row.copy() for key, row in zip(new, found, strict=True)}  # rows alone, not the batch
+            self._starts |= {key: row.copy() for key, row in zip(new, found, strict=True)}  # copies free the batch
         for key in keys:
             self._starts.move_to_end(key)
         start = np.stack([self._starts[key] for key in keys])
@@ -146,7 +146,7 @@ class EmbeddedCritic:
 
 
 def _digest(asked: Observed, cameras: Sequence[str]) -> bytes:
-    """Return a digest of all that the description of a first frame depends on."""
+    """Return a digest of all inputs of the encoding of a first frame."""
     digest = hashlib.blake2b(asked.instruction.encode(), digest_size=32)
     for camera in cameras:
         digest.update(repr(asked.first[camera].shape).encode())
@@ -155,9 +155,9 @@ def _digest(asked: Observed, cameras: Sequence[str]) -> bytes:
 
 
 def split_bins(bins: Array) -> Array:
-    """Spread probabilities over equidistant progress 0 … 1 onto the digits 0 … 9, which stand for ninths.
+    """Convert probabilities of equidistant progress 0 … 1 to the digits 0 … 9, which stand for ninths.
 
-    Each bin's mass goes to the two digits beside it, in the ratio that keeps its progress, and so the expectation.
+    Each bin's mass is split between the two nearest digits such that the expectation is preserved.
 
     Args:
         bins: [b] probabilities.
@@ -181,7 +181,7 @@ def _read_lines(texts: Sequence[str]) -> dict[str, str]:
         key, colon, value = line.partition(":")
         if not colon or key not in KEYS or key in found:
             raise Refusal(
-                400, f"{quote(line)} is no line with one of {', '.join(KEYS)}, once each: {PROMPTS}.", "messages"
+                400, f"{quote(line)} is not a line with one of {', '.join(KEYS)}, once each: {PROMPTS}.", "messages"
             )
         found[key] = value.strip()
     missing = [key for key in KEYS if key not in found]
@@ -225,13 +225,13 @@ def _read_state(text: str) -> Array:
 
 def _make_reply(asked: Observed, bins: Array, done: float) -> ChatReply:
     if not np.isfinite(bins).all() or not np.isfinite(done):
-        raise UserError("the critic says NaN about this observation.")
+        raise UserError("the critic returned NaN for this observation.")
     masses = split_bins(bins) if asked.question == "progress" else (done, 1 - done)
     labels = LABELS[asked.question]
-    told = [
+    answers = [
         (label, float(mass)) for label, mass in zip(labels, masses, strict=True) if label in (asked.choices or labels)
     ]
-    told.sort(key=lambda each: -each[1])
-    alternatives = tuple((label, find_logprob(mass)) for label, mass in told)
+    answers.sort(key=lambda each: -each[1])
+    alternatives = tuple((label, find_logprob(mass)) for label, mass in answers)
     (text, logprob), *_ = alternatives
     return ChatReply(text, (Token(text, logprob, alternatives),), "stop", asked.words)

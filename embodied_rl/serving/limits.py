@@ -1,4 +1,4 @@
-"""What one request, and all of them together, may take of the machine."""
+"""Resource limits of one request and of all requests together."""
 
 from dataclasses import dataclass
 from threading import Lock
@@ -8,7 +8,7 @@ from embodied_rl.serving.refusal import Refusal
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """The limits of one request.
+    """Limits of one request.
 
     Attributes:
         body: bytes of its body.
@@ -26,7 +26,7 @@ class RequestLimits:
 
 
 class Memory:
-    """Bytes that all requests hold together: their bodies, and what is decoded of them.
+    """Byte budget shared by all requests, for their bodies and decoded pictures.
 
     Args:
         size: bytes.
@@ -41,10 +41,10 @@ class Memory:
         return Reservation(self)
 
     def add(self, amount: int) -> None:
-        """Take bytes; a negative amount gives them back.
+        """Reserve bytes; a negative amount releases them.
 
         Raises:
-            Refusal: there are not so many left (429), or never will be (413).
+            Refusal: too few bytes are free (429), or the amount exceeds the whole budget (413).
         """
         with self._lock:
             if amount > self.size:
@@ -55,13 +55,13 @@ class Memory:
 
 
 class Reservation:
-    """What one request holds; given back at the end of the `with` block."""
+    """Bytes of one request, released at the end of the `with` block."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory, self._taken = memory, 0
 
     def add(self, amount: int) -> None:
-        """Take bytes; see `Memory.add`."""
+        """Reserve bytes; see `Memory.add`."""
         self._memory.add(amount)
         self._taken += amount
 

@@ -1,4 +1,4 @@
-"""Listening: an address, uvicorn, and an end within seconds of a signal."""
+"""HTTP listener: socket, uvicorn, and shutdown within seconds of a signal."""
 
 import asyncio
 import signal
@@ -14,16 +14,16 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.stops import note_stop
 
 CONNECTIONS = 1024
-"""Open connections; more are answered 503."""
+"""Maximum of open connections; further ones are answered 503."""
 GRACE = 3
-"""Seconds that requests have to end after a signal."""
+"""Seconds until open requests are cancelled after a signal."""
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; port 0 takes a free one.
+    """Return a listening socket; port 0 takes a free port.
 
     Raises:
-        UserError: the address cannot be taken.
+        UserError: the address is not available.
     """
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -48,9 +48,9 @@ def serve(application: ASGIApp, listening: socket.socket, ready: Callable[[], No
     """Serve until SIGINT or SIGTERM; a second SIGINT does not wait for requests that are being answered.
 
     Args:
-        application: what answers.
+        application: the ASGI application.
         listening: from `open_socket`; it is closed at the end.
-        ready: called when requests are answered.
+        ready: called once the server accepts requests.
     """
     config = uvicorn.Config(
         application, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,
@@ -61,7 +61,7 @@ def serve(application: ASGIApp, listening: socket.socket, ready: Callable[[], No
 
 
 class _Server(uvicorn.Server):
-    """Ends by itself after a signal, without raising the signal again; says when it is ready."""
+    """uvicorn server that does not raise the signal again at shutdown, and reports when it is ready."""
 
     def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,4 +1,4 @@
-"""What a server counts, in the text format of Prometheus. Standard library only."""
+"""Metrics of a server in the text format of Prometheus. Standard library only."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -11,10 +11,10 @@ SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class Histogram:
-    """Counts values by upper bounds.
+    """Histogram with given upper bounds.
 
     Args:
-        bounds: ascending; one without a limit follows.
+        bounds: ascending; "+Inf" is added.
     """
 
     def __init__(self, bounds: Sequence[float]) -> None:
@@ -41,14 +41,14 @@ class Histogram:
 
 
 class Meters:
-    """Counts of a server since its start.
+    """Metrics of a server since its start.
 
     Attributes:
-        answered: status of HTTP → requests for completions.
-        rejected: reason → requests that took no place, or lost it.
+        answered: HTTP status → completion requests.
+        rejected: reason → requests that were not enqueued, or were removed from the queue.
         batch_sizes, batch_seconds: of each call of the model.
         request_seconds: of each answered request, from its first byte to the answer.
-        open: requests for completions that came whole and have no answer yet.
+        open: completion requests that were received completely and not answered yet.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Meters:
         self.batch_seconds.add(seconds)
 
     def write(self, waiting: int) -> str:
-        """Return all counts, and how many questions wait, as text."""
+        """Return all metrics and the queue length as text."""
         lines: list[str] = []
         _write_counter(lines, "requests_total", "Requests for completions, by status.", "status", self.answered)
         _write_counter(lines, "rejected_total", "Requests that were not answered, by reason.", "reason", self.rejected)

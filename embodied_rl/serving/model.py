@@ -1,4 +1,4 @@
-"""What a model must do to be served."""
+"""Interface of served models."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,11 +10,11 @@ from embodied_rl.serving.reply import ChatReply
 
 @dataclass(frozen=True, eq=False)
 class ModelInput:
-    """A request as a model wants it.
+    """Request prepared for a model.
 
     Attributes:
-        shape: questions of one shape can be answered together.
-        content: what the model reads.
+        shape: requests of equal shape can be batched.
+        content: input of the model.
     """
 
     shape: Hashable
@@ -22,18 +22,18 @@ class ModelInput:
 
 
 class ChatModel(Protocol):
-    """Answers requests. `prepare` is called from several threads, `answer` from one."""
+    """Served model. `prepare` is called from several threads, `answer` from one."""
 
     name: str
-    """by which requests call it."""
+    """model name in requests."""
     identity: str
-    """one line: what it is, and which weights."""
+    """one line: the model and its weights."""
     asked_with: Mapping[str, Any]
-    """how to ask it, for the list of models: "prompt", of `reward.prompt`; and "cameras", "state" and "words" where it
-    answers about these alone."""
+    """request format, for the list of models: "prompt", of `reward.prompt`; and "cameras", "state" and "words" if the
+    model is limited to these."""
 
     def prepare(self, request: ChatRequest) -> ModelInput:
-        """Check a request and make a question of it.
+        """Validate a request and convert it to model input.
 
         Raises:
             Refusal: the model cannot answer it.
@@ -41,9 +41,9 @@ class ChatModel(Protocol):
         ...
 
     def answer(self, questions: Sequence[ModelInput]) -> Sequence[ChatReply]:
-        """Answer questions of one shape, in their order.
+        """Answer requests of one shape, in order.
 
         Raises:
-            UserError: one of them cannot be answered; each is then asked alone.
+            UserError: one of them cannot be answered; the caller then retries each alone.
         """
         ...

@@ -1,6 +1,6 @@
-"""Folders of vision-language models, which may come from a stranger: what in them is refused before anything is loaded.
+"""Safety checks of untrusted vision-language model folders, before anything is loaded.
 
-Opening is never executing: no code of the folder, no pickle, nothing from elsewhere that its files point to.
+Loading never executes code of the folder, opens a pickle, or downloads what its files point to.
 """
 
 from collections.abc import Iterator
@@ -11,16 +11,16 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.untrusted_files import check_inside, check_name, read_json
 
 LARGEST_JSON = 64_000_000
-"""Bytes of a file of settings, or of the tokenizer."""
+"""Maximum size in bytes of a settings file or of the tokenizer."""
 INDEX = "model.safetensors.index.json"
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".h5", ".msgpack")
 FORBIDDEN = {
-    "auto_map": "asks for code of its own (auto_map), and no code of a folder is run",
-    "custom_pipelines": "asks for code of its own (custom_pipelines), and no code of a folder is run",
+    "auto_map": "asks for custom code (auto_map), and no code of a folder is run",
+    "custom_pipelines": "asks for custom code (custom_pipelines), and no code of a folder is run",
     "audio_tokenizer": "points to another model (audio_tokenizer), which is not loaded",
     "quantization_config": "is quantised, which this server does not read; take the unquantised weights",
 }
-"""Keys of settings, at any depth, and what is said about them."""
+"""Refused settings keys, at any depth, with the reason."""
 
 
 def check_folder(folder: Path) -> str:
@@ -30,12 +30,12 @@ def check_folder(folder: Path) -> str:
         its `model_type`.
 
     Raises:
-        UserError: there is something in it that is not loaded, or something is missing; the message names it.
+        UserError: the folder contains something refused, or lacks something; the message names it.
     """
     for file in sorted(folder.iterdir()):
         check_inside(folder, file)
         if file.suffix == ".py":
-            raise UserError(f"{folder} brings code of its own, {file.name}, and no code of a folder is run.")
+            raise UserError(f"{folder} contains code, {file.name}, and no code of a folder is run.")
     if (folder / "adapter_config.json").exists():
         raise UserError(f"{folder} holds adapters (adapter_config.json): merge them into their model first.")
     for file in sorted(folder.glob("*.json")):
@@ -53,7 +53,7 @@ def check_folder(folder: Path) -> str:
 def _check_settings(file: Path) -> None:
     if (size := file.stat().st_size) > LARGEST_JSON:
         raise UserError(f"{file} has {size} bytes, and may have {LARGEST_JSON}.")
-    if file.name == "tokenizer.json":  # its words may be anything
+    if file.name == "tokenizer.json":  # its vocabulary may contain any of these keys
         return
     for key, value in _list_entries(read_json(file)):
         if key in FORBIDDEN and value:

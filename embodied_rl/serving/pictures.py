@@ -1,4 +1,4 @@
-"""Pictures of a request: data URLs, decoded within limits. Nothing is ever fetched."""
+"""Pictures of a request: data URLs, decoded within limits. Nothing is downloaded."""
 
 import base64
 import binascii
@@ -15,10 +15,10 @@ from embodied_rl.serving.refusal import Refusal, quote
 
 FORMATS = ("PNG", "JPEG", "WEBP")
 MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
-"""Pixels of 8 bits; transparency is left out."""
+"""Accepted Pillow modes: 8 bits per channel; an alpha channel is dropped."""
 
 _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, IndexError, OverflowError, EOFError, struct.error, zlib.error)
-"""What Pillow raises for a file that is not what it says."""
+"""Exceptions of Pillow for a damaged file."""
 
 
 def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], None]) -> Array:
@@ -27,14 +27,14 @@ def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], N
     Args:
         url: `data:image/…;base64,…`.
         where: the field, for messages.
-        pixels: most pixels; looked at before anything is decoded.
+        pixels: maximum number of pixels; checked before decoding.
         reserve: called with the bytes of the decoded picture before it is decoded; it may raise.
 
     Returns:
         uint8 [h, w, 3], RGB.
 
     Raises:
-        Refusal: the URL is no data URL, or does not hold a picture within the limits.
+        Refusal: not a data URL, or not a picture within the limits.
     """
     head, comma, data = url.partition(",")
     if not head.startswith("data:"):
@@ -51,10 +51,10 @@ def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], N
 def decode_file(
     file: bytes, where: str, pixels: int, reserve: Callable[[int], None], formats: tuple[str, ...] = FORMATS
 ) -> Array:
-    """Decode the bytes of a picture's file; see `decode_picture`.
+    """Decode the bytes of an image file; see `decode_picture`.
 
     Raises:
-        Refusal: they are no picture in one of the formats, or one beyond the limits.
+        Refusal: not a picture in a supported format, or beyond the limits.
     """
     try:
         with Image.open(io.BytesIO(file), formats=formats) as opened:
@@ -65,7 +65,7 @@ def decode_file(
         raise Refusal(413, f"{where} has far more pixels than {pixels}: send a smaller one.", where) from None
     except _DAMAGED as error:
         said = type(error).__name__ if isinstance(error, Image.UnidentifiedImageError) else quote(str(error))
-        raise Refusal(400, f"{where} is no picture in PNG, JPEG or WebP: {said}.", where) from None
+        raise Refusal(400, f"{where} is not a PNG, JPEG or WebP picture: {said}.", where) from None
 
 
 def _check_size(opened: Image.Image, where: str, pixels: int) -> None:

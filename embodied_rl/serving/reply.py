@@ -1,4 +1,4 @@
-"""Answers of a model, and their form in the OpenAI API."""
+"""Answers of a model, and their format in the OpenAI API."""
 
 import math
 import time
@@ -9,12 +9,12 @@ from typing import Any, Literal
 from embodied_rl.serving.chat import ChatRequest
 
 LEAST_LOGPROB = -9999.0
-"""Stands for the logarithm of 0, which JSON does not have; as in the OpenAI API."""
+"""Replaces log 0, which JSON cannot represent; as in the OpenAI API."""
 
 
 @dataclass(frozen=True)
 class Token:
-    """A token of an answer.
+    """Token of an answer.
 
     Attributes:
         text: of the token.
@@ -29,13 +29,13 @@ class Token:
 
 @dataclass(frozen=True)
 class ChatReply:
-    """An answer.
+    """Answer of a model.
 
     Attributes:
         text: of the answer.
-        tokens: of the answer, with the one that ended it.
-        finish: "stop" where the model had finished, "length" where max_tokens was reached.
-        prompt_tokens: length of the question as the model counts it.
+        tokens: of the answer, including the end token.
+        finish: "stop" if the model finished, "length" if max_tokens was reached.
+        prompt_tokens: length of the prompt in tokens.
     """
 
     text: str
@@ -45,7 +45,7 @@ class ChatReply:
 
 
 def describe_reply(reply: ChatReply, request: ChatRequest) -> dict[str, Any]:
-    """Return the body of an answer, as the OpenAI API has it."""
+    """Return the reply body in the format of the OpenAI API."""
     choice = {
         "index": 0,
         "message": {"role": "assistant", "content": reply.text, "refusal": None},

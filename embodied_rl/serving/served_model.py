@@ -1,4 +1,4 @@
-"""Which model `embodied-rl critic serve` serves: a critic's file, or the folder of a vision-language model."""
+"""Loading of the model for `embodied-rl critic serve`: a critic file, or a vision-language model folder."""
 
 import os
 from collections.abc import Callable
@@ -9,7 +9,7 @@ import torch
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.provenance import count_cores
-from embodied_rl.serving.embedded_critic import EmbeddedCritic, Judge
+from embodied_rl.serving.embedded_critic import CriticNetwork, EmbeddedCritic
 from embodied_rl.serving.model import ChatModel
 from embodied_rl.serving.model_folder import check_folder
 
@@ -18,12 +18,12 @@ def check_served(path: Path, device: str, read_header: Callable[[Path], object])
     """Check a model without loading it.
 
     Args:
-        path: of a critic's file, or a folder.
-        device: where the model computes.
-        read_header: reads what a critic's file says about itself, or raises `UserError`.
+        path: of a critic file, or a folder.
+        device: torch device of the model.
+        read_header: reads the header of a critic file, or raises `UserError`.
 
     Raises:
-        UserError: it is not there, is refused, or cannot compute on that device.
+        UserError: the path does not exist, the folder is refused, or the device does not fit.
     """
     try:
         if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -42,7 +42,7 @@ def check_served(path: Path, device: str, read_header: Callable[[Path], object])
 
 def load_served(
     path: Path,
-    load_critic: Callable[[Path], Judge],
+    load_critic: Callable[[Path], CriticNetwork],
     name: str | None,
     device: str,
     dtype: Literal["float32", "bfloat16", "float16"],
@@ -51,9 +51,9 @@ def load_served(
     """Load a model, and set how many threads torch computes with in this process.
 
     Args:
-        path: of a critic's file, or a folder.
-        load_critic: opens a critic's file.
-        name: by which requests call it; None takes that of file or folder.
+        path: of a critic file, or a folder.
+        load_critic: opens a critic file.
+        name: model name in requests; None takes that of the file or folder.
         device, dtype: of a vision-language model.
         threads: None takes one for a critic, and all cores for a vision-language model.
 
@@ -63,7 +63,7 @@ def load_served(
     torch.set_num_threads(threads or (count_cores() if path.is_dir() else 1))
     if not path.is_dir():
         return EmbeddedCritic(load_critic(path), name or path.stem)
-    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is fetched, whatever a folder's files say
+    os.environ["HF_HUB_OFFLINE"] = "1"  # nothing is downloaded
     from embodied_rl.serving.vision_language import load_model
 
     return load_model(path, name or path.resolve().name, device, dtype)

@@ -1,4 +1,4 @@
-"""Starting a server: the extra it needs, its address, its token, and what the user types next."""
+"""Server start: checks of extra, address and token, and the command to use the server."""
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -13,15 +13,15 @@ from embodied_rl.serving.reply import ChatReply
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """The settings of a server.
+    """Settings of a server.
 
     Attributes:
-        host, port: where it listens; port 0 is a free one.
-        token_variable: environment variable of the token; None needs none.
-        batch: most requests answered together.
+        host, port: listening address; port 0 takes a free port.
+        token_variable: environment variable of the token; None requires none.
+        batch: maximum batch size.
         wait: seconds that a request waits for others.
-        places: requests that may wait.
-        memory: bytes that all requests hold together.
+        places: capacity of the queue.
+        memory: bytes that all requests may hold together.
         limits: of one request.
     """
 
@@ -36,10 +36,10 @@ class ServerSettings:
 
 
 def check_settings(settings: ServerSettings) -> None:
-    """Check what can be known before the model is loaded.
+    """Check the settings before the model is loaded.
 
     Raises:
-        UserError: the extra is missing, or the address needs a token that is not there.
+        UserError: the extra is missing, or the address requires a token and none is set.
     """
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise UserError(f"a server needs {' and '.join(missing)}: pip install 'embodied-rl[serve]'")
@@ -49,7 +49,7 @@ def check_settings(settings: ServerSettings) -> None:
 
 
 def make_batcher(model: ChatModel, settings: ServerSettings, meters: Meters) -> MicroBatcher[ModelInput, ChatReply]:
-    """Return the queue of a model; a question waits for others only while others are on their way."""
+    """Return the request queue of a model; a batch does not wait once all open requests are in the queue."""
     return MicroBatcher(
         model.answer, settings.batch, settings.wait, settings.places, meters.watch_batch, lambda: meters.open
     )
@@ -59,7 +59,7 @@ def start_server(model: ChatModel, settings: ServerSettings) -> None:
     """Serve a model until SIGINT or SIGTERM.
 
     Raises:
-        UserError: the address cannot be taken, or see `check_settings`.
+        UserError: the address is not available, or see `check_settings`.
     """
     check_settings(settings)
     from embodied_rl.serving.access import find_token

@@ -1,6 +1,6 @@
-"""Vision-language models of transformers behind the chat protocol: chat template, left-padded batches, greedy answers.
+"""Vision-language models of transformers behind the chat protocol: chat template, left padding, greedy decoding.
 
-Processors are put together here, without torchvision: pictures by the Pillow implementations, and no videos.
+Processors are built here without torchvision: Pillow image processors, no video.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,19 +31,19 @@ _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _BROKEN = (
     OSError, ValueError, TypeError, KeyError, IndexError, AttributeError, ImportError, RuntimeError, SafetensorError,
 )  # fmt: skip
-"""What transformers raises for a folder that is not what it says."""
+"""Exceptions of transformers for a damaged folder."""
 PARTS = ("image_processor", "tokenizer", "video_processor")
 
 
 @dataclass(frozen=True)
 class Prompted:
-    """A request as the model reads it.
+    """Request converted to the model's prompt.
 
     Attributes:
-        text: the messages by the chat template.
-        pictures: in their order.
+        text: the messages in the chat template.
+        pictures: in order.
         max_tokens: of the answer.
-        choices: answer → ids of the tokens that say it; empty for any answer.
+        choices: answer → ids of its tokens; empty allows any answer.
     """
 
     text: str
@@ -55,10 +55,10 @@ class Prompted:
 def load_model(
     folder: Path, name: str, device: str, dtype: Literal["float32", "bfloat16", "float16"]
 ) -> "VisionLanguageModel":
-    """Load a model from a folder of transformers' format; nothing is fetched, and no code of the folder is run.
+    """Load a model folder in the format of transformers, without downloads or custom code.
 
     Raises:
-        UserError: the folder is refused (see `check_folder`), damaged, or of a kind that transformers does not know.
+        UserError: the folder is refused (see `check_folder`), damaged, or of an unknown model type.
     """
     kind = check_folder(folder)
     if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
@@ -81,13 +81,13 @@ def load_model(
 
 
 class VisionLanguageModel:
-    """A model of transformers behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
+    """Model of transformers behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
 
     Args:
-        model: made for text from pictures and text.
-        processor: of its texts and pictures, with a chat template.
-        name: by which requests call it.
-        identity: what it is.
+        model: image-text-to-text model.
+        processor: with a chat template.
+        name: model name in requests.
+        identity: the model and its weights.
     """
 
     def __init__(self, model: Any, processor: Any, name: str, identity: str) -> None:
@@ -102,14 +102,14 @@ class VisionLanguageModel:
         self._longest: int = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
         self._words = Tokenizer.from_str(
             self._tokenizer.backend_tokenizer.to_str()
-        )  # never changed, so for all threads
+        )  # immutable, so shared by all threads
         self._control = _list_control_words(processor)
 
     def prepare(self, request: ChatRequest) -> ModelInput:
-        """Write the messages by the chat template.
+        """Apply the chat template.
 
         Raises:
-            Refusal: the template refuses them, a text holds a word that steers the model, or a choice is no token.
+            Refusal: the template fails, a text contains a control token, or a choice is not a single token.
         """
         pictures, messages = [], []
         for message in request.messages:
@@ -133,10 +133,10 @@ class VisionLanguageModel:
         return ModelInput((max_tokens, len(pictures)), Prompted(text, tuple(pictures), max_tokens, choices))
 
     def answer(self, questions: Sequence[ModelInput]) -> Sequence[ChatReply]:
-        """Answer questions of one length of answer and number of pictures.
+        """Answer requests with equal max_tokens and number of pictures.
 
         Raises:
-            UserError: a question is longer than the model reads.
+            UserError: a prompt is longer than the context length.
         """
         asked: list[Prompted] = [question.content for question in questions]
         inputs = self._processor(
@@ -147,7 +147,7 @@ class VisionLanguageModel:
         length, most = inputs["input_ids"].shape[1], asked[0].max_tokens
         if length + most > self._longest:
             raise UserError(
-                f"the question has {length} tokens; with {most} of the answer the model reads {self._longest}."
+                f"the prompt has {length} tokens; with {most} of the answer the model reads {self._longest}."
             )
         made = self._model.generate(
             **inputs.to(self._model.device, self._model.dtype), max_new_tokens=most, do_sample=False,
@@ -164,10 +164,10 @@ class VisionLanguageModel:
 
     def _check_text(self, text: str) -> None:
         if found := next((word for word in self._control if word in text), None):
-            raise Refusal(400, f"a text holds {quote(found)}, which steers this model.", "messages")
+            raise Refusal(400, f"a text holds {quote(found)}, a control token of this model.", "messages")
 
     def _find_tokens(self, choice: str) -> list[int]:
-        """Return the ids of the tokens that say an answer, with and without a space before it."""
+        """Return the token ids of an answer, with and without a leading space."""
         written = (self._words.encode(text, add_special_tokens=False).ids for text in (choice, f" {choice}"))
         found = sorted({ids[0] for ids in written if len(ids) == 1})
         if not found:
@@ -178,20 +178,20 @@ class VisionLanguageModel:
         return found
 
     def _choose(self, asked: Prompted, logprobs: Tensor, length: int) -> ChatReply:
-        """Return the most probable choice, with the model's own probabilities of all of them."""
-        told = [(choice, float(logprobs[ids].logsumexp(0))) for choice, ids in asked.choices.items()]
-        told.sort(key=lambda each: -each[1])
-        return ChatReply(told[0][0], (Token(*told[0], tuple(told)),), "stop", length)
+        """Return the most probable choice, with the unrestricted probabilities of all choices."""
+        ranked = [(choice, float(logprobs[ids].logsumexp(0))) for choice, ids in asked.choices.items()]
+        ranked.sort(key=lambda each: -each[1])
+        return ChatReply(ranked[0][0], (Token(*ranked[0], tuple(ranked)),), "stop", length)
 
     def _read(self, tokens: Tensor, logprobs: Tensor, length: int) -> ChatReply:
-        """Return an answer up to the token that ends it."""
+        """Return an answer up to its end token."""
         said: list[Token] = []
         ids: list[int] = []
         for word, each in zip(tokens.tolist(), logprobs, strict=True):
             best = each.topk(min(MOST_LOGPROBS, len(each)))
-            told = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+            alternatives = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             said.append(
-                Token(self._write(word), float(each[word]), tuple((self._write(i), value) for i, value in told))
+                Token(self._write(word), float(each[word]), tuple((self._write(i), value) for i, value in alternatives))
             )
             if word in self._ends:
                 return ChatReply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "stop", length)
@@ -203,14 +203,14 @@ class VisionLanguageModel:
 
 
 def _load_processor(folder: Path) -> Any:
-    """Return the processor of a folder, with pictures by Pillow, and without videos."""
+    """Return the processor of a folder, with the Pillow image processor and without video."""
     config = AutoConfig.from_pretrained(folder, **_LOCAL)
     known: Any = PROCESSOR_MAPPING[type(config)]
     if others := [part for part in known.get_attributes() if part not in PARTS]:
-        raise UserError(f"{folder}: {known.__name__} wants a {others[0]}; this server reads pictures and text.")
+        raise UserError(f"{folder}: {known.__name__} requires a {others[0]}; this server reads pictures and text.")
 
     class WithoutVideos(known):
-        """The processor; its part for videos needs torchvision, and is left out."""
+        """Processor without its video part, which needs torchvision."""
 
         def check_argument_for_proper_class(self, argument_name: str, argument: Any) -> Any:
             if argument_name == "video_processor":
@@ -230,7 +230,7 @@ def _load_processor(folder: Path) -> Any:
 
 
 def _list_control_words(processor: Any) -> list[str]:
-    """Return the words by which a text could steer the model: marks of messages and pictures."""
+    """Return the control tokens that a text must not contain: markers of messages and pictures."""
     tokenizer = processor.tokenizer
     found = {str(each) for each in tokenizer.added_tokens_decoder.values() if each.special}
     found |= {str(each) for each in (*tokenizer.all_special_tokens, getattr(processor, "image_token", ""))}

@@ -51,11 +51,7 @@ class RowwiseFakeActor(Actor):
         trace = self._inputs_of(observation)
         n, shape = len(observation), (self.executed, self.simulator.action_dim)
         mean = torch.stack([self._mean(trace["input/features"][row : row + 1].clone())[0] for row in range(n)])
-        noise = torch.zeros(n, *shape)
-        if explore:
-            pairs = zip(keys.episode, keys.decision, strict=True)
-            drawn = [np.random.default_rng((keys.seed, *pair)).normal(size=shape) for pair in pairs]
-            noise = torch.from_numpy(np.stack(drawn).astype(np.float32))
+        noise = self._noise(keys, shape) if explore else torch.zeros(n, *shape)
         trace["actions"] = mean + self.log_std.exp() * noise
         clipped = np.clip(trace["actions"].detach().numpy(), self.simulator.action_low, self.simulator.action_high)
         return Decision(
@@ -100,13 +96,15 @@ class RowwiseFakeActor(Actor):
         privileged = observation.privileged
         if privileged is None:
             privileged = np.zeros((len(observation), len(self.simulator.privileged_names)), np.float32)
-        words = [[float(word in text.split()) for word in self.simulator.words] for text in observation.instruction]
-        features = np.concatenate([observation.state, np.array(words, np.float32)], axis=1)
         return {
             **{f"input/image/{name}": torch.from_numpy(image) for name, image in observation.images.items()},
-            "input/features": torch.from_numpy(features.astype(np.float32)),
+            "input/features": torch.from_numpy(self._features(observation)),
             "input/privileged": torch.from_numpy(privileged),
         }
+
+    def _features(self, observation: Observation) -> Array:
+        words = [[float(word in text.split()) for word in self.simulator.words] for text in observation.instruction]
+        return np.concatenate([observation.state, np.array(words, np.float32)], axis=1).astype(np.float32)
 
     def _mean(self, features: Tensor) -> Tensor:
         return (features @ self.weight.T).reshape(-1, self.executed, self.simulator.action_dim)
@@ -117,6 +115,11 @@ class RowwiseFakeActor(Actor):
     def _values(self, trace: Trace) -> Tensor:
         rows = range(len(trace["input/features"]))
         return torch.cat([self._critic({name: x[row : row + 1].clone() for name, x in trace.items()}) for row in rows])
+
+    def _noise(self, keys: NoiseKeys, shape: tuple[int, int]) -> Tensor:
+        pairs = zip(keys.episode, keys.decision, strict=True)
+        generators = [np.random.default_rng((keys.seed, episode, decision)) for episode, decision in pairs]
+        return torch.from_numpy(np.stack([generator.normal(size=shape) for generator in generators]).astype(np.float32))
 
     def _log_prob(self, action: Tensor, mean: Tensor) -> Tensor:
         standard = (action - mean) / self.log_std.exp()

@@ -1,6 +1,6 @@
 """A very small simulator: points on a plane that should reach a side. NumPy only.
 
-`Episode.seed` and the actions determine every bit.
+Everything follows from `Episode.seed` and the actions, so that any two runs can be compared bit for bit.
 """
 
 import os
@@ -47,9 +47,10 @@ class FakeSimulator:
         seconds: float = 0.0
         """time that one control step of the whole slice takes."""
         fault: str = ""
-        """"", or a single fault: "nan state", "nan reward", "physics", "raise", "crash" (by SIGKILL) or "hang"."""
+        """"", or what goes wrong, once in its life: "nan state", "nan reward", "physics", "raise", "crash" (by SIGKILL)
+        or "hang"."""
         fault_call: int = 0
-        """in which call of `step` the fault happens, counted from 0."""
+        """in which call of `step` it goes wrong, counted from 0."""
         fault_row: int = 0
         """in which environment."""
 
@@ -94,15 +95,10 @@ class FakeSimulator:
         for j in range(actions.shape[1]):
             if self.config.seconds:
                 time.sleep(self.config.seconds)
-            self._last_x[running] = self._position[running, 0]
-            self._position[running] += np.float32(SPEED) * executed[running, j] + self._drift[running]
-            self._steps += running
+            self._advance(running, executed[:, j])
             result.steps += running
             result.source[running, j] = Source.POLICY
-            at_goal = self._position[:, 0] * self._direction() >= GOAL
-            if self.config.success_after is not None:
-                at_goal = self._steps >= self.config.success_after
-            result.success[:, j] = running & at_goal
+            result.success[:, j] = running & self._at_goal()
             result.reward[:, j] = result.success[:, j]
             result.terminated |= result.success[:, j]
             result.truncated |= running & (self._steps >= self.spec.horizon) & ~result.terminated
@@ -121,7 +117,7 @@ class FakeSimulator:
         return self._observe()
 
     def close(self) -> None:
-        """Do nothing."""
+        """Do nothing: there is nothing to release."""
 
     def _arrays(self) -> dict[str, Array]:
         return {
@@ -142,6 +138,16 @@ class FakeSimulator:
         self._position[row] = random.uniform(-0.3, 0.3, 2)
         self._last_x[row] = self._position[row, 0]
         self._drift[row] = random.uniform(-0.02, 0.02, 2)
+
+    def _advance(self, running: Array, velocity: Array) -> None:
+        self._last_x[running] = self._position[running, 0]
+        self._position[running] += np.float32(SPEED) * velocity[running] + self._drift[running]
+        self._steps += running
+
+    def _at_goal(self) -> Array:
+        if self.config.success_after is not None:
+            return self._steps >= self.config.success_after
+        return self._position[:, 0] * self._direction() >= GOAL
 
     def _direction(self) -> Array:
         return np.where(self._task == 1, np.float32(1), np.float32(-1))

@@ -18,7 +18,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.reward.counting import summarise_scores
-from embodied_rl.judge.reward.guard import Guard
+from embodied_rl.judge.reward.guard import RewardHackingMonitor
 from embodied_rl.judge.scorers.cost import find_prices
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import is_as_good
@@ -56,7 +56,7 @@ class Trainer:
         self.actor, self.algorithm, self._experience = parts.actor, parts.algorithm, parts.experience
         self.kind, self.spec = parts.kind, parts.kind.spec
         self.delay = follow_training(self.actor, self.spec)
-        self._guard = Guard(self.config.reward, speaks=self.ranks.rank == 0)
+        self._guard = RewardHackingMonitor(self.config.reward, speaks=self.ranks.rank == 0)
         self._bound = self.config.staleness if self.config.mode == "async" else 0
         self._published = -1
         self._cores = int(provenance.describe_hardware()["cores"])

@@ -164,7 +164,7 @@ def test_invalid_denoise_steps_are_refused(tmp_path: Path, steps: Any) -> None:
     said, file = read_metadata(build.resolve_policy_file(ASSET)), tmp_path / "policy.safetensors"
     network, embodiment = build.load_backbone(build.resolve_policy_file(ASSET))
     save_backbone(file, network, embodiment, said.policy, said.config, extra={**said.extra, "denoise_steps": steps})
-    with pytest.raises(UserError, match=r"policy\.safetensors: denoise_steps=.* is no number of steps"):
+    with refuses("denoise-steps-out-of-range", "policy.safetensors", "denoise_steps="):
         embodied_rl.load_policy(file)
 
 

@@ -165,7 +165,7 @@ def refusing(status: int, text: str = "no") -> Answer:
         ({"model": "judje"}, "no model 'judje'. Did you mean 'judge'?"),
         ({"models": httpx2.Response(401)}, "wants a key"),
         ({"models": httpx2.Response(404, text="not found")}, "does reward.url end with /v1"),
-        ({"models": httpx2.Response(200, text="<html>")}, "no JSON"),
+        ({"models": httpx2.Response(200, text="<html>")}, "is not JSON"),
         ({"answer": refusing(400, "image input is not supported")}, "Does the model take pictures?"),
         ({"answer": refusing(500)}, "Does the server run"),
         ({"answer": refusing(429)}, "Others use the server"),

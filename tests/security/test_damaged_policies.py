@@ -18,8 +18,8 @@ from embodied_rl.deployment.policy_server.follow import WeightFollower
 from embodied_rl.interfaces.errors import UserError
 
 ASSET = "asset:tabletop_base.safetensors"
-TRIES = 4
-"""Damaged files for each command."""
+DRAWS = pytest.mark.parametrize("tries", [4, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
+"""Damaged files for each command, drawn from the seeds 0, 1, …"""
 
 ARGUMENTS = {
     "eval": ("episodes=2", "sim.num_envs=2", "plan.slices=1"),
@@ -46,47 +46,52 @@ def make_lone_file(folder: Path) -> Path:
 def make_checkpoint(folder: Path, step: int = 7) -> Path:
     """Write a checkpoint of a run in the folder; return its policy file."""
     copied = {"policy.safetensors": lambda path: shutil.copyfile(resolve_path(ASSET), path)}
-    return save_checkpoint(folder / "checkpoints", step, {"a": np.zeros(1)}, {}, files=copied) / "policy.safetensors"
+    return save_checkpoint(folder / "checkpoints", step, {"a": np.zeros(1)}, {}, 1, copied) / "policy.safetensors"
 
 
 PLACES = {"lone": make_lone_file, "checkpoint": make_checkpoint}
 
 
+@DRAWS
 @pytest.mark.parametrize("make", PLACES.values(), ids=PLACES)
 @pytest.mark.parametrize("command", ARGUMENTS)
-def test_commands_refuse_it(tmp_path, monkeypatch, capfd, command: str, make: Callable[[Path], Path]) -> None:
+def test_commands_refuse_it(
+    tmp_path, monkeypatch, capfd, command: str, make: Callable[[Path], Path], tries: int
+) -> None:
     monkeypatch.chdir(tmp_path)
-    for seed in range(TRIES):
+    for seed in range(tries):
         file = make(tmp_path)
         damage(file, seed)
         code = main([command, str(file), *ARGUMENTS[command]])
         said = capfd.readouterr().err
-        assert code == USER_ERROR and str(file) in said and len(said.splitlines()) == 1, said
+        assert code == USER_ERROR and str(file) in said and len(said.splitlines()) == 1, (seed, said)
 
 
+@DRAWS
 @pytest.mark.parametrize("make", PLACES.values(), ids=PLACES)
-def test_load_policy_and_policy_checkpoint_refuse_it(tmp_path, monkeypatch, capfd, make) -> None:
+def test_load_policy_and_policy_checkpoint_refuse_it(tmp_path, monkeypatch, capfd, make, tries: int) -> None:
     monkeypatch.chdir(tmp_path)
-    for seed in range(TRIES):
+    for seed in range(tries):
         file = make(tmp_path)
         damage(file, seed)
         with pytest.raises(UserError, match=file.name):
             embodied_rl.load_policy(file)
         code = main(["train", "experiment=demo", f"policy.checkpoint={file}", "plan=colocated", "plan.ranks=1"])
         said = capfd.readouterr().err
-        assert code == USER_ERROR and str(file) in said, said
+        assert code == USER_ERROR and str(file) in said, (seed, said)
 
 
-def test_a_follower_keeps_the_weights_that_it_has(tmp_path: Path) -> None:
+@DRAWS
+def test_a_follower_keeps_the_weights_that_it_has(tmp_path: Path, tries: int) -> None:
     first, lines = make_checkpoint(tmp_path), list[str]()
     served = SimpleNamespace(weights=serve.load_served_weights(first))
     served.replace = lambda weights: setattr(served, "weights", weights)
     newest = lambda: serve.find_newest_file(str(tmp_path))  # noqa: E731
     follower = WeightFollower(cast(Any, served), first, newest, serve.load_served_weights, lines.append)
-    for seed in range(TRIES):
+    for seed in range(tries):
         file = make_checkpoint(tmp_path, 8 + seed)
         damage(file, seed)
         assert not follower.look() and not follower.look()
         assert served.weights.version == 7 and len(lines) == seed + 1 and str(file) in lines[seed]
-    make_checkpoint(tmp_path, 20)
-    assert follower.look() and served.weights.version == 20
+    make_checkpoint(tmp_path, 8 + tries)
+    assert follower.look() and served.weights.version == 8 + tries

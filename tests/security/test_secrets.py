@@ -101,7 +101,7 @@ def test_an_answer_in_another_encoding_is_no_answer(encoding: str, monkeypatch: 
         transport = httpx2.MockTransport(lambda request: httpx2.Response(200, content=content))
         return await JsonServer("http://server.example/v1", "JUDGE_KEY", transport).send("GET", "models")
 
-    with pytest.raises(ScorerError, match="no JSON"):
+    with pytest.raises(ScorerError, match="is not JSON"):
         asyncio.run(ask())
 
 

@@ -16,6 +16,6 @@ def critic() -> Iterator[Running]:
 
 @pytest.fixture(scope="module")
 def told() -> Iterator[Running]:
-    """A model that repeats what it is told."""
+    """A model that repeats its prompt."""
     with running(ToldModel()) as server:
         yield server

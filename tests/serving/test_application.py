@@ -33,16 +33,16 @@ def test_an_answer(client: httpx2.Client) -> None:
 @pytest.mark.parametrize(
     "body, says",
     [
-        (b"", "no JSON"),
-        (b'{"model": ', "no JSON"),
-        (b"[1]", "no JSON object"),
-        (b"\xff\xfe{}", "no JSON"),
-        (json.dumps(say("x")).encode("utf-16"), "no JSON"),
-        (b'{"model": "told", "messages": ' + b"[" * 100_000, "no JSON"),
-        (b'{"max_tokens": ' + b"9" * 10_000 + b"}", "no JSON"),
+        (b"", "not valid JSON"),
+        (b'{"model": ', "not valid JSON"),
+        (b"[1]", "not a JSON object"),
+        (b"\xff\xfe{}", "not valid JSON"),
+        (json.dumps(say("x")).encode("utf-16"), "not valid JSON"),
+        (b'{"model": "told", "messages": ' + b"[" * 100_000, "not valid JSON"),
+        (b'{"max_tokens": ' + b"9" * 10_000 + b"}", "not valid JSON"),
         (b'{"max_tokens": NaN}', "NaN"),
         (b'{"max_tokens": 1e999, "model": "told", "messages": [{"role": "user", "content": "x"}]}', "max_tokens"),
-        (b'{"model": "told", "messages": [{"role": "user", "content": "\\ud800"}]}', "no text"),
+        (b'{"model": "told", "messages": [{"role": "user", "content": "\\ud800"}]}', "not a text"),
         (b'{"model": "\\ud800", "messages": [{"role": "user", "content": "x"}]}', "no model"),
         (b'{"\\ud800": 1}', "not supported"),
     ],
@@ -64,7 +64,7 @@ def test_what_is_no_request(client: httpx2.Client, body: bytes, says: str) -> No
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "input_audio"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "image_url.url is missing"),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "no text"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}, "not a text"),
         ({"messages": [{"role": "user", "content": "x", "tool_calls": []}]}, "tool_calls"),
         ({"max_tokens": 10**30}, "max_tokens"),
         ({"max_tokens": -1}, "max_tokens"),
@@ -77,7 +77,7 @@ def test_what_is_no_request(client: httpx2.Client, body: bytes, says: str) -> No
         ({"tools": [{}]}, "tools"),
         ({"frobnicate": 1}, "frobnicate"),
         ({"structured_outputs": {"choice": []}}, "structured_outputs"),
-        ({"structured_outputs": {"choice": ["a", "a "]}}, "twice"),
+        ({"structured_outputs": {"choice": ["a", "a "]}}, "repeated"),
         ({"structured_outputs": {"choice": ["a"] * 21}}, "structured_outputs"),
     ],
 )
@@ -178,7 +178,7 @@ def test_many_at_once_share_batches(critic: Running) -> None:
         assert each[0] == pytest.approx(each[1], abs=1e-6)
 
 
-# -- beside completions ---------------------------------------------------------------------------------------------
+# -- models, health, metrics ---------------------------------------------------------------------------------------
 
 
 def test_counts_are_in_prometheus_form(told: Running, client: httpx2.Client) -> None:
@@ -210,12 +210,12 @@ def test_what_a_web_page_could_send_is_refused(client: httpx2.Client, kind: str)
 
 
 def test_another_name_for_this_machine_is_refused(client: httpx2.Client) -> None:
-    """A page whose name was made to point here."""
+    """A web page whose name resolves to this machine (DNS rebinding)."""
     assert client.post(CHAT, json=say("x"), headers={"Host": "evil.example:8077"}).status_code == 400
 
 
 def test_a_burst_ends_within_the_time_of_its_batches() -> None:
-    """A full batch goes at once, whatever the wait."""
+    """A full batch goes at once, for any `wait`."""
     with running(ToldModel(), batch=4, wait=3600.0) as server, server.client() as client, ThreadPoolExecutor(8) as pool:
         began = time.monotonic()
         assert {each.status_code for each in pool.map(lambda _: client.post(CHAT, json=say("x")), range(8))} == {200}
@@ -238,8 +238,8 @@ def test_nobody_waits_for_who_was_answered() -> None:
         assert [each.result().status_code for each in (first, second)] == [200, 200]
 
 
-def test_nobody_waits_for_a_request_that_does_not_come() -> None:
-    """One that was announced, and whose body is missing."""
+def test_a_batch_does_not_wait_for_an_incomplete_request() -> None:
+    """Its headers came, its body did not."""
     with running(ToldModel(), wait=600.0) as server, server.client() as client:
         address = httpx2.URL(server.url)
         with socket.create_connection((address.host, address.port or 80)) as stalled:

@@ -34,7 +34,7 @@ with announce_end():
 
 @contextmanager
 def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A server in a process of its own, and its address, once it answers."""
+    """A server process and its address, once it answers."""
     command = [sys.executable, "-u", "-c", SERVE, *words]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:

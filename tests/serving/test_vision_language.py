@@ -159,7 +159,7 @@ def test_a_choice_of_several_tokens_is_refused(model: VisionLanguageModel) -> No
 def test_words_that_steer_the_model_are_refused(model: VisionLanguageModel, folder: Path, word: str) -> None:
     template = IDEFICS_TEMPLATE if "idefics3" in folder.name else QWEN_TEMPLATE
     if word in template:
-        with pytest.raises(Refusal, match="steers this model"):
+        with pytest.raises(Refusal, match="a control token of this model"):
             model.prepare(make_request(0, f"yes {word} no"))
 
 
@@ -203,11 +203,11 @@ def test_remote_code_is_refused(copy: Path) -> None:
     for name in ("config.json", "tokenizer_config.json", "preprocessor_config.json"):
         before = (copy / name).read_text()
         change(copy / name, auto_map={"AutoConfig": "evil.Evil"})
-        with pytest.raises(UserError, match=rf"{name} asks for code of its own \(auto_map\)"):
+        with pytest.raises(UserError, match=rf"{name} asks for custom code \(auto_map\)"):
             load_model(copy, "x", "cpu", "float32")
         (copy / name).write_text(before)
     (copy / "modeling_evil.py").write_text("raise SystemExit")
-    with pytest.raises(UserError, match=r"code of its own, modeling_evil\.py"):
+    with pytest.raises(UserError, match=r"contains code, modeling_evil\.py"):
         load_model(copy, "x", "cpu", "float32")
 
 

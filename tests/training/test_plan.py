@@ -259,7 +259,8 @@ def test_a_plan_that_is_not_there(typed) -> None:
 
 
 def test_a_run_on_another_machine_keeps_its_plan_with_a_note(typed, tmp_path) -> None:
-    assert typed(*FORCED, "train.iterations=2", "plan=colocated", "plan.ranks=1")[0] == 0
+    code, out, err = typed(*FORCED, "train.iterations=2", "plan=colocated", "plan.ranks=1")
+    assert code == 0, out + err
     (run,) = (tmp_path / "runs" / "train").iterdir()
     (run / "report.html").unlink()
     file = run / "provenance.json"

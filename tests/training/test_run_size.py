@@ -143,7 +143,7 @@ def test_a_default_minibatch_above_the_rollout_means_all_of_it(typed: Callable[.
         (["algo.demonstrations=0"], "[cloning-no-demonstrations]"),
         (["algo.batch=0"], "algo.batch must be at least 1"),
         (["algo.demonstrations=1000000000"], "[memory-demonstrations]"),
-        (["algo.frames=1000000000"], "[memory-demonstrations]"),
+        (["algo.frames=1000000000"], "algo.frames=1000000000"),
         (["sim.num_envs=1000000000"], "[memory-observations]"),
         (["algo.frames=2", "algo.auxiliary_names=[nowhere]"], "[perception-unknown-names]"),
         (["algo.frames=2", "algo.auxiliary_names=[]"], "[perception-other-names]"),

@@ -230,9 +230,12 @@ class DeploymentCore:
     def status(self) -> Status:
         """Return a snapshot, which says all that an operator who comes late must know."""
         now, parts = self._read_clock(), self._parts
-        status = Status(now, self.state, self.mode, self._modes.why, self._modes.latched_s)
-        status = replace(
-            status,
+        status = Status(
+            now,
+            self.state,
+            self.mode,
+            self._modes.why,
+            self._modes.latched_s,
             blocked=self._blocked,
             said=self._unfit or self._refusal,
             still=self._still,

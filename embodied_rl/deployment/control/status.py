@@ -25,14 +25,14 @@ class Status:
     mode: Mode
     why: str
     latched_s: float | None
-    blocked: str = ""
+    blocked: str
+    said: str
+    still: bool
+    counts: dict[str, int]
     stale: str = ""
-    said: str = ""
-    still: bool = True
     epoch: int = 0
     step: int = 0
     planned: int = 0
-    counts: dict[str, int] = field(default_factory=dict)
     refused: dict[str, int] = field(default_factory=dict)
     streams: dict[str, dict[str, int]] = field(default_factory=dict)
 

@@ -78,9 +78,13 @@ class Limiter:
         return self.speed == 0 and abs(self.acceleration) <= self._jerk
 
     def count_ramp_ticks(self) -> int:
-        """Return how many ticks a ramp to rest takes at most: from top speed, reached with the largest acceleration."""
-        acceleration = min(find_acceleration(self._firm_speed, self._firm_jerk), self._firm_acceleration)
-        speed, ticks = self._firm_speed - sum_fading(acceleration, self._firm_jerk), 0
+        """Return how many ticks a ramp to rest takes at most: from top speed, reached with the largest acceleration.
+
+        That is reached by turning round, from top speed the other way. One tick more is for a slower ramp that falls
+        less well into whole ticks.
+        """
+        acceleration = min(find_acceleration(2 * self._firm_speed, self._firm_jerk), self._firm_acceleration)
+        speed, ticks = self._firm_speed - sum_fading(acceleration, self._firm_jerk), 1
         while speed != 0 or abs(acceleration) > self._jerk:
             acceleration = self._brake.choose(speed, acceleration)
             speed, ticks = speed + acceleration, ticks + 1

@@ -1,7 +1,7 @@
-"""How far a head agrees with the judge on episodes that it has not learned from.
+"""Agreement of a head with the judge on held-out episodes.
 
-Agreement is the share of pairs of observations that both put in the same order (Harrell's concordance): of pairs that
-the judge tells apart; a pair that the head cannot tell apart counts one half. One half is chance, whatever the scales.
+Agreement is Harrell's concordance: the share of pairs of observations in the same order, of the pairs with different
+scores of the judge; equal predictions count one half. Chance level is one half, for any scales.
 
 Shapes: n observations, E episodes.
 """
@@ -16,14 +16,14 @@ from embodied_rl.interfaces.sim import Array
 DRAWS = 200
 """Resamplings of the interval."""
 APART = 0.1
-"""Scores that differ by more are told apart."""
+"""Minimum difference of distinct scores."""
 FEW = 5
-"""With fewer episodes there is no interval."""
+"""Minimum number of episodes for an interval."""
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """A head's agreement with the judge; NaN where it cannot be told.
+    """Agreement of a head with the judge; NaN where it is undefined.
 
     Attributes:
         share: of pairs in the same order.
@@ -61,7 +61,7 @@ def measure_agreement(predicted: Array, score: Array, episode: Array, seed: int)
 
 
 def _count_pairs(predicted: Array, score: Array, place: Array, episodes: int) -> tuple[Array, Array]:
-    """Return the pairs in the same order, and all that the judge tells apart, by their two episodes: [E, E] each."""
+    """Count the pairs in the same order, and all pairs with different scores, by their two episodes: [E, E] each."""
     said = score[:, None] - score
     same = 0.5 + 0.5 * np.sign(predicted[:, None] - predicted) * np.sign(said)
     apart = np.abs(said) > APART

@@ -36,12 +36,12 @@ class Labels:
         return Labels(self.inputs[which], self.value[which], self.episode[which], self.decision[which])
 
     def sort(self) -> "Labels":
-        """Return the labels in the order of episodes and decisions, whoever brought them and whenever."""
+        """Return the labels sorted by episode and decision."""
         return self.select(np.lexsort((self.value, self.decision, self.episode)))
 
     @staticmethod
     def join(parts: "list[Labels]") -> "Labels":
-        """Return the labels of several parts, one after another."""
+        """Concatenate labels."""
         names = ("inputs", "value", "episode", "decision")
         return Labels(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 

@@ -18,7 +18,7 @@ PLACES = 2
 
 
 def list_columns(inputs: HeadInputs) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-    """Return the columns of a rollout that tell a run's head what it needs.
+    """Return the rollout columns that a run's head needs.
 
     "seen", "final": inputs of the observation before a decision, and of the final one where an episode was truncated.
     "last": of the observation after the last decision. "label…": places for labels, of this rollout's observations or

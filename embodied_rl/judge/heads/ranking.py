@@ -1,9 +1,9 @@
-"""A head that learns an order from pairs (the ranking of ONI, arXiv:2410.23022).
+"""Head trained on the order of pairs (the ranking of ONI, arXiv:2410.23022).
 
 The model is that of Bradley and Terry (1952): the first of two observations is the better one with probability
-σ(u₁ - u₂). Only which of two scores is higher counts, not by how much, so a judge whose scale drifts or is bent does
-not matter. Utilities u are known up to a constant, and unbounded: a prediction is σ of the standardised utility, with
-mean and deviation over the kept labels.
+σ(u₁ - u₂). Only the order of two scores is used, not their difference, so a drifting or nonlinear scale has no effect.
+Utilities u are unbounded and defined up to a constant: a prediction is σ of the standardised utility, with mean and
+deviation over the kept labels.
 """
 
 from collections.abc import Mapping
@@ -45,9 +45,9 @@ class RankingHead:
 
         def measure(random: np.random.Generator, forward: Forward) -> Tensor:
             one, other = (kept.select(random.integers(len(kept), size=self._batch)) for _ in range(2))
-            utility, beside = forward(np.concatenate([one.inputs, other.inputs])).chunk(2)
+            utility, other_utility = forward(np.concatenate([one.inputs, other.inputs])).chunk(2)
             better = torch.from_numpy(compare(one.value, other.value)).float()
-            return binary_cross_entropy_with_logits(utility - beside, better)
+            return binary_cross_entropy_with_logits(utility - other_utility, better)
 
         loss = self._network.train(measure, version)
         utility = self._network.evaluate(kept.inputs)

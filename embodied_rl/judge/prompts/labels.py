@@ -14,32 +14,32 @@ def read_log_probabilities(entries: Any) -> list[tuple[str, float]]:
     """Return (token, log-probability) pairs of a server's `top_logprobs`.
 
     Raises:
-        ValueError: they are not what the protocol says; the message says what is wrong.
+        ValueError: they do not follow the protocol; the message names the fault.
     """
     if not isinstance(entries, list):
-        raise ValueError("top_logprobs is no list")  # noqa: TRY004 - one error for all that a server may send
+        raise ValueError("top_logprobs is not a list")  # noqa: TRY004 - one error for all that a server may send
     found: list[tuple[str, float]] = []
     for entry in entries:
         token, value = (entry.get("token"), entry.get("logprob")) if isinstance(entry, dict) else (None, None)
         if not isinstance(token, str) or not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError("top_logprobs holds an entry without token or number")  # noqa: TRY004 - as above
         if math.isnan(value) or value > _ROUNDING:
-            raise ValueError(f"top_logprobs holds {value}, which is no log-probability")
+            raise ValueError(f"top_logprobs holds {value}, which is not a log-probability")
         found.append((token, float(value)))
     return found
 
 
 def expect_value(tokens: Sequence[tuple[str, float]], labels: Mapping[str, float], least_mass: float = 0.5) -> Score:
-    """Return the mean of the labels' values, weighted by their probabilities.
+    """Compute the mean of the labels' values, weighted by their probabilities.
 
     A label's probability is the sum over its tokens: " Yes", "Yes" and "yes" are one. The confidence is
-    1 - H / log n of the n labels' distribution. Where all labels together have little probability, the model wanted to
-    say something else, and the score is invalid.
+    1 - H / log n of the n labels' distribution. If the total probability of all labels is too small, the score is
+    invalid.
 
     Args:
-        tokens: with log-probabilities, as far as the server tells them.
+        tokens: with log-probabilities, as far as the server returned them.
         labels: lower-case label → value.
-        least_mass: probability that all labels must have together.
+        least_mass: minimum total probability of the labels.
     """
     mass = dict.fromkeys(labels, 0.0)
     for token, log_probability in tokens:
@@ -57,18 +57,17 @@ def expect_value(tokens: Sequence[tuple[str, float]], labels: Mapping[str, float
 
 
 def measure_likelihood(tokens: Sequence[tuple[str, float]], label: str, log_range: float) -> Score:
-    """Return 1 + log P / `log_range` of a label's probability P, at least 0.
+    """Compute 1 + log P / `log_range` of a label's probability P, at least 0.
 
-    Unlike the share among several labels it does not saturate where the label is likely at all. Where the server does
-    not tell the label's probability, the score is invalid: it is then below that of the tokens it tells, by nobody
-    knows how much.
+    Unlike the share among several labels it does not saturate for likely labels. If the server did not return the
+    label's probability, the score is invalid: P is then only known to be smaller than that of the returned tokens.
 
     Args:
-        tokens: with log-probabilities, as far as the server tells them.
+        tokens: with log-probabilities, as far as the server returned them.
         label: in lower case.
         log_range: natural logarithm of the odds at which the score ends, positive.
     """
     mass = sum(math.exp(each) for token, each in tokens if token.strip().casefold() == label)
     if mass == 0:
-        return Score.invalid("unsure", f"'{label}' is not among the {len(tokens)} answers whose probability is told")
+        return Score.invalid("unsure", f"'{label}' is not among the {len(tokens)} most probable answers")
     return Score(min(max(1 + math.log(mass) / log_range, 0.0), 1.0))

@@ -29,7 +29,7 @@ class PromptFile:
     user: tuple[Any, ...]
     """texts and pictures, in order."""
     system: str = ""
-    """what the model is told first."""
+    """system message."""
     labels: dict[str, float] = field(default_factory=dict)
     """answers of one token → value; the score is their mean, weighted by probability. Spaces around a token and the
     case of its letters do not count."""
@@ -61,18 +61,18 @@ class PromptFile:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, checked.
+    """Validated prompt.
 
     Attributes:
         name: of the prompt, with its version.
         kind: the question.
-        system: what the model is told first; may be empty.
+        system: system message; may be empty.
         parts: texts and pictures, in order.
-        reading: how the answer is read.
-        max_tokens: length of the answer.
-        frames: of a request, at most.
-        span: which ones.
-        lossless: whether pictures travel as they are.
+        reading: how the answer is parsed.
+        max_tokens: maximum length of the answer.
+        frames: maximum number per request.
+        span: which frames.
+        lossless: whether pictures are sent without lossy compression.
     """
 
     name: str

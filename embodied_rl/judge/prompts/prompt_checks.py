@@ -8,7 +8,7 @@ from embodied_rl.judge.prompts.prompt_parts import PromptPictures
 from embodied_rl.judge.prompts.reading import Reading
 
 MOST_LABELS = 20
-"""Servers tell the probabilities of at most so many tokens."""
+"""Maximum of `top_logprobs` of common servers."""
 MOST_FRAMES = 64
 """Frames of a request."""
 
@@ -30,7 +30,7 @@ def _check_reading(kind: ScoreKind, reading: Reading, where: str) -> None:
     if sum(bool(each) for each in chosen) != 1:
         raise UserError(f"{where} must have either labels or a pattern, or words, or entries; one of them alone.")
     if len(reading.labels) > MOST_LABELS:
-        raise UserError(f"{where} has {len(reading.labels)} labels; servers tell {MOST_LABELS} at most.")
+        raise UserError(f"{where} has {len(reading.labels)} labels; the maximum is {MOST_LABELS}.")
     if reading.log_range is not None and (len(reading.labels) != 1 or not 0 < reading.log_range < float("inf")):
         raise UserError(f"{where}: log_range is a positive number, and goes with one label.")
     if reading.scale == 0:

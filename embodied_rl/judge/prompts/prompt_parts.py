@@ -15,7 +15,7 @@ first, or in an order of chance; those of the reference trajectory; its last one
 SEVERAL: tuple[Shown, ...] = ("frames", "shuffled", "reference")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
 _EVERYWHERE = ("instruction", "count", "state", "cameras")
-"""What texts may name: the task in words, the number of frames that the request has, the numbers of its proprioception,
+"""Placeholders of texts: the instruction, the number of frames that the request has, the numbers of its proprioception,
 and the cameras whose pictures a prompt without numbered views shows, in their order."""
 
 
@@ -90,7 +90,7 @@ def check_placeholders(text: str, known: tuple[str, ...], where: str) -> None:
     for name in _PLACEHOLDER.findall(text):
         if name not in known:
             raise UserError(
-                f"reward.prompt: {where}: {{{name}}} is no placeholder here.{suggest_name(name, known)} "
+                f"reward.prompt: {where}: {{{name}}} is not a placeholder here.{suggest_name(name, known)} "
                 "A word in braces that is meant as it is cannot be written."
             )
 

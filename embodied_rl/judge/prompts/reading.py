@@ -57,9 +57,9 @@ class Reading:
         return expect_value(tokens, self.labels, least_mass)
 
     def read_text(self, text: str) -> float | None:
-        """Return the number that an answer in words says, before any check of its range; None if it says none, or two.
+        """Return the number in the text of an answer, before its range is checked; None unless there is exactly one.
 
-        What stands within tags of thinking is no answer.
+        Text within thinking tags is ignored.
         """
         text = drop_thoughts(text)
         if self.words:
@@ -70,9 +70,9 @@ class Reading:
         return _read_last_line(self.pattern.finditer(text), lambda found: (float(found) - self.offset) / self.scale)
 
     def read_entries(self, text: str, count: int) -> tuple[float, ...] | None:
-        """Return a number for each of `count` frames, NaN where the text has none or two; None if it has no list.
+        """Return a number for each of `count` frames, NaN unless there is exactly one; None if the text has no list.
 
-        What stands within tags of thinking is no answer.
+        Text within thinking tags is ignored.
         """
         assert self.entries is not None
         said: list[set[float]] = [set() for _ in range(count)]

@@ -20,11 +20,11 @@ _RETRIED: tuple[Reason, ...] = ("busy", "failed", "timeout")
 
 
 class Attempts:
-    """Calls a scorer, again where that may help, and tells limit and breaker how it went.
+    """Calls a scorer with retries, and reports the outcome to limit and breaker.
 
     Args:
         scorer: the scorer.
-        timeout: seconds in which it must answer a call.
+        timeout: seconds per call.
         limit, breaker: of the service.
     """
 
@@ -69,7 +69,7 @@ class Attempts:
         return useful and patient and attempt < RETRIES and self._more < max(1.0, RETRY_SHARE * self._calls)
 
     def _note(self, error: ScorerError | None) -> None:
-        """Tell the breaker how a call ended, and the user where the scorer's state changed."""
+        """Report the outcome of a call to the breaker, and log changes of the scorer's state."""
         was_open = self._breaker.is_open
         if error is None:
             self._breaker.note_answer()

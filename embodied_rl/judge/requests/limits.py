@@ -8,21 +8,21 @@ Clock = Callable[[], float]
 TRIP_AFTER = 5
 """Failures in a row that open the breaker."""
 WINDOW, TRIP_SHARE = 40, 0.5
-"""Of so many last requests, more than this share failed: the breaker opens, too."""
+"""The breaker also opens if more than this share of the last requests failed; the window in requests."""
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 """Seconds; each pause is twice the one before."""
 
 
 class InFlightLimit:
-    """The number of requests that may be in flight: additive increase, multiplicative decrease, as in TCP.
+    """Limit of requests in flight: additive increase, multiplicative decrease, as in TCP.
 
-    It grows by one for each `allowed` answers, and is halved when the scorer has too much to do, once a round trip.
+    It grows by one after `allowed` answers, and is halved when the scorer is overloaded, at most once per round trip.
 
     Args:
-        most: at most so many.
+        most: maximum of the limit.
 
     Attributes:
-        allowed: the present number.
+        allowed: the current limit.
         halvings: how often it was halved.
     """
 
@@ -46,16 +46,16 @@ class InFlightLimit:
 
 
 class Breaker:
-    """Pauses a scorer after failures, so that nobody waits for one that is gone, and tries it again later.
+    """Circuit breaker: pauses a scorer after failures, and tries it again later.
 
-    While it is open, requests are not sent. After a pause one request is; its answer closes the breaker, its failure
-    doubles the pause.
+    While it is open, requests are not sent. After a pause one request is sent; its answer closes the breaker, its
+    failure doubles the pause.
 
     Args:
         clock: monotonic, in seconds.
 
     Attributes:
-        cause: what was wrong when it opened; empty while it is closed.
+        cause: of its opening; empty while it is closed.
     """
 
     def __init__(self, clock: Clock) -> None:

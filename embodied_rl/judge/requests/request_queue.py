@@ -43,7 +43,7 @@ class Ticket:
 
 @dataclass(frozen=True, eq=False)
 class QueuedRequest:
-    """A request that has to be sent; `key` is None for a scorer whose answers may not be used again."""
+    """Request to be sent; `key` is None for a scorer without caching of answers."""
 
     key: bytes | None
     ticket: Ticket
@@ -149,7 +149,7 @@ class RequestQueue:
         return all(ticket.score is not None for ticket in tickets)
 
     def forget(self, question: QueuedRequest) -> None:
-        """Forget a question in flight whose call is cancelled."""
+        """Remove a request in flight after its call was cancelled."""
         if question.key is not None:
             self._in_flight.pop(question.key, None)
 

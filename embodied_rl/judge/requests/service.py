@@ -51,9 +51,9 @@ class ServiceLimits:
 
 
 class ScoreService:
-    """Asks a scorer from a thread of its own, so that nobody who collects waits for it.
+    """Sends requests to a scorer from a separate thread, so that collectors do not wait for it.
 
-    A score is never made up: what was not answered is an invalid `Score` with its reason.
+    A request without an answer gets an invalid `Score` with its reason, never a default value.
 
     Args:
         make_scorer: builds the scorer; called in the service's thread.
@@ -61,12 +61,12 @@ class ScoreService:
         clock: monotonic, in seconds.
 
     Attributes:
-        counts: reason → number of requests that ended so, since the service began.
-        spent: questions that were sent.
+        counts: reason → number of requests with this outcome since the start.
+        spent: number of sent requests.
         cost: of the answers.
 
     Raises:
-        UserError: the scorer could not be built or opened, or not in time.
+        UserError: the scorer could not be created or opened in time.
     """
 
     def __init__(self, make_scorer: Callable[[], Scorer], limits: ServiceLimits, clock: Clock = time.monotonic) -> None:
@@ -79,7 +79,7 @@ class ScoreService:
         self._calls: dict[asyncio.Task[None], list[QueuedRequest]] = {}
         self.counts: Counter[Reason] = Counter()
         self.spent, self.cost = 0, CostMeter(limits.prices, limits.money)
-        self._told_spent = False
+        self._warned_of_spent = False
         self._failure: BaseException | None = None
         self._name = "the scorer"
         self._loop = asyncio.new_event_loop()
@@ -93,11 +93,11 @@ class ScoreService:
     def submit(
         self, requests: Sequence[ScoreRequest], priorities: Sequence[int], slots: Sequence[Hashable] | None = None
     ) -> list[Ticket]:
-        """Hand over requests without waiting, and return their tickets.
+        """Submit requests without waiting, and return their tickets.
 
         Args:
-            requests: whose arrays nobody changes any more.
-            priorities: lower numbers are answered earlier.
+            requests: their arrays must not be changed afterwards.
+            priorities: lower numbers are answered first.
             slots: of each request, see `Ticket`; None keeps all requests.
         """
         now, number = self._clock(), next(self._submissions)
@@ -112,10 +112,7 @@ class ScoreService:
         return tickets
 
     def wait(self, tickets: Sequence[Ticket], seconds: float) -> None:
-        """Wait until all tickets are answered, or the service's thread has ended; at most for so many seconds.
-
-        These may be infinite.
-        """
+        """Wait until all tickets are answered or the service's thread has ended, at most `seconds` (or inf)."""
         until = time.monotonic() + seconds
         with self._changed:
             for ticket in tickets:
@@ -126,10 +123,10 @@ class ScoreService:
                     self._changed.wait(min(left, threading.TIMEOUT_MAX))
 
     def abandon(self, tickets: Sequence[Ticket]) -> None:
-        """Settle tickets that nobody waits for any more: those without an answer get the reason "late".
+        """Settle tickets that are no longer needed: those without an answer get the reason "late".
 
-        A call in flight whose tickets are all abandoned is cancelled, unless its tokens have a price: what a cancelled
-        call costs is unknown.
+        A call in flight is cancelled if all its tickets are abandoned, unless its tokens have a price: the cost of a
+        cancelled call is unknown.
         """
         unanswered = [ticket for ticket in tickets if self._resolve(ticket, Score.invalid("late"))]
         with self._changed:
@@ -178,7 +175,7 @@ class ScoreService:
             begun.set()
             self._loop.run_forever()
             self._loop.run_until_complete(self._end(scorer))
-        except BaseException as error:  # noqa: BLE001 - it is raised again, where somebody sees it
+        except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
             self._failure = self._failure or error
         finally:
             with self._changed:
@@ -216,7 +213,7 @@ class ScoreService:
             if self._is_spent() or not self._breaker.allows():  # nothing is kept for a scorer that is gone
                 for ticket in self._queue.clear():
                     self._resolve(ticket, Score.invalid("unavailable", self.cause))
-                self._tell_spent()
+                self._warn_if_spent()
                 return
             if not self.cost.has_room(len(self._calls)):
                 return  # what is in flight may cost all that is left; it goes on when that is known
@@ -235,12 +232,12 @@ class ScoreService:
 
     def _left(self) -> int | None:
         if self._limits.money is not None:
-            return 1  # so that each call is a question whose price is reserved
+            return 1  # so that the price of each call is reserved
         return None if self._limits.budget is None else self._limits.budget - self.spent
 
-    def _tell_spent(self) -> None:
-        if self._is_spent() and not self._told_spent:
-            self._told_spent = True
+    def _warn_if_spent(self) -> None:
+        if self._is_spent() and not self._warned_of_spent:
+            self._warned_of_spent = True
             log.warning("The scorer is not asked any more: %s. The run goes on without it.", self.cause)
 
     def _send(self, questions: list[QueuedRequest]) -> None:

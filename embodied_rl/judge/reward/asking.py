@@ -40,15 +40,15 @@ the newest question waits; the newest ones; or the oldest ones."""
 
 
 class Asker:
-    """Submits the questions of one rollout after the other, and keeps their tickets.
+    """Submits the scoring requests of rollouts, and keeps their tickets.
 
     Args:
         service: answers them.
         spec: of the simulator.
         num_envs: N.
-        every: ask at each so many decisions of an episode.
-        question: which one, and of which frames.
-        order: in which questions are answered, where not all can be.
+        every: decisions of an episode between two requests.
+        question: kind of the request, and its frames.
+        order: priority of requests if not all can be answered.
 
     Attributes:
         rows, finals: (row, column) → ticket: before a decision; of the final observation of a truncated episode.
@@ -72,7 +72,7 @@ class Asker:
         self._history = FrameHistory(spec, self._cameras, num_envs, question.frames, question.span)
         self._first: list[dict[str, Picture]] = [{} for _ in range(num_envs)]
         self._states = np.full((num_envs, len(spec.state_names)), np.nan, np.float32)
-        """Of the observation that was, or could have been, asked about last; NaN where nobody knows."""
+        """State of the observation of the last possible request; NaN if unknown."""
         self._progress = np.zeros((num_envs, 2), np.int64)
         """Index and next decision of each running episode."""
         self._asked = np.zeros(num_envs, bool)
@@ -207,7 +207,7 @@ class Asker:
         )
 
     def _submit(self, requests: Mapping[int, ScoreRequest], final: bool = False) -> dict[int, Ticket]:
-        """Hand over requests by column. A final one waits beside those of the next episode."""
+        """Submit requests by column. A final one is open in parallel with those of the next episode."""
         self._turns += 1
         priority = -self._turns if self._order == "newest" else 0
         slots = [(column, final) for column in requests] if self._order == "newest per environment" else None

@@ -28,9 +28,9 @@ def count_tickets(tickets: Sequence[Ticket], asked: int, waited: float, status: 
 
 
 def summarise_scores(counts: Mapping[str, float]) -> dict[str, float]:
-    """Compute the figures of an iteration from the counts of its collectors; return none where nothing was asked.
+    """Compute the metrics of an iteration from the counts of its collectors; empty without requests.
 
-    `docs/rewards.md` says what each figure is. Figures of the mode are there where the mode counts them.
+    `docs/rewards.md` describes each metric. Metrics of a mode are present if the mode counts them.
     """
     if not counts.get("collectors"):
         return {}

@@ -1,7 +1,7 @@
-"""The score that counts at each decision: the newest one of its episode that has come when the action is handed over.
+"""The score of each decision: the newest available score of its episode when the action is executed.
 
-All that it depends on happened before the action, so that a potential made of it is one of the episode's history,
-however fast the scorer is, in whichever order it answers, and whatever fails.
+It depends only on events before the action, so that a potential computed from it is a function of the episode's
+history, for any speed of the scorer, any order of answers and any failures.
 
 Shapes: T decisions, N environments of a collector.
 """
@@ -20,13 +20,13 @@ from embodied_rl.judge.reward.score_table import RolloutScores, Scores, is_usabl
 
 @dataclass(eq=False)
 class _EpisodeScore:
-    """What an episode's answers say so far.
+    """Scores of an episode so far.
 
     Attributes:
-        pending: tickets without an answer that counted.
-        value: of the newest observation whose score counted; NaN for none.
+        pending: tickets without a used answer.
+        value: of the newest scored observation; NaN for none.
         number: decision of that observation.
-        settled: the last decision whose score was settled; -1 for none.
+        settled: the last settled decision; -1 for none.
     """
 
     value: float
@@ -40,7 +40,7 @@ class _EpisodeScore:
             return []
         self.settled = decision
         for ticket in list(self.pending):
-            score = ticket.score  # once: answers come meanwhile
+            score = ticket.score  # read once: another thread sets it
             if score is None or (score.valid and score.counts_from > decision):
                 continue
             self.pending.remove(ticket)
@@ -56,13 +56,13 @@ class _EpisodeScore:
 class DecisionScores:
     """Settles the scores of N environments, row by row.
 
-    Judgements of change are made into progress in the order in which they count; an episode then begins at 0.
+    Pairwise scores are accumulated to progress in the order in which they are used; an episode then begins at 0.
 
     Args:
-        service: whose tickets are abandoned when their episode has ended, or a newer score counts.
+        service: its tickets are abandoned when their episode has ended, or a newer score is used.
         sizes: T and N.
-        least: scores of less confidence are missing.
-        pair: whether questions are about change.
+        least: minimum confidence; other scores count as missing.
+        pair: whether scores are pairwise.
     """
 
     def __init__(self, service: ScoreService, sizes: tuple[int, int], least: float, pair: bool) -> None:
@@ -114,7 +114,7 @@ class DecisionScores:
         return found
 
     def settle(self, rows: Sequence[int], columns: Sequence[int], decisions: Sequence[int]) -> None:
-        """Settle the scores of decisions whose actions are handed over now."""
+        """Settle the scores of decisions with actions that are executed now."""
         useless: list[Ticket] = []
         for row, column, decision in zip(rows, columns, decisions, strict=True):
             useless += self._settle_ending(column)

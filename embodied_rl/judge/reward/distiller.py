@@ -1,9 +1,9 @@
-"""The head of a run of mode `distill`: beside the algorithm, it settles potentials and learns from the labels.
+"""Mode `distill` in the learner: a head that predicts scores, computes potentials and learns from the labels.
 
-The head that judges a rollout has learned from labels that were handed over with earlier rollouts alone. So its
-prediction for an observation depends on nothing that came afterwards, which is what makes it a potential; and what was
-settled stays settled, whatever the head learns later. There is one head for all ranks and collectors: rank 0 trains it
-on everybody's labels in the order of episodes, and the others take its state.
+The head that judges a rollout was trained only on labels of earlier rollouts. So its prediction for an observation does
+not depend on later events, which makes it a valid potential; settled potentials do not change when the head is trained
+further. All ranks and collectors share one head: rank 0 trains it on all labels in the order of episodes, and the
+other ranks load its state.
 
 Shapes: T decisions, N environments of a rank, D bytes of an input.
 """
@@ -125,23 +125,23 @@ class Distiller:
         out = hold_out(labels.episode, self._options.reward.distill.held_out)
         self._held_out.add(labels.select(out))
         fresh = self._learned.add(labels.select(~out))
-        told = self._compare()
+        figures = self._compare()
         if len(fresh):
-            told["reward/head_loss"] = self._head.learn(fresh, self._learned.kept, self.version)
+            figures["reward/head_loss"] = self._head.learn(fresh, self._learned.kept, self.version)
             self.version += 1
-        told |= {"reward/head_version": self.version, "reward/head_labels": len(self._learned.kept)}
-        return {name: value for name, value in told.items() if not math.isnan(value)}
+        figures |= {"reward/head_version": self.version, "reward/head_labels": len(self._learned.kept)}
+        return {name: value for name, value in figures.items() if not math.isnan(value)}
 
     def _compare(self) -> dict[str, float]:
         """Compare the head that judged the rollout with the judge, on episodes that it does not learn from."""
         kept = self._held_out.kept
         found = measure_agreement(self._head.predict(kept.inputs), kept.value, kept.episode, self.version)
-        told = {
+        figures = {
             "reward/head_agreement": found.share,
             "reward/head_agreement_low": found.low,
             "reward/head_agreement_high": found.high,
         }
-        return told | ({"reward/head_error": found.error} if self._head.calibrated else {})
+        return figures | ({"reward/head_error": found.error} if self._head.calibrated else {})
 
     def figures(self) -> dict[str, float]:
         """Return the figures of the rollouts since the last call; on all ranks the same."""

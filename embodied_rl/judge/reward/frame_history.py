@@ -13,17 +13,17 @@ from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
 
 
 class FrameHistory:
-    """Keeps frames that were asked about, as many as questions may show, and no more memory than that.
+    """Bounded history of scored frames, as many as a request may show.
 
-    For the span "latest" these are the last f - 1. For "episode" every 2^k-th frame of the episode is kept, fewer than
-    2 f of them: when there are as many, every second one is dropped.
+    For the span "latest" these are the last f - 1. For "episode" every 2^k-th frame of the episode is kept; when there
+    are 2 f of them, every second one is dropped.
 
     Args:
         spec: of the simulator.
-        cameras: whose frames are kept.
+        cameras: cameras of the kept frames.
         num_envs: N.
-        frames: f, of a question, with the present one; 1 keeps nothing.
-        span: which ones.
+        frames: f, frames of a request with the current one; 1 keeps nothing.
+        span: which frames.
     """
 
     def __init__(self, spec: SimulatorSpec, cameras: Sequence[str], num_envs: int, frames: int, span: Span) -> None:
@@ -55,7 +55,7 @@ class FrameHistory:
         return SharedPictures({name: tuple(each[name] for each in shown) for name in self._sizes})
 
     def _choose(self, count: int) -> list[int]:
-        """Return the places of kept frames that a question shows beside the present one."""
+        """Return the indices of the kept frames that a request shows before the current one."""
         shown = min(self._frames - 1, count)
         if self._span == "latest" or shown == count:
             return list(range(count - shown, count))

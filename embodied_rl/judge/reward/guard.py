@@ -19,13 +19,13 @@ from embodied_rl.rollout.buffer import Rollout
 log = logging.getLogger(__name__)
 
 WINDOW = 6
-"""Iterations whose figures are averaged; the present ones are compared with those in which success was highest."""
+"""Window length in iterations; the current window is compared with the one of highest success."""
 CLEAR = 5.0
-"""A fall counts from so many standard errors on: the highest of many windows is high by chance, too."""
+"""Minimum drop of success in standard errors: the highest of many windows is high by chance, too."""
 LEAST_FALL, RARE_FALL, LEAST_SHARE = 0.05, 0.01, 0.5
 """A fall counts where it is so large; or, where success is rare, so large and so large a share of what there was."""
 LEAST_RISE, CLEAR_RISE = 0.02, 3.0
-"""A rise of the opinion counts where it is so large, and from so many standard errors on."""
+"""Minimum rise of the score: absolute, and in standard errors."""
 LARGE_FALL, FOLLOWS = 0.15, 0.1
 """After so large a fall, an opinion that fell by less than this share of it does not follow it."""
 FADE = 5
@@ -33,7 +33,7 @@ FADE = 5
 _FIGURES = ("reward/critic_return", "rollout/success", "reward/mismatch_gap")
 
 
-class Guard:
+class RewardHackingMonitor:
     """Watches a run's scorer, on every rank alike, and scales what it pays in the rollouts to learn from.
 
     Args:
@@ -71,14 +71,14 @@ class Guard:
         """
         if not self._active:
             return {}
-        told, row = self.weight, np.array([figures.get(name, np.nan) for name in _FIGURES])
+        weight, row = self.weight, np.array([figures.get(name, np.nan) for name in _FIGURES])
         if np.isfinite(row[:2]).all():
             self._seen = np.column_stack([self._seen, row])
         if self._fired and self._fades:
             self.weight = max(0.0, round(self.weight - 1 / FADE, 6))
         elif not self._fired and (evidence := find_hacking(*self._seen)):
             self._fire(evidence)
-        return {"reward/weight": told, "reward/guard": float(self._fired)}
+        return {"reward/weight": weight, "reward/guard": float(self._fired)}
 
     def _fire(self, evidence: str) -> None:
         self._fired = True

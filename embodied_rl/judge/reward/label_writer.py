@@ -75,7 +75,7 @@ class LabelWriter(ScoringWriter):
         waiting = [*self._open, *self._asker.lost, *tickets]
         most = QUEUED_ROLLOUTS * self._seen.shape[0] * self._seen.shape[1]
         self._service.abandon([each for each in waiting if each.score is None][:-most])
-        answered = [each.score is not None for each in waiting]  # once: answers come meanwhile
+        answered = [each.score is not None for each in waiting]  # read once: another thread adds answers
         ended = [each for each, known in zip(waiting, answered, strict=True) if known]
         self._open = [each for each, known in zip(waiting, answered, strict=True) if not known]
         self._ready += [each for each in ended if is_usable(each.score, self._reward.confidence)]

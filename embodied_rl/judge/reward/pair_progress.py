@@ -1,7 +1,7 @@
-"""Progress from judgements of change: how much nearer a task has come since the frame before.
+"""Progress from pairwise scores: the change of progress since the previous frame.
 
-A change h > 0 is a share of what was left, h < 0 of what had been reached: p ← p + (1 - p) h, or p ← p + p h. So
-progress stays within 0…1 whatever a model says, and a potential made of it is one of the episode's history. (The
+A change h > 0 is relative to the remaining progress, h < 0 to the reached one: p ← p + (1 - p) h, or p ← p + p h. So
+progress stays within 0…1 for all scores, and a potential computed from it depends on the episode's history alone. (The
 recursion is that of Robo-Dopamine, arXiv:2512.23703. Sums of raw changes, as rewards, change what is optimal.)
 """
 

@@ -1,8 +1,8 @@
-"""Probes of a scorer: the same picture under another task's words must score lower.
+"""Probes of a scorer: the same picture with another task's instruction must score lower.
 
-A scorer that likes whatever moves says the same of every task. So a small share of the questions that got a high score
-is asked once more, under the instruction of another episode. Nothing waits for these: they are sent when a rollout has
-been settled, after everything else, and counted when the next one is.
+A scorer that ignores the instruction gives the same score for every task. So a small share of the requests with a high
+score is sent again with the instruction of another episode. Probes have the lowest priority: they are sent after a
+rollout is settled, and counted when the next one is.
 """
 
 import logging
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 HIGH = 0.5
 """Only scores of at least so much are asked about again: where a task has hardly begun, no words change that."""
 LEAST_GAP = 0.2
-"""A mean difference below is told."""
+"""The user is warned if the mean difference is smaller."""
 ENOUGH = 30
 """Probes before the mean is judged."""
 

@@ -73,10 +73,10 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
 
 
 def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
-    """Check that the scorer says when a task is done, and that the simulator does not say so by ending the episode.
+    """Check that the scorer judges "done", and that the simulator does not end episodes at success.
 
     Raises:
-        UserError: one of them does not fit.
+        UserError: one of these does not hold.
     """
     if not traits.judges_done and "done" not in traits.kinds:
         raise UserError(

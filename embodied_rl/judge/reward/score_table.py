@@ -29,20 +29,20 @@ class Scores:
 
     @staticmethod
     def of(value: Array) -> "Scores":
-        """Return scores that say nothing of done."""
+        """Return scores without "done"."""
         return Scores(value, np.full(value.shape, np.nan), np.ones(value.shape, bool))
 
 
 @dataclass(frozen=True)
 class RolloutScores:
-    """The scores of a rollout.
+    """Scores of a rollout.
 
     Attributes:
         rows: [T, N], of the observations before the decisions.
         finals: [T, N], of the final observations of episodes that were truncated.
         lasts: [N], of the observations after the last decision.
-        age: float64 [T, N], decisions since the observation that a row's score is of; NaN without a score. None where
-            each score is of its own observation.
+        age: float64 [T, N], decisions since the scored observation; NaN without a score. None if each score belongs
+            to the observation of its row.
     """
 
     rows: Scores

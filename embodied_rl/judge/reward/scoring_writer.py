@@ -1,7 +1,7 @@
-"""A writer of a collector that asks a scorer about each observation, and writes the reward that its mode makes of that.
+"""Writer of a collector that sends each observation to a scorer and writes the reward of the run's mode.
 
-In the modes `terminal` and `distill` scores belong to a rollout, at whose end they are read. In all others the newest
-score of the episode is settled before each action, and questions stay open while their episode runs.
+In the modes `terminal` and `distill` scores are read at the end of the rollout. In all others the newest score of the
+episode is settled before each action, and requests stay open while their episode runs.
 """
 
 import logging
@@ -40,9 +40,9 @@ from embodied_rl.rollout.writer import Writer
 log = logging.getLogger(__name__)
 
 QUEUED_ROLLOUTS, QUEUED_BYTES = 2, 1 << 30
-"""The requests of so many rollouts may wait for a scorer, and pictures of so many bytes."""
+"""Limits of the queue: requests in rollouts, and bytes of their pictures."""
 LEAST_IN_VAIN = 20
-"""Questions whose episode ended before the answer, in a row, before the user is warned."""
+"""Consecutive requests answered after the end of their episode before the user is warned."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class ScoringWriter(Writer):
         self._service: ScoreService | None = None
         self._figures: dict[str, float] = {}
         self._useless = ""
-        self._told_cost = CostMeter().state()
+        self._reported_cost = CostMeter().state()
 
     def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for a collector of N environments, and start the service."""
@@ -115,7 +115,7 @@ class ScoringWriter(Writer):
         self._decided: float | None = None
         """When the last action of this rollout was handed over."""
         self._waited, self._in_vain = 0.0, 0
-        """Seconds waited in this rollout; questions in a row whose answers never counted, -1 after the warning."""
+        """Seconds waited in this rollout; consecutive requests with unused answers, -1 after the warning."""
 
     def _share_limits(self, num_envs: int) -> ServiceLimits:
         reward, collectors = self._reward, self._options.collectors
@@ -240,8 +240,8 @@ class ScoringWriter(Writer):
     def _count_tokens(self) -> dict[str, float]:
         """Return what was counted since the last rollout."""
         assert self._service is not None
-        now, before = self._service.cost.state(), self._told_cost
-        self._told_cost = now
+        now, before = self._service.cost.state(), self._reported_cost
+        self._reported_cost = now
         return {f"tokens_{name}": now[name] - before[name] for name in ("read", "written", "uncounted")}
 
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
@@ -297,17 +297,17 @@ class ScoringWriter(Writer):
         return ("" if self._service is None else self._service.cause) or self._useless
 
     def state(self) -> dict[str, Array]:
-        """Return what the mode remembers at the boundary, the first frames of running episodes, and what was spent."""
+        """Return the state of the mode, the first frames of running episodes, and the spent budget."""
         spent = {} if self._service is None or self._reward.budget is None else {"spent": self._service.spent}
         if self._reward.budget_money is not None:
-            spent |= {f"told/{name}": value for name, value in self._told_cost.items()}
+            spent |= {f"told/{name}": value for name, value in self._reported_cost.items()}
             assert self._service is not None
             spent |= {f"cost/{name}": value for name, value in self._service.cost.state().items()}
         scores = {} if self._settled is None else self._settled.state()
         return self._mode.state() | self._asker.state() | scores | {k: np.array(v) for k, v in spent.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        """Restore a state, so that a resumed run goes on with what was settled before."""
+        """Restore the state of `state`."""
         assert self._service is not None
         self._mode.load(state)
         self._asker.load(state)
@@ -316,8 +316,8 @@ class ScoringWriter(Writer):
         if "spent" in state:
             self._service.spent = int(state["spent"])
         if self._reward.budget_money is not None:
-            names = list(self._told_cost)
-            self._told_cost = {name: float(state[f"told/{name}"]) for name in names}
+            names = list(self._reported_cost)
+            self._reported_cost = {name: float(state[f"told/{name}"]) for name in names}
             self._service.cost.load({name: float(state[f"cost/{name}"]) for name in names})
 
     def close(self) -> None:

@@ -1,9 +1,8 @@
-"""Keeps strips of a few judged episodes for the report: those of which the scorer thinks most and least.
+"""Image strips of a few judged episodes for the report: those with the highest and lowest scores.
 
-Episodes are followed from their first frame to their end, over as many rollouts as they take; how many at once, and how
-many frames of each, is bounded. Of those that end in a rollout at most two of each of four groups are written, on a
-thread of its own. While it works, a rollout is skipped, and what was followed is forgotten. The first file stays, the
-last one is replaced.
+Episodes are recorded from their first frame to their end, across rollouts; their number and their frames are bounded.
+Of the episodes that end in a rollout, at most two of each of four groups are written by a separate thread. While it is
+busy, a rollout is skipped and its recorded episodes are dropped. The first file is kept, the last one is replaced.
 """
 
 import json
@@ -55,15 +54,15 @@ class _Frame:
 
 @dataclass(eq=False)
 class FollowedEpisode:
-    """An episode with what was said of it so far.
+    """Running episode with its scores so far.
 
     Attributes:
         index: of the episode; instruction, camera: what was shown.
-        frames: the first one, and about every so many further ones; the last one is `latest`.
+        frames: the first one, and later ones at about equal intervals; the last one is `latest`.
         latest: the last judged frame.
-        opinion: what was said last, in 0…1; None where nothing was.
-        progress: of a scorer of changes, their sum.
-        reached: whether the goal held at any step.
+        opinion: last score in 0…1; None without a score.
+        progress: of a pairwise scorer, accumulated.
+        reached: whether the goal was reached at any step.
     """
 
     index: int

@@ -18,10 +18,10 @@ GREY = 128
 
 
 def load_prompts(name: str, done_name: str | None) -> list[Prompt]:
-    """Return the prompt, and the one that asks beside it whether the task is done.
+    """Return the prompt and, if named, the second prompt that asks whether the task is done.
 
     Raises:
-        UserError: there is no such prompt, or the second one does not go with the first.
+        UserError: a prompt is unknown, or the second one does not fit the first.
     """
     prompt = load_prompt(name)
     if done_name is None:

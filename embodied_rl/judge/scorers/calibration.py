@@ -1,7 +1,7 @@
-"""A scorer whose answers are calibrated on outcomes: what it calls 0.8 came true in about 80 of 100 cases.
+"""Scorer with answers calibrated on outcomes: of cases with score 0.8, about 80 of 100 succeed.
 
-Platt's map (1999) on the log-odds of a score, σ(slope · logit(score) + offset), keeps the order of scores, so that what
-rises still rises. `embodied-rl critic eval calibrate=true` fits it and writes the file, which names its scorer.
+Platt scaling (1999) on the log-odds of a score, σ(slope · logit(score) + offset), keeps the order of scores.
+`embodied-rl critic eval calibrate=true` fits it and writes the file, which names its scorer.
 """
 
 from collections.abc import Sequence
@@ -115,8 +115,8 @@ class CalibratedScorer(Scorer):
             )
         if "absolute" not in traits.kinds:
             raise UserError(f"reward.calibration: {traits.identity} does not say how far a task is.")
-        told = [f"{name} {each.slope:g} {each.offset:g}" for name, each in self._named() if each is not None]
-        self.traits = replace(traits, kinds=("absolute",), identity=f"{traits.identity}, calibrated: {', '.join(told)}")
+        maps = [f"{name} {each.slope:g} {each.offset:g}" for name, each in self._named() if each is not None]
+        self.traits = replace(traits, kinds=("absolute",), identity=f"{traits.identity}, calibrated: {', '.join(maps)}")
 
     def _named(self) -> list[tuple[str, PlattMap | None]]:
         return [("progress", self._maps.progress), ("done", self._maps.done)]
@@ -146,5 +146,5 @@ class CalibratedScorer(Scorer):
 
 
 def apply_map(chosen: PlattMap | None, score: float) -> float:
-    """Return a calibrated score, or the score itself where there is no map."""
+    """Return the calibrated score, or the score itself if `chosen` is None."""
     return score if chosen is None else float(chosen.apply(np.asarray(score)))

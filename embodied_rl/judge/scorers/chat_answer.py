@@ -13,37 +13,37 @@ from embodied_rl.judge.scorers.http_json import shorten
 NUMBERED = "token_id:"
 """Tokens begin so where vLLM was started with --return-tokens-as-token-ids."""
 MOST_TOKENS = 2**53
-"""No server counts so many; sums and prices are floats, which hold whole numbers up to here."""
+"""Upper bound of plausible token counts; floats are exact for whole numbers up to here."""
 
 
 def read_answer(
     answer: Mapping[str, Any], reading: Reading, least_mass: float, wants_probabilities: bool, order: Sequence[int] = ()
 ) -> Score:
-    """Return the score of an answer; an invalid one if it does not say what was asked.
+    """Return the score of an answer, invalid if the answer cannot be read.
 
     Args:
         answer: a chat completion.
         reading: of the prompt.
         least_mass: probability that all labels must have together.
-        wants_probabilities: whether the server was asked for them; it may have left them out.
-        order: of the frames that a prompt for a trajectory showed; index of the frame at each place.
+        wants_probabilities: whether log-probabilities were requested; the server may have omitted them.
+        order: of the frames in a trajectory prompt; index of the frame at each position.
     """
     try:
         choice = answer["choices"][0]
-        told = choice.get("logprobs") if wants_probabilities else None
-        if told is not None:
-            return _read_probabilities(told, reading, least_mass)
+        logprobs = choice.get("logprobs") if wants_probabilities else None
+        if logprobs is not None:
+            return _read_probabilities(logprobs, reading, least_mass)
         text = choice["message"].get("content")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        return Score.invalid("unreadable", f"something that is no chat completion ({error})")
+        return Score.invalid("unreadable", f"not a chat completion ({error})")
     if reading.needs_probabilities:
-        return Score.invalid("unreadable", "the server tells no probabilities, without which this prompt says nothing")
+        return Score.invalid("unreadable", "the server returned no log-probabilities, which this prompt needs")
     score = _read_text(text, reading, order) if isinstance(text, str) else None
     return score if score is not None else _describe_failure(choice, text)
 
 
-def _read_probabilities(told: Any, reading: Reading, least_mass: float) -> Score:
-    tokens = read_log_probabilities(told["content"][0]["top_logprobs"])
+def _read_probabilities(logprobs: Any, reading: Reading, least_mass: float) -> Score:
+    tokens = read_log_probabilities(logprobs["content"][0]["top_logprobs"])
     if tokens and tokens[0][0].startswith(NUMBERED):
         return Score.invalid("unreadable", "numbers of tokens: start vLLM without --return-tokens-as-token-ids")
     return reading.read_tokens(tokens, least_mass)
@@ -65,7 +65,7 @@ def _read_text(text: str, reading: Reading, order: Sequence[int]) -> Score | Non
 
 
 def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
-    """Return an invalid score that says what came instead of an answer."""
+    """Return an invalid score with a description of the answer."""
     said = repr(shorten(text.encode("utf-8", "replace"))) if isinstance(text, str) else "nothing"
     message = choice["message"]
     thought = message.get("reasoning_content") or message.get("reasoning")
@@ -80,8 +80,8 @@ def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
 def read_usage(answer: Mapping[str, Any]) -> tuple[int, int] | None:
     """Return the tokens that a server read and wrote, as it counted them; None where it does not say."""
     usage = answer.get("usage")
-    told = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
-    counts = [each for each in told if type(each) is int and 0 <= each <= MOST_TOKENS]
+    counted = [usage.get(name) for name in ("prompt_tokens", "completion_tokens")] if isinstance(usage, Mapping) else []
+    counts = [each for each in counted if type(each) is int and 0 <= each <= MOST_TOKENS]
     return (counts[0], counts[1]) if len(counts) == 2 else None
 
 

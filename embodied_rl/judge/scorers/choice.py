@@ -30,10 +30,10 @@ def choose_scorer(node: RewardNode) -> RewardNode:
 
 
 def configure_scorer(node: RewardNode) -> tuple[type[Any], Any]:
-    """Return the class of the scorer that judges, and an instance of its `Config`.
+    """Return the class of the configured scorer and an instance of its `Config`.
 
     Raises:
-        UserError: there is no such scorer, or it does not take these settings.
+        UserError: the scorer is unknown, or a setting is invalid.
     """
     chosen = plugins.configure_plugin("scorers", choose_scorer(node), "reward")
     if node.calibration is None:

@@ -1,8 +1,8 @@
-"""A scorer that contrasts goals in words: how much more a picture is like what is wanted than like what is not.
+"""CLIP or SigLIP scorer that contrasts texts of the goal with texts of other states.
 
-A CLIP or SigLIP checkpoint of transformers' format in a local folder judges. Its score is the probability of the wanted
-texts in the softmax over all texts, with the model's own temperature (contrasting language goals, arXiv:2412.15544).
-Nothing is downloaded, and no code of the folder runs.
+The score is the probability of the positive texts in the softmax over all texts, with the model's own temperature
+(contrasting language goals, arXiv:2412.15544). The checkpoint is a local folder in the format of transformers; nothing
+is downloaded, and no code of the folder runs.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ class ClipConfig:
     path: FilePath | None = None
     """folder of a CLIP or SigLIP checkpoint in transformers' format, with safetensors, tokenizer and preprocessor."""
     positive: tuple[Text, ...] = ("{instruction}, and it is done",)
-    """what a picture is like when the task is done; {instruction} is the task in words."""
+    """descriptions of a picture with the task done; {instruction} is the instruction."""
     negative: tuple[Text, ...] = ("a robot arm that has not begun to {instruction}",)
     """what it is like otherwise."""
     temperature: float = 1.0

@@ -1,12 +1,12 @@
-"""A scorer that contrasts movements in words: whether a picture and the task suggest what the robot did next.
+"""CLIP or SigLIP scorer of movements: whether a picture and the task suggest the robot's next movement.
 
-Texts for every movement, such as "the robot moves up", are compared with the picture before it. The score is the
-probability of the movement that was made, minus the greatest one of those that were not: the action contrast of
-Found-RL (arXiv:2602.10458), with a CLIP or SigLIP checkpoint in a local folder. There it is a bonus, only where
-positive, scaled by a running mean. Here it is a change of progress in -1…1 (`pair`): a potential is made of it, so that
-a model that suggests nonsense changes nothing about what is optimal.
+A text for each movement, such as "the robot moves up", is compared with the picture before it. The score is the
+probability of the actual movement minus the largest probability of another one: the action contrast of Found-RL
+(arXiv:2602.10458), with a CLIP or SigLIP checkpoint in a local folder. Found-RL uses it as a bonus where positive,
+scaled by a running mean. Here it is a change of progress in -1…1 (`pair`) that becomes a potential, so that a wrong
+model does not change the optimal policy.
 
-Which movement was made is read from the change of the robot's state.
+The actual movement is computed from the change of the robot's state.
 """
 
 import asyncio
@@ -33,11 +33,11 @@ class ClipActionConfig:
     path: FilePath | None = None
     """folder of a CLIP or SigLIP checkpoint in transformers' format, with safetensors, tokenizer and preprocessor."""
     moves: dict[Text, Text] = field(default_factory=dict[str, str])
-    """movement in words → entry of the state that rises (+name) or falls (-name)."""
+    """text of a movement → state entry that increases (+name) or decreases (-name)."""
     stays: Text = "stands still"
     """the words where no entry changes by `still`."""
     text: Text = "the task is to {instruction}. the robot {move}."
-    """what is compared with the picture; {instruction} is the task, {move} a movement in words."""
+    """text compared with the picture; {instruction} is the task, {move} the text of a movement."""
     still: float = 0.003
     """change of an entry, in its own unit, below which nothing moves."""
     near: float = 0.5
@@ -102,7 +102,7 @@ class ClipActionScorer(Scorer):
 
     def _contrast(self, request: ScoreRequest, pictures: torch.Tensor) -> Score:
         if request.state_before is None:
-            return Score.invalid("refused", "nobody knows the state of the frame before")
+            return Score.invalid("refused", "the state of the previous frame is unknown")
         config = self._config
         made = find_moves(request.state - request.state_before, self._entries, config.still, config.near)
         words = [*config.moves, config.stays]

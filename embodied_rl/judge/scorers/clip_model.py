@@ -17,7 +17,7 @@ from embodied_rl.runs.untrusted_files import read_json
 
 MODELS = ("clip", "siglip")
 KEPT_TEXTS = 1024
-"""Texts whose embeddings are kept."""
+"""Number of cached text embeddings."""
 
 
 class ClipModel:

@@ -67,7 +67,7 @@ def read_settings(folder: Path) -> PictureSettings:
         settings = _make_settings(keys)
         _check_settings(settings)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise UserError(f"reward.path: {folder / FILE} lacks a setting, or it is no number: {error}") from None
+        raise UserError(f"reward.path: {folder / FILE} lacks a setting, or it is not a number: {error}") from None
     return settings
 
 
@@ -108,8 +108,8 @@ def _read_size(size: Any) -> tuple[int, int]:
     return int(size), int(size)
 
 
-def _read_colours(told: Sequence[Any]) -> tuple[float, ...]:
-    values = tuple(float(each) for each in told)
+def _read_colours(channels: Sequence[Any]) -> tuple[float, ...]:
+    values = tuple(float(each) for each in channels)
     if len(values) != 3:
         raise ValueError(f"{len(values)} numbers for 3 colours")
     return values

@@ -38,14 +38,14 @@ def find_prices(reward: RewardNode) -> Prices | None:
 
 
 class CostMeter:
-    """Counts what answers cost, and says whether another question may be sent.
+    """Meter of the cost of answers, with an optional budget.
 
     Args:
-        prices: None where costs are not asked about.
-        budget: money that may be spent; None for any amount.
+        prices: None if costs are not counted.
+        budget: maximum cost; None is unlimited.
 
     Attributes:
-        read, written: tokens so far. uncounted: answers whose tokens are unknown, those that came too late among them.
+        read, written: tokens so far. uncounted: answers with unknown token counts, including late ones.
     """
 
     def __init__(self, prices: Prices | None = None, budget: float | None = None) -> None:
@@ -73,11 +73,11 @@ class CostMeter:
 
     @property
     def spent(self) -> float:
-        """Return the money that was counted, and what may have been paid beside."""
+        """Return the counted cost plus the possible cost of uncounted answers."""
         return self._reserved + (self._prices.of((self.read, self.written)) if self._prices else 0.0)
 
     def has_room(self, in_flight: int) -> bool:
-        """Return whether a question may be sent beside so many whose price is not known yet."""
+        """Return whether the budget allows another request besides those in flight."""
         if self._budget is None:
             return True
         if not self.read + self.written:
@@ -86,11 +86,11 @@ class CostMeter:
 
     @property
     def cause(self) -> str:
-        """Return why nothing may be sent any more, whatever is in flight; empty while something may."""
+        """Return why no further request may be sent, regardless of those in flight; empty if one may."""
         if self._budget is None:
             return ""
         if self._silent:
-            return "its server does not count tokens, so that nobody knows what it costs (reward.budget_money)"
+            return "its server does not count tokens, so the cost is unknown (reward.budget_money)"
         if self.has_room(0):
             return ""
         return f"its budget of {self._budget:g} is spent but for less than a request costs (reward.budget_money)"
@@ -124,10 +124,10 @@ def describe_cost(read: int, written: int, uncounted: int, prices: Prices | None
 
 
 def check_prices(reward: RewardNode, counts_tokens: bool) -> None:
-    """Check that prices mean something for a scorer; `counts_tokens` says whether its answers may tell tokens.
+    """Check that prices apply to a scorer; `counts_tokens`: whether its answers may have token counts.
 
     Raises:
-        UserError: there is a price without tokens to count, or a budget without a price.
+        UserError: a price without token counts, or a budget without a price.
     """
     if reward.price_per_1k_tokens is not None and not counts_tokens:
         raise UserError(f"reward.price_per_1k_tokens: reward={reward.name} is paid by no tokens: leave it out.")
@@ -137,13 +137,13 @@ def check_prices(reward: RewardNode, counts_tokens: bool) -> None:
 
 
 def check_budget(reward: RewardNode, counts_tokens: bool) -> None:
-    """Check that a budget of money can hold; `counts_tokens` says whether the server told the tokens of an answer.
+    """Check that a budget can be enforced; `counts_tokens`: whether the server's answer had token counts.
 
     Raises:
-        UserError: it cannot.
+        UserError: it cannot be enforced.
     """
     if reward.budget_money is not None and not counts_tokens:
         raise UserError(
-            f"reward.budget_money={reward.budget_money:g}: the server does not count tokens (usage), so that nobody "
-            "knows what it costs. reward.budget limits the requests."
+            f"reward.budget_money={reward.budget_money:g}: the server does not count tokens (usage), so the "
+            "cost is unknown. reward.budget limits the requests."
         )

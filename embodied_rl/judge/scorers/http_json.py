@@ -64,10 +64,10 @@ class JsonServer:
 
     @contextmanager
     def _borrow_client(self) -> Iterator[httpx2.AsyncClient]:
-        """Lend a client to one request, the one that was used last.
+        """Yield the most recently used client for one request.
 
-        Each has a single connection: for each request a client looks at all connections of its own, and whether the
-        server has closed them, which with 64 of them took longer than the request.
+        Each client has a single connection: a client checks all its connections for each request, which took longer
+        than the request itself with 64 connections.
         """
         client = self._idle.pop() if self._idle else self._make_client()
         try:
@@ -103,9 +103,9 @@ class JsonServer:
         try:
             answer = json.loads(text.decode("utf-8-sig"))
         except (ValueError, RecursionError):  # no JSON, no UTF-8, too long a number, or too deep
-            raise ScorerError("failed", f"the server's answer is no JSON: {shorten(text)}") from None
+            raise ScorerError("failed", f"the server's answer is not JSON: {shorten(text)}") from None
         if not isinstance(answer, dict):
-            raise ScorerError("failed", f"the server's answer is no JSON object: {shorten(text)}")
+            raise ScorerError("failed", f"the server's answer is not a JSON object: {shorten(text)}")
         return answer
 
     async def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx2.Response, bytes]:
@@ -113,7 +113,7 @@ class JsonServer:
             async with client.stream(method, path, **content) as response:
                 text = self._filter.clean(await _read_limited(response))
             if response.status_code >= 500:
-                await client.aclose()  # servers hang up after it, which the next request would be told first
+                await client.aclose()  # the server closes the connection after this error
         return response, text
 
     def _refusal(self, response: httpx2.Response, text: bytes) -> AnsweredError:
@@ -121,8 +121,8 @@ class JsonServer:
         if status in (401, 403) and self._key_variable:
             what = "refuses the key in" if os.environ.get(self._key_variable) else "wants a key in"
             variable = self._key_variable
-            told = f"the server {what} the environment variable {variable} ({status})"
-            return AnsweredError(status, "refused", told, permanent=True)
+            message = f"the server {what} the environment variable {variable} ({status})"
+            return AnsweredError(status, "refused", message, permanent=True)
         if status in (408, 429) or status >= 500:
             reason = "busy" if status == 429 else "failed"
             return AnsweredError(status, reason, said, after=_read_seconds(response.headers.get("Retry-After")))
@@ -153,10 +153,10 @@ def check_url(url: str | None, example: str) -> None:
 
 
 def _read_key(variable: str) -> str | None:
-    """Return the key that an environment variable holds; None for an empty one, or none.
+    """Return the API key from an environment variable; None if it is empty or unset.
 
     Raises:
-        UserError: no header of HTTP may hold it. Libraries would say so, and repeat it.
+        UserError: it is not a valid HTTP header value. (HTTP libraries would print the key in their message.)
     """
     key = os.environ.get(variable) or None
     if key is not None and not all("!" <= letter <= "~" for letter in key):

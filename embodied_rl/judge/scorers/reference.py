@@ -23,19 +23,19 @@ LARGEST_ENTRY = 2_000_000_000
 
 
 def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
-    """Return frames of a trajectory, evenly spaced, the first and the last included.
+    """Return evenly spaced frames of a trajectory, including the first and the last.
 
     Args:
         path: an episode's `.npz` file as `embodied-rl collect` writes it; or a folder with a folder of pictures for
             each camera, or, for one camera, of pictures. Pictures are in the order of their names.
-        cameras: whose frames are needed.
-        count: of frames; fewer where the trajectory has fewer.
+        cameras: required cameras.
+        count: number of frames; fewer if the trajectory is shorter.
 
     Returns:
         camera → uint8 [n, h, w, 3], n at most `count`.
 
     Raises:
-        UserError: there is no such trajectory, it lacks a camera, or has fewer than two frames.
+        UserError: the trajectory does not exist, lacks a camera, or has fewer than two frames.
     """
     if not 2 <= count <= MOST_REFERENCES:
         raise UserError(f"reward.references={count} must be within 2 … {MOST_REFERENCES}.")
@@ -55,7 +55,7 @@ def choose_evenly(length: int, count: int) -> list[int]:
 
 def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
     if not zipfile.is_zipfile(path):
-        raise UserError(f"reward.reference={path} is no episode's file (.npz), and no folder.")
+        raise UserError(f"reward.reference={path} is neither an episode file (.npz) nor a folder.")
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.startswith("images/")]
@@ -68,15 +68,15 @@ def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array
     except UserError:
         raise
     except UNREADABLE as error:
-        raise UserError(f"reward.reference={path} is no episode's file: {shorten(error)}") from None
+        raise UserError(f"reward.reference={path} is not an episode file: {shorten(error)}") from None
     return {name: each[choose_evenly(len(each), count)] for name, each in found.items()}
 
 
 def _read_frames(archive: zipfile.ZipFile, entry: str) -> Array:
-    """Return an array of pictures; what its header promises is compared with the entry's size before it is read.
+    """Return an array of pictures; its header is checked against the entry's size before it is read.
 
     Raises:
-        ValueError: it is no array of pictures.
+        ValueError: the entry is not an array of pictures.
     """
     size = archive.getinfo(entry).file_size
     if size > LARGEST_ENTRY:
@@ -117,4 +117,4 @@ def _read_picture(file: Path) -> Array:
         with Image.open(file, formats=("PNG", "JPEG")) as picture:
             return np.asarray(picture.convert("RGB"))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
-        raise UserError(f"reward.reference: {file} is no picture: {error}") from None
+        raise UserError(f"reward.reference: {file} is not a picture: {error}") from None

@@ -27,10 +27,10 @@ def explain_failure(url: str | None, key_variable: str, error: ScorerError) -> s
     if "environment variable" in said:
         remedy = f"Set {key_variable} to a key that the server knows, or name another reward.key_variable."
     if is_about_probabilities(error):
-        remedy = "This prompt needs log-probabilities, which the server does not tell: choose another reward.prompt."
+        remedy = "This prompt needs log-probabilities, which the server does not return: choose another reward.prompt."
     return f"reward.url={url}: {said}. {remedy}".rstrip()
 
 
 def is_about_probabilities(error: ScorerError) -> bool:
-    """Return whether a server refused to tell log-probabilities."""
+    """Return whether a server refused to return log-probabilities."""
     return error.reason == "refused" and "logprobs" in str(error)

@@ -17,26 +17,24 @@ class ReplayConfig:
     """The settings of `ReplayScorer`."""
 
     log: FilePath = ""
-    """the run folder, or the file, whose scores are repeated."""
+    """run folder or score log to replay."""
 
 
 class ReplayScorer(Scorer):
-    """Repeats scores by episode and decision. What was not used then, because it came too late, is not used again, and
-    what was used from a later decision on is used from there on.
+    """Scorer that replays logged scores by episode and decision, including their delays: a score that came too late
+    is not used, and one that counted from a later decision on counts from there on.
 
-    It answers the kinds of questions that the log has.
-
-    A run with equal settings and seed gets the same rewards. An observation that the log does not have gets no score.
+    A run with equal settings and seed gets the same rewards. Observations that are not in the log get no score.
 
     Raises:
-        UserError: there is no log, or it is damaged.
+        UserError: the log is missing or damaged.
     """
 
     Config = ReplayConfig
 
     def __init__(self, config: ReplayConfig, spec: SimulatorSpec) -> None:
         if not config.log:
-            raise UserError("reward.log is missing: the run folder whose scores are repeated.")
+            raise UserError("reward.log is missing: the run folder to replay.")
         lines = list(read_scores(Path(config.log)))
         if not lines:
             raise UserError(f"reward.log={config.log} holds no complete line of a score.")

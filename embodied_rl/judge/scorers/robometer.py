@@ -40,7 +40,7 @@ class RobometerConfig:
     url: Address | None = None
     """of the server, such as http://127.0.0.1:8000."""
     camera: Text | None = None
-    """whose pictures are sent; null takes the only one that scorers see."""
+    """camera of the sent pictures; null takes the only one."""
     frames: int = 8
     """frames of the episode so far that are sent, evenly; the model was trained with 8."""
     batch: int = 4
@@ -82,10 +82,10 @@ class RobometerScorer(Scorer):
         await self._server.close()
 
     async def check(self) -> None:
-        """Ask the server how it is, and once about grey pictures.
+        """Check the server's health, and score grey pictures once.
 
         Raises:
-            UserError: the server cannot be reached, or is no Robometer.
+            UserError: the server cannot be reached, or is not a Robometer server.
         """
         frames = np.full((2, 32, 32, 3), 128, np.uint8)
         asked = ScoreRequest(
@@ -97,7 +97,9 @@ class RobometerScorer(Scorer):
         except ScorerError as error:
             raise UserError(f"reward.url={self._config.url}: {error}") from None
         if said.get("status") != "healthy" or not score.valid:
-            raise UserError(f"reward.url={self._config.url} is no Robometer in good health: {score.detail or said}.")
+            raise UserError(
+                f"reward.url={self._config.url} did not answer as a Robometer server: {score.detail or said}."
+            )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
         """Answer requests; those of one kind and length share a call, because the server fills up shorter ones.
@@ -171,7 +173,7 @@ def read_scores(answer: dict[str, Any], count: int, frames: int | None) -> list[
         lists = [_read_numbers(each) for each in progress]
         dones = [_read_numbers(each) for each in success] if success else [[] for _ in lists]
     except (KeyError, TypeError, AttributeError, ValueError, OverflowError) as error:
-        return [Score.invalid("unreadable", f"something that is no answer of Robometer's ({error})")] * count
+        return [Score.invalid("unreadable", f"not an answer of Robometer ({error})")] * count
     if len(lists) != count or len(dones) != count:
         return [Score.invalid("unreadable", f"{len(lists)} answers to {count} questions")] * count
     return [_make_score(values, done, frames) for values, done in zip(lists, dones, strict=True)]
@@ -184,14 +186,16 @@ def _make_score(values: Sequence[float], done: Sequence[float], frames: int | No
     return Score(values[-1], done[-1] if done else None, values=each).checked("absolute")
 
 
-def _read_numbers(told: Any) -> list[float]:
+def _read_numbers(values: Any) -> list[float]:
     """Return numbers; those that rounding has put just outside of 0…1 are put back.
 
     Raises:
         TypeError, ValueError: they are none.
     """
-    if not isinstance(told, list) or any(isinstance(each, bool) or not isinstance(each, int | float) for each in told):
-        raise TypeError(f"{told!r:.40} are no numbers")
-    if not all(math.isfinite(each) for each in told):
+    if not isinstance(values, list) or any(
+        isinstance(each, bool) or not isinstance(each, int | float) for each in values
+    ):
+        raise TypeError(f"{values!r:.40} are not numbers")
+    if not all(math.isfinite(each) for each in values):
         raise ValueError("a number is not finite")
-    return [min(max(each, 0.0), 1.0) if -ROUNDING <= each <= 1 + ROUNDING else float(each) for each in told]
+    return [min(max(each, 0.0), 1.0) if -ROUNDING <= each <= 1 + ROUNDING else float(each) for each in values]

@@ -44,19 +44,19 @@ def describe_score(
 
 
 class ScoreLog:
-    """Appends lines to a file, on a thread of its own.
+    """Append-only log file, written by a separate thread.
 
     Args:
-        file: of the log; its folder is created.
+        file: log file; its folder is created.
         identity: of the scorer, written into the first line of each process that writes.
 
     Raises:
-        UserError: the file is a link out of its folder.
+        UserError: the file is a symbolic link out of its folder.
     """
 
     def __init__(self, file: Path, identity: str) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        check_inside(file.parent, file)  # of a run that somebody sent, it could be a link to any file
+        check_inside(file.parent, file)  # a received run folder could contain a link to any file
         self._lines: SimpleQueue[list[dict[str, Any]] | None] = SimpleQueue()
         self._failure: Exception | None = None
         self._thread = Thread(target=self._run, args=(file,), name="score log", daemon=True)
@@ -92,10 +92,10 @@ class ScoreLog:
 
 
 def read_scores(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a log, or of all logs in a folder or run folder; a torn last line is left out.
+    """Yield the lines of a log, or of all logs in a folder or run folder; an incomplete last line is skipped.
 
     Raises:
-        UserError: there is no log, or a line is not what a log holds; the message names file and line.
+        UserError: no log was found, or a line is invalid; the message names file and line.
     """
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
@@ -114,9 +114,9 @@ def _read_file(file: Path) -> Iterator[dict[str, Any]]:
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
-            raise UserError(f"{file}, line {number}, is no JSON.") from None
+            raise UserError(f"{file}, line {number}, is not JSON.") from None
         if not isinstance(found, dict):
-            raise UserError(f"{file}, line {number}, is no record of a score.")
+            raise UserError(f"{file}, line {number}, is not a score record.")
         if "scorer" not in found:
             yield _check_line(found, f"{file}, line {number}")
 
@@ -129,5 +129,5 @@ def _check_line(line: dict[str, Any], where: str) -> dict[str, Any]:
             raise UserError(f"{where}: '{key}' is missing, or of another type.")
     for key, types in {"value": float | int | None, "done": float | int | None, "counted": int | None}.items():
         if not isinstance(line.get(key), types):
-            raise UserError(f"{where}: '{key}' is no number.")
+            raise UserError(f"{where}: '{key}' is not a number.")
     return line

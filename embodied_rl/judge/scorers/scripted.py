@@ -14,7 +14,7 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 _BRIGHT = 153
 """A pixel is bright where all its colours are brighter, of 0…255."""
 _ALL_BRIGHT = 0.1
-"""The hackable judge likes nothing better than so many bright pixels; the tabletop's arm is half as many."""
+"""Number of bright pixels for the hackable judge's highest score; the tabletop's arm has half as many."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class ScriptedConfig:
     """oracle: the simulator's progress; noisy: with noise; constant: 0.5; inverted: 1 - progress; hackable: mostly how
     much of the picture is bright, such as a white arm, which has nothing to do with the task."""
     noise: float = 0.2
-    """noisy: standard deviation, drawn anew for each observation."""
+    """noisy: standard deviation of the noise, sampled for each observation."""
     done_error: float = 0.0
     """share of judgements of whether the task is done that are wrong."""
     latency: float = 0.0

@@ -12,7 +12,7 @@ from embodied_rl.interfaces.sim import Array
 
 @dataclass(frozen=True, eq=False)
 class Picture:
-    """A picture, uint8 [h, w, 3]; nobody changes its pixels."""
+    """Picture, uint8 [h, w, 3]; its pixels are read-only by convention."""
 
     pixels: Array
 

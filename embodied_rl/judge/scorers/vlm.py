@@ -43,11 +43,11 @@ class VlmConfig:
     url: Address | None = None
     """of the server, up to and with /v1, such as http://127.0.0.1:8000/v1."""
     model: Text | None = None
-    """of the server; null takes the only one that it has, by whose name it is known from then on."""
+    """model name on the server; null takes its only model, which is then part of the identity."""
     prompt: Annotated[str, Trust.PATH, PROMPT_NAMES] = "progress_digit"
     """what is asked: a name of `embodied-rl list prompts`, or a YAML file of the same keys."""
     done_prompt: Annotated[str, Trust.PATH, PROMPT_NAMES] | None = None
-    """asked beside it, in a request of its own: whether the task is done, such as done_yesno."""
+    """second prompt, sent as a separate request: whether the task is done, such as done_yesno."""
     picture_size: int | None = None
     """pixels of the longer side of pictures that are sent; null: 224, or as they are where the prompt wants them so."""
     picture_fit: Fit = "keep"
@@ -77,13 +77,13 @@ class NoSuchModelError(ScorerError):
 
 
 class VlmScorer(Scorer):
-    """Asks a server, one request a call, or two with `done_prompt`.
+    """Scorer of an OpenAI-compatible server: one request a call, or two with `done_prompt`.
 
-    The server's list of models is read before the first request, and again after the server could not be reached. An
-    answer that names another model than the first answer did is an invalid score.
+    The model list is read before the first request, and again after a connection failure. An answer from another model
+    than the first answer's is an invalid score.
 
-    Where the server tells log-probabilities, a prompt with labels is answered by their expectation; where it refuses
-    to, the text of the answer is read.
+    With log-probabilities, the score of a prompt with labels is their expectation; if the server refuses to return
+    them, the text of the answer is parsed.
 
     Raises:
         UserError: a setting or the prompt is wrong.
@@ -162,12 +162,12 @@ class VlmScorer(Scorer):
                 self._listed = False
             raise
         tokens = add_usage([each.tokens for each in answers])
-        score, *beside = (replace(each, tokens=tokens) for each in answers)
-        if not beside or not score.valid:
+        score, *done = (replace(each, tokens=tokens) for each in answers)
+        if not done or not score.valid:
             return [score]
-        if not beside[0].valid:
-            return [replace(score, detail=f"whether it is done: {beside[0].reason}, {beside[0].detail}")]
-        return [replace(score, done=beside[0].value)]
+        if not done[0].valid:
+            return [replace(score, detail=f"whether it is done: {done[0].reason}, {done[0].detail}")]
+        return [replace(score, done=done[0].value)]
 
     # -- asking -----------------------------------------------------------------------------------------------------
 
@@ -204,21 +204,21 @@ class VlmScorer(Scorer):
 
     def _check_signature(self, name: object) -> Score | None:
         """Return an invalid score if an answer names another model than the first one did; servers may name none."""
-        told = shorten(name.encode("utf-8", "replace")) if isinstance(name, str) else ""
-        self._signature = self._signature or told
-        if told in ("", self._signature):
+        signature = shorten(name.encode("utf-8", "replace")) if isinstance(name, str) else ""
+        self._signature = self._signature or signature
+        if signature in ("", self._signature):
             return None
         self._listed = False
-        what = f"the answer is from the model {told}, not from {self._signature}"
+        what = f"the answer is from the model {signature}, not from {self._signature}"
         if not self._warned:
             log.warning("reward.url=%s: %s. Such answers do not count.", self._config.url, what)
         self._warned = True
         return Score.invalid("refused", what)
 
     async def _post(self, prompt: Prompt, messages: Sequence[object], wants_probabilities: bool) -> dict[str, object]:
-        told = {"logprobs": True, "top_logprobs": MOST_LABELS} if wants_probabilities else {}
+        logprobs = {"logprobs": True, "top_logprobs": MOST_LABELS} if wants_probabilities else {}
         body = {"model": self._model, "messages": messages, "max_tokens": prompt.max_tokens, "temperature": 0}
-        return await self._server.send("POST", "chat/completions", json=body | told)
+        return await self._server.send("POST", "chat/completions", json=body | logprobs)
 
     async def choose_model(self) -> str:
         """Return the name of the configured model if the server has it, or else of the only one that it has.
@@ -250,7 +250,7 @@ class VlmScorer(Scorer):
         return name
 
     async def _check_unlisted(self, name: str, known: Sequence[str]) -> None:
-        beside = suggest_name(name, known)
+        suggestion = suggest_name(name, known)
         try:
             if await self._is_signed(name, listed=True):
                 return
@@ -259,13 +259,13 @@ class VlmScorer(Scorer):
             if not error.permanent:
                 raise
             said = f" Asked for it, {error}"
-        raise _refuse(f"the server has no model '{name}'.{beside}", () if beside else known, said)
+        raise _refuse(f"the server has no model '{name}'.{suggestion}", () if suggestion else known, said)
 
     async def _is_signed(self, name: str, listed: bool) -> bool:
-        """Ask a model a short question; return whether the answer says that it is from this one.
+        """Send a short request to a model; return whether the answer names this model.
 
-        `transformers serve` signs with `<model>@<revision>`. Others sign with whatever they were asked for, which
-        says nothing where they list other models.
+        `transformers serve` answers with `<model>@<revision>`. Others repeat the requested name, which proves nothing
+        if they list other models.
         """
         asked = [{"role": "user", "content": [{"type": "text", "text": "?"}]}]
         body = {"model": name, "messages": asked, "max_tokens": 1, "temperature": 0}

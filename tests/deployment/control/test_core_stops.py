@@ -99,6 +99,7 @@ def test_a_policy_that_falls_silent_is_named_and_its_old_plan_never_comes_back()
     old = [loop.core.receive(loop.make_chunk(each)) for each in kept[:-1]]
     assert old and all(each is not None and each.reason == Reason.SEQUENCE for each in old)
     assert loop.tick().source == Source.HOLD and (loop.last.step, loop.last.sequence) == (-1, -1)
+    assert [each.ended.step for each in loop.ticks if each.ended is not None][-1] == -1
     loop.answer = loop.make_chunk
     loop.pass_s(2.0)
     assert loop.last.source == Source.POLICY

@@ -122,12 +122,13 @@ def test_an_arm_is_sent_no_farther_than_to_where_it_is_misread(matrix, place: tu
 @pytest.mark.parametrize(
     ("matrix", "name", "share"),
     [
-        (np.diag([1e3, 1.0, 1.0]), "x", 0.05),  # and not by all of it: the measured motion is too large before
-        (np.diag([1.0, 1e-3, 1.0]), "y", 1.01),
+        (np.diag([1e3, 1.0, 1.0]), "x", 0.05),
+        (np.diag([3.0, 1.0, 1.0]), "x was measured to move by", 1.01),
+        (np.diag([1.0, 1e-3, 1.0]), "y was commanded to move by", 1.01),
         (np.diag([-1.0, 1.0, 1.0]), "x", 1.01),
         (np.array([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]), "x", 1.01),
     ],
-    ids=["millimetres", "kilometres", "sign", "order"],
+    ids=["millimetres", "thrice", "kilometres", "sign", "order"],
 )
 def test_a_tool_that_is_measured_in_other_units_moves_by_the_probing_distance_alone(
     matrix, name: str, share: float
@@ -173,11 +174,12 @@ def test_a_robot_whose_motion_is_not_compared_is_not_probed() -> None:
     assert ControlLoop(probe=True).start().source == Source.POLICY
 
 
-def test_a_joint_that_rests_at_its_edge_may_be_measured_a_little_outside() -> None:
-    loop = arm(np.eye(2), (2.003, -2.003))
+@pytest.mark.parametrize("edge", [2.003, 1.995])
+def test_a_joint_that_rests_at_its_edge_may_be_measured_a_little_outside_and_moves_inwards(edge: float) -> None:
+    loop = arm(np.eye(2), (edge, -edge))
     assert run(loop) == ""
     probed = np.stack([each.command for each in loop.ticks if each.source == Source.REPLAY])
-    assert probed[:, 0].min() < 1.99 and probed[:, 1].max() > -1.992, "inwards"
+    assert probed[:, 0].min() < min(edge, 2) - 0.014 and probed[:, 1].max() > 0.009 - min(edge, 2)
 
 
 def test_a_probe_moves_nothing_before_a_mode_is_asked_for_nor_while_the_robot_must_hold() -> None:

@@ -193,6 +193,7 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
         ({"command_hz": 55.0}, "command_hz=55 must be a multiple of control_hz=10, such as 60"),
         ({"command_hz": 5.0}, "must be a multiple"),
         ({"control_hz": float("nan")}, "control_hz=nan must be above 0"),
+        ({"blend_s": np.inf}, "blend_s=inf must be above 0"),
         ({"measured": (True,)}, "measured has 1 entries, and the robot's action 2"),
         ({"tracking_error": (0.0, 1.0)}, "shoulder: tracking_error=0.0 must be above 0"),
         ({"streams": (StreamRule("front", 0.1),)}, "Say which topic measures"),

@@ -58,6 +58,11 @@ def test_each_step_lasts_as_long_as_it_did(ticks: int) -> None:
     assert (wanted[ticks - 1 :: ticks, 1] == told.actions[:, 1]).all(), "the last tick of a step says the action"
 
 
+def test_a_recording_of_one_step_is_replayed() -> None:
+    wanted, failed = replay(record([0.0, 0.08]), 0.04)
+    assert failed == "" and wanted[:, 1] == pytest.approx([0.05, 0.1])
+
+
 def test_the_recordings_own_time_base_holds() -> None:
     wanted, _ = replay(record([0.0, 0.1, 0.4, 0.5]), 0.1)
     assert wanted[:, 0] == pytest.approx([0.1, 0.01 / 0.3, 0.01 / 0.3, 0.01 / 0.3, 0.1])
@@ -79,7 +84,8 @@ def test_it_does_not_begin_far_from_the_recorded_start() -> None:
 
 
 @pytest.mark.parametrize(
-    ("period", "jump", "ends"), [(0.01, -0.1, True), (0.01, 0.3, True), (0.01, 0.2, False), (0.2, 0.3, False)]
+    ("period", "jump", "ends"),
+    [(0.01, -0.1, True), (0.01, 0.3, True), (0.01, 0.2, False), (0.2, 0.3, False), (0.2, 0.5, True)],
 )
 def test_time_that_jumps_ends_the_replay(period: float, jump: float, ends: bool) -> None:
     told = record([0.1 * number for number in range(40)])

@@ -8,7 +8,7 @@ from random import Random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.limiter import Correction, Limiter
@@ -169,6 +169,7 @@ def test_an_acceleration_that_could_not_fade_before_top_speed_is_not_admitted(ki
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-4, 4), min_size=1, max_size=100), st.floats(0.1, 200), st.floats(1, 1e5))
+@example([-1.0, 0.0, 1.0, 0.0, -1.0, 0.0], 167.0, 23334.0)
 def test_no_ramp_lasts_longer_than_the_longest(before: list[float], acceleration: float, jerk: float):
     limiter, ticks = Limiter(make_limits(acceleration=acceleration, jerk=jerk), PERIOD), 0
     for each in before:

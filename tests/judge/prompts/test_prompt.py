@@ -160,7 +160,7 @@ def test_what_a_prompt_needs() -> None:
         ({"user": [{"text": "x"}]}, "'frame' is missing"),
         ({"user": ["frame", "last"]}, "'last'"),
         ({"user": ["frame", {"txt": "x"}]}, "txt"),
-        ({"user": ["frame", {"text": "{task}"}]}, r"\{task\} is no placeholder"),
+        ({"user": ["frame", {"text": "{task}"}]}, r"\{task\} is not a placeholder"),
         ({"user": ["frame", {"text": "{percent}"}]}, "percent"),
         ({"user": ["frame", {"pictures": "frames", "before": "{percent}"}]}, "percent"),
         ({"user": ["frame", {"pictures": "last"}]}, "'last'"),

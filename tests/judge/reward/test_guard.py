@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from embodied_rl.config.schema import DistillNode, RewardNode
-from embodied_rl.judge.reward.guard import FADE, WINDOW, Guard, find_hacking
+from embodied_rl.judge.reward.guard import FADE, WINDOW, RewardHackingMonitor, find_hacking
 from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
@@ -18,7 +18,7 @@ GAMMA = 0.9
 ACTOR = RowwiseFakeActor(FakeSimulator(1).spec)
 
 
-def watch(guard: Guard, critic: list[float], true: list[float]) -> list[dict[str, float]]:
+def watch(guard: RewardHackingMonitor, critic: list[float], true: list[float]) -> list[dict[str, float]]:
     pairs = zip(critic, true, strict=True)
     return [guard.note({"reward/critic_return": said, "rollout/success": was}) for said, was in pairs]
 
@@ -33,7 +33,7 @@ def test_a_scorer_that_is_fooled_fades_within_some_iterations_and_is_told_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """What was faded stays faded."""
-    found = watch(Guard(NODE, speaks=True), *HACKED)
+    found = watch(RewardHackingMonitor(NODE, speaks=True), *HACKED)
     fired = [figures["reward/guard"] for figures in found]
     assert fired == [0.0] * (FIRES - 1) + [1.0] * (LONG - FIRES + 1)
     weights = [figures["reward/weight"] for figures in found]
@@ -52,7 +52,7 @@ def draw_noisy(random: np.random.Generator, opinion: np.ndarray, success: np.nda
 
 
 def find_first(opinion: np.ndarray, success: np.ndarray) -> int | None:
-    fired = [each["reward/guard"] for each in watch(Guard(NODE, speaks=False), [*opinion], [*success])]
+    fired = [each["reward/guard"] for each in watch(RewardHackingMonitor(NODE, speaks=False), [*opinion], [*success])]
     return fired.index(1.0) if 1.0 in fired else None
 
 
@@ -93,7 +93,7 @@ FLAT = [0.5] * LONG
 
 @pytest.mark.parametrize("critic, true", [(HACKED[0], FLAT), (HACKED[1], HACKED[0]), (HACKED[1], HACKED[1])])
 def test_one_of_both_is_not_enough(critic: list[float], true: list[float]) -> None:
-    assert not any(figures["reward/guard"] for figures in watch(Guard(NODE, True), critic, true))
+    assert not any(figures["reward/guard"] for figures in watch(RewardHackingMonitor(NODE, True), critic, true))
 
 
 def test_a_fall_or_a_rise_that_may_be_noise_is_not_enough() -> None:
@@ -127,24 +127,26 @@ def test_scores_that_hold_under_any_words_are_evidence_where_success_is_never_se
 
 @pytest.mark.parametrize("node", [replace(NODE, guard=False), replace(NODE, mode="audit"), RewardNode()])
 def test_it_rests_where_it_is_off_or_nothing_is_shaped(node: RewardNode) -> None:
-    guard = Guard(node, speaks=True)
+    guard = RewardHackingMonitor(node, speaks=True)
     assert watch(guard, *HACKED) == [{}] * LONG and guard.state() == {} and guard.weight == 1.0
 
 
 def test_in_terminal_mode_it_warns_and_fades_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    found = watch(Guard(replace(NODE, mode="terminal"), speaks=True), *HACKED)
+    found = watch(RewardHackingMonitor(replace(NODE, mode="terminal"), speaks=True), *HACKED)
     assert found[-1] == {"reward/weight": 1.0, "reward/guard": 1.0}
     assert caplog.text.count("no other reward") == 1
 
 
 def test_only_one_rank_speaks(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG):
-        assert watch(Guard(NODE, speaks=False), *HACKED) == watch(Guard(NODE, speaks=False), *HACKED)
+        assert watch(RewardHackingMonitor(NODE, speaks=False), *HACKED) == watch(
+            RewardHackingMonitor(NODE, speaks=False), *HACKED
+        )
     assert not caplog.records
 
 
 def test_iterations_without_an_ended_episode_are_left_out() -> None:
-    guard = Guard(NODE, speaks=False)
+    guard = RewardHackingMonitor(NODE, speaks=False)
     for said, was in zip(*HACKED, strict=True):
         guard.note({"reward/critic_return": said, "rollout/success": was})
         guard.note({"reward/asked": 3.0, "rollout/success": was})
@@ -153,13 +155,13 @@ def test_iterations_without_an_ended_episode_are_left_out() -> None:
 
 @pytest.mark.parametrize("halted", [0, 3, FIRES, FIRES + 2])
 def test_it_goes_on_after_a_resume(halted: int) -> None:
-    straight = watch(Guard(NODE, speaks=False), *HACKED)
-    first, second = Guard(NODE, speaks=False), Guard(NODE, speaks=False)
+    straight = watch(RewardHackingMonitor(NODE, speaks=False), *HACKED)
+    first, second = RewardHackingMonitor(NODE, speaks=False), RewardHackingMonitor(NODE, speaks=False)
     found = watch(first, *(part[:halted] for part in HACKED))
     second.load(first.state())
     assert found + watch(second, *(part[halted:] for part in HACKED)) == straight
     second.load({})
-    off = Guard(replace(NODE, guard=False), speaks=False)
+    off = RewardHackingMonitor(replace(NODE, guard=False), speaks=False)
     off.load(second.state())
     assert (second.weight, off.weight) == (0.0, 1.0), "a run without a guard keeps its scorer"
 
@@ -168,17 +170,17 @@ def test_it_goes_on_from_a_checkpoint_of_six_iterations_filled_up_with_nan() -> 
     """As earlier versions wrote them, without probes."""
     seen = torch.full((2, WINDOW), float("nan"), dtype=torch.float64)
     seen[:, -2:] = torch.tensor([part[:2] for part in HACKED], dtype=torch.float64)
-    guard = Guard(NODE, speaks=False)
+    guard = RewardHackingMonitor(NODE, speaks=False)
     guard.load({"scalars": torch.tensor([1.0, 1.0, 0.0], dtype=torch.float64), "seen": seen})
     found = watch(guard, *(part[2:] for part in HACKED))
-    assert found == watch(Guard(NODE, speaks=False), *HACKED)[2:]
+    assert found == watch(RewardHackingMonitor(NODE, speaks=False), *HACKED)[2:]
 
 
 @pytest.mark.parametrize("cut", [1, 2, 3, 6])
 def test_the_shaping_of_an_episode_telescopes_while_it_fades(cut: int) -> None:
     """Σ γ^t F_t = γ^n w Φ(end) - Φ(start), with each potential weighted once: as it was when it was committed."""
     scores = np.random.default_rng(0).uniform(0, 1, 7)
-    ledger, guard, total, applied = PotentialLedger(1), Guard(NODE, speaks=False), 0.0, [1.0]
+    ledger, guard, total, applied = PotentialLedger(1), RewardHackingMonitor(NODE, speaks=False), 0.0, [1.0]
     for first in range(0, 6, cut):
         rows = slice(first, first + cut)
         rollout = make_rollout(ledger, scores, rows)
@@ -208,20 +210,20 @@ def test_an_episode_that_begins_takes_back_nothing() -> None:
     made = Rollout.allocate(ACTOR, 1, 3)
     made.decision[:], made.valid[:] = torch.tensor([[2, 0, 2]]), torch.tensor([[True, True, False]])
     made.shaping[:], made.potential[:] = 1.0, 0.5
-    guard = Guard(NODE, speaks=False)
+    guard = RewardHackingMonitor(NODE, speaks=False)
     guard.weight = 0.8
     guard.fade(made)
     assert made.shaping[0].tolist() == pytest.approx([0.7, 0.8, 0.8])
 
 
 def test_the_bonus_of_a_head_fades_as_well() -> None:
-    guard = Guard(replace(NODE, mode="distill", distill=DistillNode(bonus=True)), speaks=False)
+    guard = RewardHackingMonitor(replace(NODE, mode="distill", distill=DistillNode(bonus=True)), speaks=False)
     watch(guard, *(each[: FIRES + 1] for each in HACKED))
     rollout = Rollout.allocate(ACTOR, 2, 1)
     rollout.bonus.fill_(0.5)
     guard.fade(rollout)
     assert guard.weight < 1 and rollout.bonus.flatten().tolist() == pytest.approx([0.5 * guard.weight] * 2)
-    other = Guard(replace(NODE, mode="terminal"), speaks=False)
+    other = RewardHackingMonitor(replace(NODE, mode="terminal"), speaks=False)
     watch(other, *HACKED)
     other.fade(rollout)
     assert rollout.bonus.flatten().tolist() == pytest.approx([0.5 * guard.weight] * 2), "in terminal it is all there is"

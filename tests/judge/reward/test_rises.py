@@ -8,7 +8,7 @@ import torch
 
 from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.guard import FADE, WINDOW, Guard
+from embodied_rl.judge.reward.guard import FADE, WINDOW, RewardHackingMonitor
 from embodied_rl.judge.reward.modes.base import ModeOptions
 from embodied_rl.judge.reward.modes.choice import make_mode
 from embodied_rl.judge.reward.run_scoring import describe_reward
@@ -101,7 +101,7 @@ def test_what_is_not_valid_is_not_paid() -> None:
 
 
 def test_the_guard_fades_it() -> None:
-    guard, rollout = Guard(NODE, speaks=False), make_rollout([0, 1])
+    guard, rollout = RewardHackingMonitor(NODE, speaks=False), make_rollout([0, 1])
     for step in range(2 * WINDOW + FADE):
         guard.note({"reward/critic_return": 0.3 + 0.03 * step, "rollout/success": 0.6 - 0.02 * step})
     assert guard.weight == 0

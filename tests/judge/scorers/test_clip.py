@@ -188,7 +188,7 @@ def test_settings_that_make_no_picture(tmp_path: Path, wrong: dict[str, Any]) ->
     (tmp_path / FILE).write_text(json.dumps(sound))
     read_settings(tmp_path)
     (tmp_path / FILE).write_text(json.dumps(sound | wrong))
-    with pytest.raises(UserError, match=rf"{FILE} lacks a setting, or it is no number"):
+    with pytest.raises(UserError, match=rf"{FILE} lacks a setting, or it is not a number"):
         read_settings(tmp_path)
 
 
@@ -197,7 +197,7 @@ def test_settings_that_make_no_picture(tmp_path: Path, wrong: dict[str, Any]) ->
     [
         ({"path": None}, "reward.path is missing"), ({"positive": ()}, "need a text each"),
         ({"negative": ()}, "need a text each"), ({"temperature": 0.0}, "temperature"), ({"batch": 0}, "batch"),
-        ({"positive": ("{task}",)}, r"\{task\} is no placeholder"),
+        ({"positive": ("{task}",)}, r"\{task\} is not a placeholder"),
     ],
 )  # fmt: skip
 def test_settings_that_cannot_be(settings: dict[str, Any], says: str) -> None:

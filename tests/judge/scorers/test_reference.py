@@ -62,11 +62,11 @@ def test_what_is_no_reference(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=says):
             load_reference(path, list(cameras), 4)
 
-    refuse(tmp_path / "nothing.npz", "nothing.npz is no episode's file")
+    refuse(tmp_path / "nothing.npz", "nothing.npz is neither an episode file")
     (tmp_path / "broken.npz").write_bytes(b"PK\x03\x04 and no more")
-    refuse(tmp_path / "broken.npz", "no episode's file")
+    refuse(tmp_path / "broken.npz", "an episode file")
     np.save(tmp_path / "array.npy", np.zeros(3))
-    refuse(tmp_path / "array.npy", "no episode's file")
+    refuse(tmp_path / "array.npy", "an episode file")
     np.savez(tmp_path / "e.npz", allow_pickle=False, **{"images/side": draw(1, 2)})
     refuse(tmp_path / "e.npz", "no pictures of the camera 'top', but of: side")
     np.savez(tmp_path / "f.npz", allow_pickle=False, **{"images/top": np.zeros((2, 4, 4, 3))})
@@ -74,13 +74,13 @@ def test_what_is_no_reference(tmp_path: Path) -> None:
     np.savez(tmp_path / "g.npz", allow_pickle=False, **{"images/top": draw(1)})
     refuse(tmp_path / "g.npz", "two at least")
     np.savez(tmp_path / "h.npz", allow_pickle=True, **{"images/top": np.array([{}], object)})
-    refuse(tmp_path / "h.npz", "no episode's file")
+    refuse(tmp_path / "h.npz", "an episode file")
     (tmp_path / "empty").mkdir()
     refuse(tmp_path / "empty", "holds no pictures")
     refuse(tmp_path / "empty", "no folder 'top'", ("top", "side"))
     (tmp_path / "empty" / "a.png").write_text("not a picture")
     (tmp_path / "empty" / "b.png").write_text("not a picture")
-    refuse(tmp_path / "empty", "a.png is no picture")
+    refuse(tmp_path / "empty", "a.png is not a picture")
     for place, size in enumerate((4, 6)):
         Image.fromarray(draw(1, size=size)[0]).save(tmp_path / "empty" / f"{'ab'[place]}.png")
     refuse(tmp_path / "empty", "differ in size")
@@ -102,7 +102,7 @@ def test_an_array_that_lies_is_no_reference(header: str, tmp_path: Path) -> None
     with zipfile.ZipFile(tmp_path / "e.npz", "w") as archive:
         start = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
         archive.writestr("images/top.npy", start + draw(*range(5), size=8).tobytes())
-    with pytest.raises(UserError, match="no episode's file"):
+    with pytest.raises(UserError, match="an episode file"):
         load_reference(tmp_path / "e.npz", ["top"], 3)
 
 

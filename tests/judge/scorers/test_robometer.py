@@ -168,7 +168,7 @@ def test_trouble_is_told() -> None:
         ask(lambda sent: httpx2.Response(500, text="CUDA out of memory"), [make_request(0)])
     with pytest.raises(UserError, match=r"reward.url=http://server.example.*CUDA"):
         ask(lambda sent: httpx2.Response(500, text="CUDA out of memory"), [make_request(0)], check=True)
-    with pytest.raises(UserError, match="no Robometer in good health"):
+    with pytest.raises(UserError, match="did not answer as a Robometer server"):
         ask(lambda sent: {}, [make_request(0)], check=True)
 
 

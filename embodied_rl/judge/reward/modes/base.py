@@ -1,4 +1,4 @@
-"""The contract of a mode, and what it is told.
+"""Interface of reward modes, and their inputs.
 
 Shapes: T decisions, N environments of a collector.
 """

@@ -1,6 +1,7 @@
-"""Mode `distill`, where rollouts are collected: nothing is settled there.
+"""Mode `distill` in the collectors, which compute no potentials.
 
-Collectors note what the run's head needs (`label_writer`); `distiller`, beside the algorithm, settles potentials.
+Collectors only write the columns that the run's head needs (`label_writer`); `distiller` computes the potentials in the
+learner.
 """
 
 from collections.abc import Mapping

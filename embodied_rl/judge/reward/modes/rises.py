@@ -1,7 +1,7 @@
-"""Mode `rises`: each rise of the score is a reward, and a fall costs nothing, as progress rewards are often used.
+"""Mode `rises`: the positive part of each score difference is the reward, as progress rewards are often used.
 
-This is no potential: to fall and rise again pays, too, so that what is optimal is what the scorer pays for. It is
-there to be compared with.
+This is not potential-based: falling and rising again is rewarded, too, so it changes the optimal policy. It serves as
+a baseline.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class Rises:
     def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
         known = join_known(rollout, scores, self._weight, Discount(1.0), self._limit_ends)
         settled = self._ledger.settle(known)
-        paid = np.maximum(settled.shaping, 0.0)  # scores are 0…1: what ends in a termination's 0 is no rise
+        paid = np.maximum(settled.shaping, 0.0)  # scores are 0…1: the 0 at a termination is never a rise
         rollout.bonus.copy_(torch.from_numpy(paid).to(rollout.bonus))
         return count_settled(known, settled, self._weight, scores.age)
 

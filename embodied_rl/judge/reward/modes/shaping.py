@@ -63,9 +63,9 @@ def join_known(
 def count_settled(
     known: ScoredRollout, settled: Settlement, weight: float, age: Array | None = None
 ) -> dict[str, float]:
-    """Return how many potentials were settled and held, and the sum of the last ones of the episodes that ended.
+    """Count settled and held potentials, and sum the last ones of the finished episodes.
 
-    With the age of scores, a potential is held where it is not the score of its own observation.
+    If scores have an age, a potential with age > 0 counts as held.
     """
     ended = known.valid & (known.terminated | known.truncated)
     last = np.where(known.truncated, settled.following, settled.potential)[ended]

@@ -38,7 +38,7 @@ class Terminal:
         discount = options.discount
         self._within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
         self._memory = EpisodeMemory.empty(options.num_envs)
-        self._told_missing = self._told_ended = False
+        self._warned_of_missing = self._warned_of_ends = False
 
     def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
         self._check_ends(rollout)
@@ -54,7 +54,7 @@ class Terminal:
             reached[t] = self._memory.reached
         self._write(rollout, learned, new)
         missing = learned & following.asked & ~known
-        self._tell_missing(int(missing.sum()), int((learned & following.asked).sum()))
+        self._warn_of_missing(int(missing.sum()), int((learned & following.asked).sum()))
         ended = learned & (rollout.terminated | rollout.truncated).cpu().numpy()
         return {
             "said": int(new.sum()),
@@ -78,23 +78,23 @@ class Terminal:
         rollout.valid.copy_(torch.from_numpy(learned))
 
     def _check_ends(self, rollout: Rollout) -> None:
-        """Say so once if the simulator ends episodes at its own success, whatever its settings are called."""
+        """Warn once if the simulator ends episodes at its own success."""
         last = (rollout.steps - 1).clamp_min(0)[..., None]
         at_end = rollout.success.gather(-1, last)[..., 0] & (rollout.steps > 0)
         found = int((at_end & rollout.terminated & rollout.valid).sum())
-        if found and not self._told_ended:
-            self._told_ended = True
+        if found and not self._warned_of_ends:
+            self._warned_of_ends = True
             log.warning(
                 "The simulator ended %d episodes at its own success, so the scorer never saw them done: with "
                 "reward.mode=terminal they count as failures. Let the simulator go on after success.",
                 found,
             )
 
-    def _tell_missing(self, missing: int, asked: int) -> None:
-        if missing and not self._told_missing:
-            self._told_missing = True
+    def _warn_of_missing(self, missing: int, asked: int) -> None:
+        if missing and not self._warned_of_missing:
+            self._warned_of_missing = True
             log.warning(
-                "%d of %d judgements of this rollout did not come in time, or say nothing of done: they count as not "
+                "%d of %d judgements of this rollout came too late or have no done value: they count as not "
                 "done. reward/missing_done counts them from now on; reward.deadline waits longer.",
                 missing,
                 asked,
@@ -150,10 +150,10 @@ class EpisodeMemory:
 
 
 def find_following(rollout: Rollout, scores: RolloutScores) -> Scores:
-    """Return the judgement of the observation that follows each decision, [T, N].
+    """Return the scores of the observation after each decision, [T, N].
 
-    It is the final observation of an episode that was truncated. After a termination nobody is asked: its last picture
-    need not be drawn.
+    For a truncated episode this is its final observation. Observations after a termination are not scored, so that
+    they need not be rendered.
     """
     terminated, truncated = rollout.terminated.cpu().numpy(), rollout.truncated.cpu().numpy()
 
