@@ -58,7 +58,7 @@ HEADINGS = ("setting", "seed", "exploring, before", "deployed, before", "explori
 
 
 def run_all(root: Path, seeds: Sequence[int]) -> Iterator[Row]:
-    """Run the missing training runs one after another; yield each row as soon as it is known."""
+    """Run the missing training runs in sequence; yield each row as soon as it is known."""
     for seed in seeds:
         for name, overrides in ROWS.items():
             folder = start_or_continue(root, name, overrides, seed)

@@ -32,7 +32,7 @@ from embodied_rl.training.worker_pool import RolloutWorkers
 
 DECISIONS, ENVS = 16, 16
 WARM, MEASURED = 2, 8
-"""Iterations that are left out, and that are measured."""
+"""Numbers of warm-up iterations and of measured iterations."""
 _MANY = Resources(cores=1024)  # a sleeping stage needs no core
 
 
@@ -146,7 +146,7 @@ def make_experience(case: AheadCase, runtime: Runtime, actor: SleepingActor) -> 
 
 
 def make_sleeping_worker(case: AheadCase, number: int, board: BoardReader) -> RolloutWorker:
-    """Build a rollout worker whose stages sleep."""
+    """Build a rollout worker with sleeping stages."""
     config, envs = SleepingConfig(case.simulate), ENVS // case.workers
     spec = SleepingSimulator.spec_of(config)
     actor, sampler = SleepingActor(spec, case.infer, 0.0), EpisodeSampler(spec, 0)

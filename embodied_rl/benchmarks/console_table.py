@@ -1,4 +1,4 @@
-"""Console tables of benchmarks: the measured item in the first column, right-aligned figures beside it."""
+"""Console tables of benchmarks: the measured item in the first column, right-aligned figures in the others."""
 
 from collections.abc import Iterable, Sequence
 

@@ -1,4 +1,4 @@
-"""The cost of a decision that continues committed actions, beside a plain one: one row, one thread, in turns."""
+"""Cost of a decision that continues committed actions relative to a plain one: one row, one thread, in turns."""
 
 from functools import partial
 
@@ -26,6 +26,6 @@ def measure_cost(policy: Actor, observation: Observation, committed: int, second
 
 
 def describe_cost(times: TurnTimes) -> str:
-    """Say what each decision takes, in milliseconds, and how many times as long as a plain one."""
+    """Format each decision's milliseconds and its ratio to a plain decision."""
     said = [f"{name} {1e3 * times.seconds(name):.2f} ms ({times.ratio(name, PLAIN):.2f}x)" for name in times.wall]
     return f"One decision, one row, one thread: {', '.join(said)}."

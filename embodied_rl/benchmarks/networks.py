@@ -41,7 +41,7 @@ class NetworkSize:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def text(self, policy: str) -> str:
-        """Describe the sizes in words."""
+        """Return a description of the sizes for tables."""
         seen = f"{self.cameras} images of {self.picture} x {self.picture}, {self.tokens[policy]} prompt tokens"
         return f"{self.name}: {seen}" + "".join(f", {key} {value}" for key, value in self.options.items())
 

@@ -27,7 +27,7 @@ class Peer:
     """Another simulator, for comparison.
 
     Attributes:
-        title: name in the table. package: its distribution. module: module whose presence shows that it is installed.
+        title: name in the table. package: its distribution. module: module that is present if it is installed.
         build: returns two functions: one control step with random actions, and one picture.
     """
 
@@ -39,7 +39,7 @@ class Peer:
 
 @dataclass(frozen=True)
 class PeerResult:
-    """Control steps per second with a 64 × 64 picture every five steps, or the reason why there is no figure."""
+    """Control steps per second with a 64 × 64 picture every five steps, or the reason why the figure is missing."""
 
     title: str
     control_steps_per_second: float | None = None

@@ -138,7 +138,7 @@ def denoise(network: FlowBackbone, x: Tensor, context: Context, steps: int) -> T
 
 
 def compile_decision(network: FlowBackbone, backend: str = "inductor") -> Callable[[PolicyInput, Tensor, int], Tensor]:
-    """Return a function like `decide_cached` whose K steps are compiled as one graph."""
+    """Return a function like `decide_cached` with its K steps compiled as one graph."""
     unrolled = torch.compile(partial(denoise, network), fullgraph=True, backend=backend)
     return lambda given, x, steps: unrolled(x, network.encode(given), steps)
 

@@ -109,7 +109,7 @@ def measure_recovery(nodes: Any, runtime: RayRuntime) -> ClusterRecovery:
 
 
 def make_slow_simulator(runtime: RayRuntime, share: NodeShare) -> RayHandle:
-    """Start a simulator whose chunk takes long enough to kill the process during it."""
+    """Start a simulator with a chunk that takes long enough to kill the process during it."""
     kwargs = {"config": SleepingConfig(fixed=30.0), "num_envs": ENVS}
     factory = "embodied_rl.testing.sleeping_stages:SleepingSimulator"
     handle = runtime.worker(factory, kwargs, name="sleeping simulator", deadlines=Deadlines(), share=share)

@@ -1,6 +1,6 @@
-"""Measure what a scorer beside a run costs, with a scorer that takes a known time to answer.
+"""Measure the cost of scoring during a run, with a scorer that takes a known time to answer.
 
-Every variant runs in this process, one iteration of each in turn, so that whatever else the machine does meets all of
+Every variant runs in this process, one iteration of each in turn, so that other load of the machine affects all of
 them. Two kinds of stages: those of the configured training run, and stages that sleep for a known time.
 """
 
@@ -46,10 +46,10 @@ OFF = "off"
 
 
 def make_variants() -> dict[str, RewardNode]:
-    """Return the measured settings, by name; the first one asks nobody."""
+    """Return the measured settings, by name; the first one has no scorer."""
     ample = {"judge": "constant", "latency": LATENCY, "slots": 512}
     slow = ample | {"slots": 2}
-    nobody = {"url": "http://127.0.0.1:9/v1"}  # the port "discard", where nobody listens
+    nobody = {"url": "http://127.0.0.1:9/v1"}  # the port "discard", which has no listener
     return {
         OFF: RewardNode(),
         "late": RewardNode("scripted", in_flight=512, options=ample),
@@ -74,7 +74,7 @@ class ScoringCost:
     """Iterations of one variant.
 
     Attributes:
-        stages: whose iterations: a simulator's name, or "sleeping".
+        stages: stages of the iterations: a simulator's name, or "sleeping".
         variant: name of the settings.
         seconds: of the median iteration.
         ratio: median over iterations of the seconds over those without a scorer, in the same turn.
@@ -110,7 +110,7 @@ def measure_scoring(config: TrainConfig, seconds: float) -> list[ScoringCost]:
 
 
 def run_in_turn(runs: Mapping[str, Iterate], seconds: float) -> dict[str, list[IterationTime]]:
-    """Run one iteration of each in turn for so many seconds, at least one measured turn; return what was measured."""
+    """Run one iteration of each in turn for `seconds`, at least one measured turn; return the measurements."""
     for _ in range(WARM):
         for iterate in runs.values():
             iterate()
@@ -170,7 +170,7 @@ def make_training(config: TrainConfig, reward: RewardNode) -> Iterator[Iterate]:
 
 @contextmanager
 def make_sleeping(config: TrainConfig, reward: RewardNode) -> Iterator[Iterate]:
-    """Make a collector whose simulator sleeps; learning is a sleep, too."""
+    """Make a collector with a sleeping simulator; learning is a sleep, too."""
     settings = SleepingConfig(SIMULATING)
     spec = SleepingSimulator.spec_of(settings)
     actor = SleepingActor(spec, 0.0, 0.0)

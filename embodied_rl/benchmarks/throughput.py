@@ -1,4 +1,4 @@
-"""Measure a simulator's control steps per second, and compare them with the bare loop that it offers as a yardstick."""
+"""Measure a simulator's control steps per second, and compare them with its bare loop, if it offers one."""
 
 import statistics
 import time
@@ -62,7 +62,7 @@ def measure_throughput(simulator: Simulator, num_envs: int, seconds: float, seed
     and does nothing else.
 
     Args:
-        simulator: simulator in this process, or in a worker whose replies are waited for.
+        simulator: simulator in this process, or in a worker process.
         num_envs: number of environments of the simulator.
         seconds: minimum duration; at least `MIN_ROUNDS` rounds are run.
         seed: seed of episodes and actions.

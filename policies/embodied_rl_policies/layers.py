@@ -28,7 +28,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Sequential):
-    """Two linear maps with a SiLU between them, whose backward pass on a CPU costs half as much as that of a GELU."""
+    """Two linear maps with a SiLU between them; its backward pass on a CPU costs half as much as that of a GELU."""
 
     def __init__(self, width: int, hidden: int) -> None:
         super().__init__(nn.Linear(width, hidden * width), nn.SiLU(), nn.Linear(hidden * width, width))
@@ -75,7 +75,7 @@ class ExpertLayer(nn.Module):
     def forward(self, tokens: Tensor, modulation: Tensor, key_value: Tensor, mask: Tensor) -> Tensor:
         """Update tokens [n, H, W] by modulation [n, 6, 1 or H, W], the prefix's key_value [n, T, 2 W], mask [n, T + H].
 
-        A modulation of size 1 is that of every token; H of them give each token its own flow time.
+        A modulation of size 1 applies to every token; one of size H gives each token its own flow time.
         """
         scale, shift, gate, scale_2, shift_2, gate_2 = modulation.unbind(1)
         normed = modulate(tokens, scale, shift)

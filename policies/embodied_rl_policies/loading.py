@@ -1,4 +1,4 @@
-"""Import transformers when a network is built: whoever only asks for a network's sizes does not wait for it."""
+"""Import transformers when a network is built, not when only a network's sizes are read."""
 
 from importlib import import_module
 from typing import Any
@@ -10,11 +10,11 @@ def import_transformers(network: str, module: str = "") -> Any:
     """Import transformers, or a module of it.
 
     Args:
-        network: what needs it, for the message.
+        network: name of the network that needs it, for the message.
         module: name of the module, without "transformers."; empty for the package.
 
     Raises:
-        UserError: transformers is not installed, or not of the version that is needed.
+        UserError: transformers is not installed, or its version is not the required one.
     """
     try:
         return import_module(f"transformers.{module}" if module else "transformers")

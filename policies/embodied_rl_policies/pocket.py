@@ -1,6 +1,6 @@
-"""The pocket VLA: the architecture of π0.5 (arXiv:2504.16054, openpi's adaRMS variant) with about 1M parameters.
+"""Pocket VLA: the architecture of π0.5 (arXiv:2504.16054, openpi's adaRMS variant) with about 1M parameters.
 
-Cameras and words → prefix tokens → a small transformer whose keys and values are cached once per decision; an action
+Cameras and words → prefix tokens → a small transformer; its keys and values are cached once per decision. An action
 expert with adaRMS time conditioning attends to them at every denoise step. One difference from π0.5: a convolutional
 stem conditioned on the instruction (FiLM, arXiv:1709.07871) with spatial-softmax keypoints (arXiv:1504.00702) replaces
 the pretrained vision tower, because it learns to localise from few frames on a CPU.
@@ -27,8 +27,8 @@ from embodied_rl_policies.layers import ExpertLayer, LastPrefixLayer, PrefixLaye
 
 PIXELS_PER_CELL = 4
 PATCH_GRID = 4
-MOST_LAYERS = 1000
-"""Far beyond any network; a module each takes minutes to make."""
+MAX_LAYERS = 1000
+"""An upper limit far above any real network; building this many modules takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -38,19 +38,19 @@ class PocketConfig:
     width: int = 112
     """of every token, in the prefix and in the expert."""
     layers: int = 2
-    """of the expert; the prefix gives each of them its keys and values."""
+    """of the prefix and of the expert; layer i of the expert attends to layer i of the prefix."""
     heads: int = 4
     """attention heads; they divide `width`."""
     horizon: int = 5
     """H, actions predicted at once."""
     keypoints: int = 32
-    """spatial-softmax keypoints a camera."""
+    """spatial-softmax keypoints per camera."""
     keypoint_tokens: int = 2
-    """prefix tokens that the keypoints of one camera become."""
+    """prefix tokens made of one camera's keypoints."""
     stem_channels: int = 64
     """channels of the convolutional stem."""
     hidden: int = 3
-    """hidden units of a transformer block, in widths."""
+    """hidden units of a feed-forward block, as a multiple of `width`."""
 
     def __post_init__(self) -> None:
         """Check that the sizes are consistent.
@@ -61,8 +61,8 @@ class PocketConfig:
         for name in ("width", "layers", "heads", "horizon", "keypoints", "keypoint_tokens", "stem_channels", "hidden"):
             if getattr(self, name) < 1:
                 raise UserError(f"policy.{name}={getattr(self, name)} must be at least 1.")
-        if self.layers > MOST_LAYERS:
-            raise UserError(f"policy.layers={self.layers} must be at most {MOST_LAYERS}.")
+        if self.layers > MAX_LAYERS:
+            raise UserError(f"policy.layers={self.layers} must be at most {MAX_LAYERS}.")
         if self.width % 8 or self.width % self.heads:
             raise UserError(f"policy.width={self.width} must be a multiple of 8 and of policy.heads={self.heads}.")
         if self.stem_channels % 8:
@@ -96,7 +96,7 @@ def make_time_frequencies(width: int) -> Tensor:
 
 
 class Stem(nn.Module):
-    """The stem: one camera image and the instruction → keypoints and patch features."""
+    """Image stem: one camera image and the instruction → keypoints and patch features."""
 
     cells: Tensor
 
@@ -168,10 +168,10 @@ class Pocket(FlowBackbone):
             config: sizes of the network.
             action_dim: action dimensions D.
             state_dim: number of entries of the normalised proprioception.
-            cameras: names of the cameras, in order; they share the stem. Without cameras there is no stem.
+            cameras: names of the cameras, in order; they share the stem. Without cameras the network has no stem.
             image_size: (height, width) in pixels, multiples of 16.
             vocabulary_size: number of word ids, including 0 for padding.
-            token_length: L, the longest instruction in words.
+            token_length: L, maximum number of words of an instruction.
             auxiliary_names: privileged entries that the localisation head predicts from the keypoints.
 
         Raises:
@@ -179,7 +179,7 @@ class Pocket(FlowBackbone):
         """
         super().__init__()
         if auxiliary_names and not cameras:
-            raise UserError("algo.auxiliary_names: without a camera there is nothing to predict them from; give [].")
+            raise UserError("algo.auxiliary_names: predicting them requires a camera; give [].")
         if any(side % (PIXELS_PER_CELL * PATCH_GRID) for side in image_size):
             raise UserError(f"The pocket policy takes images with sides that are multiples of 16, not {image_size}.")
         self.config, width = config, config.width

@@ -28,13 +28,13 @@ def make_empty_result(spec: SimulatorSpec, actions: Array) -> StepResult:
     )
 
 
-def find_final_pictures(episodes: Sequence[Episode | None]) -> Array:
-    """Return bool [n]: whether an episode wants its last observation with a picture even if it terminates."""
+def wants_final_picture(episodes: Sequence[Episode | None]) -> Array:
+    """Return bool [n]: whether an episode requests its final picture even if it terminates."""
     return np.array([episode is not None and episode.final_picture for episode in episodes], bool)
 
 
 class NoSnapshots:
-    """A base class of simulators whose package cannot save the middle of an episode: `spec.can_snapshot` is False."""
+    """Base class of simulators that cannot save a state in mid-episode: `spec.can_snapshot` is False."""
 
     def snapshot(self) -> dict[str, Array]:
         raise NotImplementedError("this simulator cannot be saved in mid-episode: spec.can_snapshot is False")

@@ -20,7 +20,7 @@ def find_versions(names: Iterable[str]) -> dict[str, str]:
 
 
 def diagnose_package(name: str, pinned: str, remedy: str, relation: str = "tested with") -> Diagnosis:
-    """Build a line of `doctor` on a distribution: not installed, or installed with another or the pinned version."""
+    """Build the line of `doctor` for a distribution: not installed, pinned version, or another version."""
     found = find_version(name)
     if found is None:
         return Diagnosis(f"package {name}", "fail", "not installed", remedy)

@@ -6,7 +6,7 @@ from embodied_rl.interfaces.sim import Array
 
 
 def resize_picture(picture: Array, height: int, width: int) -> Array:
-    """Resize `picture`, uint8 [h, w, 3], to uint8 [height, width, 3]: each pixel is the mean of its old area."""
+    """Resize `picture`, uint8 [h, w, 3], to uint8 [height, width, 3]: each pixel is the mean of the area it covers."""
     if picture.shape[:2] == (height, width):
         return picture
     rows, columns = _shares(picture.shape[0], height), _shares(picture.shape[1], width)

@@ -1,4 +1,4 @@
-"""A `Simulator` from n single environments of a package; it implements the rules of chunks once for all packages.
+"""A `Simulator` made of n single environments; implements the rules of chunks once for all packages.
 
 NumPy and the standard library only, Python 3.10 or newer: it runs in the Python environment of each package.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, find_final_pictures, make_empty_result
+from embodied_rl_sims.chunks import NoSnapshots, make_empty_result, wants_final_picture
 
 
 @dataclass
@@ -45,10 +45,10 @@ class View:
 
 
 class Environment(Protocol):
-    """The interface of one environment, which runs one episode after another."""
+    """Interface of one environment, which runs episodes in sequence."""
 
     instruction: str
-    """The goal of the present episode, in words."""
+    """Instruction of the present episode."""
 
     def begin(self, episode: Episode) -> None:
         """Start an episode; all random numbers in it must depend on the episode only."""
@@ -59,7 +59,7 @@ class Environment(Protocol):
         ...
 
     def observe(self, pictures: bool) -> View:
-        """Return the present observation. Drawing takes most of the time, so pictures are drawn only if requested."""
+        """Return the present observation; draw pictures, which takes most of the time, only if requested."""
         ...
 
     def render(self, width: int, height: int) -> Array:
@@ -104,7 +104,7 @@ class Rows(NoSnapshots):
                 self._run(row, result)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            unasked = result.terminated & ~find_final_pictures(self._episode)
+            unasked = result.terminated & ~wants_final_picture(self._episode)
             result.final_observation = self._observe(result.ended, without_picture=unasked)
             for row in result.ended:
                 self._begin(int(row), next_episodes[row])

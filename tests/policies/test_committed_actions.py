@@ -30,7 +30,7 @@ def actions(low: tuple[float, ...], high: tuple[float, ...]) -> np.ndarray:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("name", NAMES)
-def test_committed_actions_come_back_to_the_bit(name: str, strategy: str) -> None:
+def test_committed_actions_are_returned_bit_for_bit(name: str, strategy: str) -> None:
     actor, observation = build_actor(name, FlowSDE(3, 0.5))
     given = actions(actor.embodiment.action_low, actor.embodiment.action_high)
     plain = actor.infer(observation, keys(), whole=True)
@@ -46,7 +46,7 @@ def test_committed_actions_come_back_to_the_bit(name: str, strategy: str) -> Non
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_committed_is_the_plain_sampler_to_the_bit(name: str) -> None:
+def test_without_committed_actions_results_equal_the_plain_sampler_bit_for_bit(name: str) -> None:
     actor, observation = build_actor(name, FlowSDE(3, 0.5))
     given, none = np.zeros((ROWS, LENGTH, 3), np.float32), np.zeros(ROWS, np.int64)
     plain = actor.infer(observation, keys(), whole=True)

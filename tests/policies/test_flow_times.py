@@ -38,7 +38,7 @@ def test_rows_with_other_times_do_not_disturb_each_other(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_own_time_is_read_by_its_action(name: str) -> None:
+def test_each_action_depends_on_its_own_flow_time(name: str) -> None:
     """The velocity of the action has a slope in its own time, for every action alike."""
     network, noise, t, context = prepare(name)
     own = t[:, None].repeat(1, network.spec.horizon).requires_grad_()

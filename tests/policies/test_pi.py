@@ -178,7 +178,7 @@ def test_full_size_networks_have_the_tensors_of_the_published_checkpoints(family
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_one_graph_holds_encoding_and_denoising(family: str) -> None:
+def test_encoding_and_denoising_compile_into_one_graph(family: str) -> None:
     """What `torch.compile(fullgraph=True)` needs: no step of a decision falls back to Python."""
     network, inputs = row(family, 0)
     noise = pi_inputs.chunk("noise")[[0]]

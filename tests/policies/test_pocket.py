@@ -72,7 +72,7 @@ def test_rows_do_not_depend_on_each_other() -> None:
     assert same(outputs(pocket, select(given, rows)), tuple(value[rows] for value in outputs(pocket, given)))
 
 
-def test_pads_change_nothing() -> None:
+def test_padding_changes_nothing() -> None:
     """Neither how many pads follow the words nor what their embedding holds reaches an output."""
     pocket, given = network(), inputs(3)
     with_pads = outputs(pocket, given)
@@ -169,7 +169,7 @@ def test_modulation_starts_without_time_and_then_has_it() -> None:
         assert torch.allclose(early, late, atol=1e-6) != differs
 
 
-def test_action_tokens_see_each_other_and_know_their_place() -> None:
+def test_action_tokens_attend_to_each_other_and_have_positions() -> None:
     """Changing the noise of one action moves the velocity of the others; equal noise still gives unequal actions."""
     pocket, t = network(), torch.full((1,), 0.5)
     with torch.no_grad():
@@ -246,7 +246,7 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
     ]:
         with pytest.raises(ValueError, match=message):
             replace(SMALL, **change)
-    with pytest.raises(ValueError, match="without a camera there is nothing"):
+    with pytest.raises(ValueError, match="requires a camera"):
         Pocket(SMALL, 3, 5, (), (0, 0), 10, 6, ("x",))
     with pytest.raises(ValueError, match="multiples of 16"):
         Pocket(SMALL, 3, 5, ("front",), (30, 32), 10, 6)

@@ -21,7 +21,7 @@ def full() -> SmolVLA:
         return build(SmolVLA.Config())
 
 
-def test_a_full_size_network_has_lerobots_parameters_but_those_that_nothing_reads() -> None:
+def test_a_full_size_network_has_lerobots_parameters_except_the_unused_ones() -> None:
     """Every key of ours is lerobot's with its shape; what is left over changes no action and is named."""
     smolvla = full()
     own = {checkpoint_key(name): tuple(value.shape) for name, value in smolvla.state_dict().items()}
@@ -66,7 +66,7 @@ BASE = {
 }
 
 
-def test_a_checkpoint_says_its_sizes() -> None:
+def test_sizes_are_read_from_a_checkpoint() -> None:
     """Those of smolvla_base are the defaults; its expert's attention follows lerobot's two settings."""
     assert SmolVLA.Config(**SmolVLA.checkpoint_sizes(shapes(), BASE, {})) == SmolVLA.Config()
     for change, every in (
@@ -78,7 +78,7 @@ def test_a_checkpoint_says_its_sizes() -> None:
 
 
 @pytest.mark.parametrize("variant", sizes.VARIANTS)
-def test_an_exported_network_says_its_sizes(variant: str) -> None:
+def test_sizes_are_read_from_an_exported_network(variant: str) -> None:
     """What is written is read again, for every mixture of layers; openpi has no such network."""
     smolvla = network(variant)
     tensors = {name: tuple(value.shape) for name, value in smolvla.state_dict().items()}
@@ -92,7 +92,7 @@ def test_an_exported_network_says_its_sizes(variant: str) -> None:
         smolvla.checkpoint_config("openpi", 10)
 
 
-def test_what_no_tensor_tells_is_asked_for() -> None:
+def test_sizes_that_shapes_do_not_determine_are_requested() -> None:
     """How wide a head is, for widths that are not SmolVLM2's."""
     other = shapes() | {"text_model.embed_tokens.weight": (100, 640)}
     with pytest.raises(ValueError, match=r"policy\.head_dim=<number>"):
@@ -112,7 +112,7 @@ def test_what_no_tensor_tells_is_asked_for() -> None:
         ({"resize_imgs_with_padding": [224, 224]}, "224, 224"),
     ],
 )
-def test_a_checkpoint_that_would_be_read_wrongly_is_refused(change: dict[str, object], words: str) -> None:
+def test_unsupported_checkpoint_settings_are_refused(change: dict[str, object], words: str) -> None:
     """What lerobot's network does in such a case, this one does not."""
     with pytest.raises(ValueError, match=words):
         SmolVLA.checkpoint_sizes(shapes(), BASE | change, {})

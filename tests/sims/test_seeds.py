@@ -40,7 +40,7 @@ def take_isaac(seed: int) -> int:
 
     simulator: Any = SimpleNamespace(
         _environment=SimpleNamespace(reset=reset),
-        _eyes=SimpleNamespace(see=lambda observation: observation),
+        _view_reader=SimpleNamespace(read=lambda observation: observation),
         _observe=lambda: None,
     )
     IsaacLab.reset(simulator, [None, Episode(0, 0, seed)])
@@ -51,7 +51,7 @@ PACKAGES = [(take_gymnasium, 31), (take_maniskill, 32), (take_isaac, 31)]
 
 
 @pytest.mark.parametrize(("take", "bits"), PACKAGES)
-def test_purposes_have_ranges_of_their_own(take, bits: int) -> None:
+def test_purposes_have_separate_seed_ranges(take, bits: int) -> None:
     """The smallest and the largest seed of a purpose bound all that it draws."""
     ranges = [(take(purpose << 61), take((purpose + 1 << 61) - 1)) for purpose in range(4)]
     assert [low for low, _ in ranges] == [purpose << bits - 2 for purpose in range(4)]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.assembly.loaded import LoadedPolicy, load_policy
-from embodied_rl.benchmarks.trials.conducting import ConductedEpisode, EpisodeConductor
+from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, EpisodeConductor
 from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.motion_files import make_motions
 from embodied_rl.deployment.bridge.running import Bridge

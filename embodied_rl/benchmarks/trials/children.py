@@ -1,4 +1,4 @@
-"""The processes of a trial: started as a user starts them, watched, and ended with their parent."""
+"""Processes of a trial: started as a user starts them, monitored, and ended with their parent."""
 
 import os
 import shutil
@@ -15,25 +15,32 @@ from embodied_rl.runtime.processes.handle import RunFailed
 
 LOOKING_S = 0.02
 GRACE_S = 15.0
-"""Seconds that a process gets for bringing the robot to rest and leaving."""
+"""Seconds in which a process must bring the robot to rest and exit."""
 SHOWN_LINES = 12
 LEAST_BYTES = 2**16
 """With less space left a log may be cut off."""
 
 
 class TrialProcess:
-    """`embodied-rl <arguments>`, which writes what it says to a file.
+    """A process `embodied-rl <arguments>` with its output in a log file.
 
     Args:
-        name: for messages.
-        arguments: the words of the command.
-        log: the file.
+        name: name in messages.
+        arguments: arguments of the command.
+        log: the log file.
         environment: variables that differ from this process's own.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name, self.log = name, log
-        command = [sys.executable, "-u", "-m", "embodied_rl.benchmarks.trials.tether", str(os.getpid()), *arguments]
+        command = [
+            sys.executable,
+            "-u",
+            "-m",
+            "embodied_rl.benchmarks.trials.exit_with_parent",
+            str(os.getpid()),
+            *arguments,
+        ]
         with explain_errors(log, "out"), log.open("wb") as said:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=said,
@@ -45,15 +52,15 @@ class TrialProcess:
         return self.process.pid
 
     def read_log(self) -> str:
-        """Return what it has said so far."""
+        """Return its log so far."""
         return self.log.read_text(errors="replace")
 
     def describe_end(self) -> str:
-        """Say in words how it ended, with the last lines that it said."""
+        """Describe how it ended, with the last lines of its log."""
         code = self.process.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         said = self.read_log().strip().splitlines()[-SHOWN_LINES:]
-        full = shutil.disk_usage(self.log.parent).free < LEAST_BYTES  # its last words may be missing then
+        full = shutil.disk_usage(self.log.parent).free < LEAST_BYTES  # the end of its log may be missing then
         more = ["The disk is full there. Free some space, or set out to another disk."] * full
         return "\n".join([f"{self.name} {how}. It said last ({self.log}):", *(f"  {line}" for line in said), *more])
 
@@ -71,7 +78,7 @@ class TrialProcesses:
         self.started: list[TrialProcess] = []
 
     def start(self, name: str, *arguments: str) -> TrialProcess:
-        """Start one more."""
+        """Start a process."""
         process = TrialProcess(name, arguments, self._folder / f"{name}.log", self._environment)
         self.started.append(process)
         return process
@@ -80,7 +87,7 @@ class TrialProcesses:
         """Check that all run.
 
         Raises:
-            RunFailed: one has ended; the message has its last words. Of several the first one started is named, because
+            RunFailed: one has ended; the message has the end of its log, and of several names the first one, because
                 the others depend on it.
         """
         for each in self.started:
@@ -104,7 +111,7 @@ class TrialProcesses:
         """End all processes: by SIGTERM, and after 15 s by SIGKILL."""
         for each in reversed(self.started):
             if each.process.poll() is None:
-                each.process.send_signal(signal.SIGCONT)  # one that was stopped would not hear it
+                each.process.send_signal(signal.SIGCONT)  # a stopped process would not receive it
                 each.process.terminate()
                 try:
                     each.process.wait(GRACE_S)

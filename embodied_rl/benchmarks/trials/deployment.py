@@ -14,8 +14,8 @@ from rich.console import Console
 from embodied_rl.assembly.evaluated_policies import find_run, find_simulator
 from embodied_rl.assembly.policy_factory import find_policy_file, names_file
 from embodied_rl.benchmarks.trials.children import TrialProcesses
-from embodied_rl.benchmarks.trials.conducting import ConductedEpisode, EpisodeConductor
-from embodied_rl.benchmarks.trials.domain import borrow_free_domain
+from embodied_rl.benchmarks.trials.domain import reserve_domain_id
+from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, EpisodeConductor
 from embodied_rl.benchmarks.trials.results import (
     describe_deployment,
     describe_sources,
@@ -46,7 +46,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 START_S = 300.0
 """Seconds that loading a policy, or a simulator, may take on a busy machine."""
 SILENCE_S = 60.0
-"""Seconds after which a bridge that says nothing is given up; its status comes ten times a second."""
+"""Timeout of a silent bridge in seconds; its status comes ten times a second."""
 OWN_VARIABLES = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE")
 """Of ROS 2, that the processes of a deployment get from it."""
 PAGE, RECORDING = "report.html", "recording"
@@ -54,18 +54,18 @@ PAGE, RECORDING = "report.html", "recording"
 
 @dataclass(frozen=True)
 class PlannedDeployment:
-    """What is deployed.
+    """A deployment that has been checked.
 
     Attributes:
         config: its configuration. robot: the robot's description.
         part: the episodes, and the simulator that the robot is of.
-        told: metadata of the report.
+        metadata: metadata of the report.
     """
 
     config: DeployConfig
     robot: RobotDescription
     part: EvaluationPart
-    told: dict[str, Any]
+    metadata: dict[str, Any]
 
 
 def plan_deployment(config: DeployConfig) -> PlannedDeployment:
@@ -94,15 +94,15 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
                 f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {what} {theirs} "
                 f"there, {ours} here. Choose the robot that it was trained for, or another policy."
             )
-    told = make_metadata(asked, {config.policy: file}, [part])
-    return PlannedDeployment(config, robot, part, told | {"kind": "deployment", "robot": robot.name})
+    metadata = make_metadata(asked, {config.policy: file}, [part])
+    return PlannedDeployment(config, robot, part, metadata | {"kind": "deployment", "robot": robot.name})
 
 
 def check_variables(config: DeployConfig) -> None:
-    """Check what the processes will be told by ROS 2's variables, but for the domain, which they get from here.
+    """Check ROS 2's variables for the processes, except the domain, which this command sets.
 
     Raises:
-        UserError: one of them asks for what cannot be done. Unavailable: an extra is missing.
+        UserError: one of them has an unsupported value. Unavailable: an extra is missing.
     """
     check_installed("deploy")
     if config.transport == "dds":
@@ -127,8 +127,8 @@ def deploy_policy(config: DeployConfig) -> int:
     conducted, said = conduct_episodes(planned, folder)
     if config.record:
         said["recording"] = str(folder / RECORDING)
-    told = {**planned.told, "deployment": said, **measure_end(began)}
-    report_deployment(replace(planned, told=told), conducted, folder)
+    metadata = {**planned.metadata, "deployment": said, **measure_end(began)}
+    report_deployment(replace(planned, metadata=metadata), conducted, folder)
     return 0
 
 
@@ -140,7 +140,7 @@ def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[Con
     """
     config, robot = planned.config, planned.robot
     with ExitStack() as stack:
-        variables = stack.enter_context(borrow_free_domain())
+        variables = stack.enter_context(reserve_domain_id())
         processes = stack.enter_context(TrialProcesses(folder, variables))
         print(f"Server, robot and bridge start; what they say is in {folder}/*.log", flush=True)
         start_processes(planned, processes, folder / RECORDING if config.record else None)
@@ -194,7 +194,7 @@ def list_simulator_words(kind: SimulatorKind) -> list[str]:
         text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
             raise UserError(
-                f"sim.{item.name}={value!r}: the policy was trained with this, and the robot is not told it."
+                f"sim.{item.name}={value!r}: the policy was trained with this, and the robot cannot be started with it."
             )
         words.append(f"sim.{item.name}={text}")
     return words
@@ -206,7 +206,7 @@ def _find_address(said: str) -> str | None:
 
 
 def describe_progress(conducted: list[ConductedEpisode], total: int) -> None:
-    """Say how the newest episode ended."""
+    """Describe how the newest episode ended."""
     last = conducted[-1]
     success = sum(bool(each.outcome.get("success")) for each in conducted)
     how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
@@ -219,8 +219,8 @@ def report_deployment(planned: PlannedDeployment, conducted: list[ConductedEpiso
     Raises:
         StorageError: the disk is full, or the folder is gone.
     """
-    found = make_report(conducted, planned.part.spec, planned.told)
-    said, settings = planned.told["deployment"], configuration.to_yaml(planned.config)
+    found = make_report(conducted, planned.part.spec, planned.metadata)
+    said, settings = planned.metadata["deployment"], configuration.to_yaml(planned.config)
     console = Console(highlight=False)
     console.print(make_summary_table(found))
     for name, each in (said["latency"] or {}).items():

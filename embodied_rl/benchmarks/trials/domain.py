@@ -1,4 +1,4 @@
-"""A domain of ROS 2 on this machine's loopback interface that nobody else uses meanwhile."""
+"""Reserve an unused ROS 2 domain id on this machine's loopback interface."""
 
 import fcntl
 import os
@@ -19,8 +19,8 @@ PARTICIPANTS = 8
 
 
 @contextmanager
-def borrow_free_domain() -> Iterator[dict[str, str]]:
-    """Keep a free domain for this process; yield the environment variables that put ROS 2's nodes there.
+def reserve_domain_id() -> Iterator[dict[str, str]]:
+    """Reserve a free domain id for this process; yield the environment variables that put ROS 2's nodes there.
 
     Raises:
         RunFailed: all are in use, or the lock files cannot be opened.
@@ -63,7 +63,7 @@ def _open_no_link(path: str, flags: int) -> int:
 
 
 def _is_silent(domain: int) -> bool:
-    """Return whether nobody listens where the first participants of a domain would."""
+    """Return whether the ports of a domain's first participants are free."""
     for participant in range(PARTICIPANTS):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             try:

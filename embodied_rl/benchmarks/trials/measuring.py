@@ -1,4 +1,4 @@
-"""Measures a deployment: lockstep beside the simulator, real time, and how soon the robot is still after a fault."""
+"""Measure a deployment: lockstep against the simulator, real time, and the stopping time after a fault."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.assembly.policy_factory import load_deployed
-from embodied_rl.benchmarks.trials.conducting import ConductedEpisode
 from embodied_rl.benchmarks.trials.deployment import PlannedDeployment, conduct_episodes, plan_deployment
+from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode
 from embodied_rl.benchmarks.trials.stopping import Fault, measure_stop
 from embodied_rl.config.schema import DeployConfig
 from embodied_rl.deployment.control.fuzz import fuzz_core
@@ -29,7 +29,7 @@ EQUAL = 1e-6
 
 @dataclass(frozen=True)
 class Figure:
-    """What was measured, the figure in words, what was asked for, the machine's load meanwhile."""
+    """Name of the measurement, the formatted figure, the requirement, and the machine's load during it."""
 
     what: str
     measured: str
@@ -42,7 +42,7 @@ class Figure:
 
 
 class ActionObserver(Observer):
-    """Notes what was executed in each episode, and whether it succeeded."""
+    """Records the executed actions of each episode, and whether it succeeded."""
 
     def __init__(self) -> None:
         self.actions: dict[int, list[Array]] = {}
@@ -82,7 +82,7 @@ def measure_deployment(
 
 
 def measure_fuzz(ticks: int, seed: int = 0) -> tuple[list[Figure], dict[str, Any]]:
-    """Drive the safety filter and the core with what nobody should send; count what a robot must never do."""
+    """Fuzz the safety filter and the control core with invalid inputs; count violated limits."""
     counts, driven = fuzz_filter(ticks, seed), fuzz_core(ticks, seed)
     broken = {name: counts[name] for name in VIOLATIONS}
     found = {"safety filter": broken, "control core, in all modes": dict(driven.violations)}
@@ -94,7 +94,7 @@ def measure_fuzz(ticks: int, seed: int = 0) -> tuple[list[Figure], dict[str, Any
 
 
 def list_broken(counts: Mapping[str, int]) -> str:
-    """Say in words how often which limit or promise was broken."""
+    """Format how often each limit or invariant was violated."""
     named = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
     return f"{sum(counts.values())} broken{f' ({named})' if named else ''}"
 
@@ -151,12 +151,12 @@ def measure_real_time(config: DeployConfig, out: Path) -> tuple[list[Figure], di
 
 
 def format_p99(said: Mapping[str, Any]) -> str:
-    """Return a 99 % quantile in words."""
+    """Format a 99 % quantile."""
     return "–" if said["p99_ms"] is None else f"{said['p99_ms']:.2f} ms"
 
 
 def measure_stops(config: DeployConfig, out: Path) -> tuple[list[Figure], list[dict[str, Any]]]:
-    """Kill, stop and freeze, each in a deployment of its own, and measure when the robot is still."""
+    """Inject each fault in a separate deployment, and measure when the robot is still."""
     planned = plan_deployment(config)
     ramp = max(each.speed / each.acceleration + each.acceleration / each.jerk for each in planned.robot.entry_limits)
     budget = load_deployed(config.policy).network.spec.horizon / planned.robot.control_hz

@@ -1,4 +1,4 @@
-"""What episodes on a robot come to: the report of an evaluation, with what the robot and the bridge added."""
+"""Report of episodes on a robot: an evaluation's report, with figures of the robot and the bridge."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.benchmarks.trials.conducting import ConductedEpisode, add_counts
+from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, add_counts
 from embodied_rl.evaluate.protocol import TIME_LIMIT, measure_smoothness
 from embodied_rl.evaluate.video import SIZE, Recording, tile_recordings, write_mp4
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -84,7 +84,7 @@ def make_deployment_section(said: Mapping[str, Any]) -> str:
         [[escape(why), str(count)] for why, count in said[name].items()] for name in ("holds", "filtered")
     )
     missed, ticks = said.get("missed_deadlines") or 0, said.get("ticks") or 0
-    told = {
+    entries = {
         "time": "lockstep: the robot waits for each command" if said["lockstep"] else "real",
         "control steps": describe_sources(said),
         "missed deadlines": "there are none in lockstep" if said["lockstep"] else f"{missed} of {ticks} ticks",
@@ -93,7 +93,7 @@ def make_deployment_section(said: Mapping[str, Any]) -> str:
         "load of the machine": ", ".join(f"{each:.1f}" for each in said.get("load") or ()) or "–",
     }
     return (
-        make_definitions(told)
+        make_definitions(entries)
         + make_html_table(["latency", "measured", "p50", "p99", "longest"], rows)
         + make_html_table(["why the robot held", "control steps"], holds)
         + make_html_table(["what the safety filter changed materially", "control steps"], filtered)
@@ -101,7 +101,7 @@ def make_deployment_section(said: Mapping[str, Any]) -> str:
 
 
 def describe_sources(said: Mapping[str, Any]) -> str:
-    """Say who decided how many control steps."""
+    """Format the number of control steps by source."""
     parts = ", ".join(f"{name} {count}" for name, count in said["sources"].items())
     return f"{said['control_steps']}: {parts}"
 
@@ -131,6 +131,6 @@ def _enlarge(frame: np.ndarray) -> np.ndarray:
     return frame.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
-def make_report(conducted: Sequence[ConductedEpisode], spec: SimulatorSpec, told: Mapping[str, Any]) -> Report:
+def make_report(conducted: Sequence[ConductedEpisode], spec: SimulatorSpec, metadata: Mapping[str, Any]) -> Report:
     """Return the report on episodes, in the form of an evaluation's."""
-    return Report.from_results([make_result(each) for each in conducted], spec, told)
+    return Report.from_results([make_result(each) for each in conducted], spec, metadata)

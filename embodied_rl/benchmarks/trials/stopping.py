@@ -1,4 +1,4 @@
-"""How soon a simulated robot is still after something was killed, stopped or frozen, with real processes."""
+"""Measure the time until a simulated robot stands still after a fault, with real processes."""
 
 import json
 import os
@@ -13,9 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_rl.benchmarks.trials.children import TrialProcess, TrialProcesses
-from embodied_rl.benchmarks.trials.conducting import EpisodeConductor
 from embodied_rl.benchmarks.trials.deployment import START_S, PlannedDeployment, start_processes
-from embodied_rl.benchmarks.trials.domain import borrow_free_domain
+from embodied_rl.benchmarks.trials.domain import reserve_domain_id
+from embodied_rl.benchmarks.trials.episode_runner import EpisodeConductor
 from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.opening import open_transport
@@ -27,21 +27,21 @@ STILL = 0.02
 """Joint speeds below this, in rad/s or m/s, count as still."""
 MOVING = 0.1
 QUIET_S = 0.4
-"""For so long all speeds stay below `STILL`, else the robot was not still, yet."""
+"""Seconds for which all speeds must stay below `STILL`."""
 PATIENCE_S = 60.0
 FAULTS = "/simulation/faults"
 
 
 @dataclass(frozen=True)
 class StopFigures:
-    """What was measured.
+    """The measurement of one stop.
 
     Attributes:
-        fault: what was done.
-        ramp_s: until the first command of the last descent to rest; None where there is no such command.
-        still_s: until all joints were still.
-        why: what the bridge said last.
-        load: of the machine, over one minute.
+        fault: the injected fault.
+        ramp_s: seconds until the first command of the last descent to rest; None if it does not exist.
+        still_s: seconds until all joints were still.
+        why: last status of the bridge.
+        load: load average of the machine over one minute.
     """
 
     fault: Fault
@@ -87,7 +87,7 @@ class StoppingBed:
         self.conductor.wait_for("The robot's motion", moves, PATIENCE_S)
 
     def provoke(self, fault: Fault) -> None:
-        """Do what should bring the robot to rest."""
+        """Inject a fault that must bring the robot to rest."""
         make = self.node.messages.make
         match fault:
             case "server killed":
@@ -154,7 +154,7 @@ def open_bed(planned: PlannedDeployment, folder: Path) -> Iterator[StoppingBed]:
         RunFailed: one of them ended.
     """
     with ExitStack() as stack:
-        variables = stack.enter_context(borrow_free_domain())
+        variables = stack.enter_context(reserve_domain_id())
         processes = stack.enter_context(TrialProcesses(folder, variables))
         start_processes(planned, processes)
         transport = planned.config.transport

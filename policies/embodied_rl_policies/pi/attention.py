@@ -46,7 +46,7 @@ def attend(
 
 
 class AdaptiveNorm(nn.Module):
-    """adaRMS of π0.5: an RMS norm whose scale, shift and gate are a linear map of the flow time's embedding."""
+    """adaRMS of π0.5: an RMS norm; scale, shift and gate are a linear map of the flow time's embedding."""
 
     def __init__(self, width: int, epsilon: float = 1e-6) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class AdaptiveNorm(nn.Module):
         self.dense = nn.Linear(width, 3 * width)
         nn.init.zeros_(self.dense.weight)
         nn.init.zeros_(self.dense.bias)
-        nn.init.ones_(self.dense.bias[2 * width :])  # gates of 0 would let a network with new weights begin slowly
+        nn.init.ones_(self.dense.bias[2 * width :])  # gates of 0 would slow down the training of new weights
 
     def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
         """Apply the norm: x [n, t, W], condition [n, 1 or t, W] → normed [n, t, W], gate [n, 1 or t, W]."""

@@ -6,10 +6,10 @@ from typing import Literal
 from embodied_rl.interfaces.errors import UserError
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
-"""Of the published checkpoints, and the only ones that openpi knows."""
+"""The periods of the published checkpoints, and the only ones that openpi supports."""
 
-MOST_LAYERS = 1000
-"""Far beyond any network; a module each takes minutes to make."""
+MAX_LAYERS = 1000
+"""An upper limit far above any real network; building this many modules takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class PiConfig:
     "lerobot": unchanged, with a line feed unless it ends with one. A checkpoint's format decides unless this is given;
     π0.5's prompts are the same in both."""
     gradient_checkpointing: bool = False
-    """compute activations again in the backward pass instead of keeping them."""
+    """recompute activations in the backward pass instead of storing them."""
 
     def __post_init__(self) -> None:
         """Check that the sizes are consistent.
@@ -74,12 +74,12 @@ class PiConfig:
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
                 raise UserError(f"policy.{entry.name}={value} must be at least 1.")
         for name, layers in {"layers": self.layers, "vision_layers": self.vision_layers}.items():
-            if layers > MOST_LAYERS:
-                raise UserError(f"policy.{name}={layers} must be at most {MOST_LAYERS}.")
+            if layers > MAX_LAYERS:
+                raise UserError(f"policy.{name}={layers} must be at most {MAX_LAYERS}.")
         if self.head_dim % 2:
-            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
+            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions rotate pairs of entries.")
         if self.expert_width % 2:
-            raise UserError(f"policy.expert_width={self.expert_width} must be even: time is sines and cosines.")
+            raise UserError(f"policy.expert_width={self.expert_width} must be even (time embedding).")
         if self.vision_width % self.vision_heads:
             raise UserError(
                 f"policy.vision_width={self.vision_width} must be a multiple of "

@@ -8,7 +8,7 @@ def prepare_images(images: Tensor, size: int) -> Tensor:
     """Convert images: uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1]; pad to a square with black.
 
     The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot; openpi's data loader
-    uses Pillow, which smooths when it shrinks an image.
+    uses Pillow, which applies anti-aliasing when it shrinks an image.
     """
     pixels = images.permute(0, 3, 1, 2).float() / 255
     height, width = pixels.shape[-2:]

@@ -1,8 +1,8 @@
-"""The common part of π0 (arXiv:2410.24164) and π0.5 (arXiv:2504.16054): PaliGemma prefix, Gemma action expert.
+"""Common part of π0 (arXiv:2410.24164) and π0.5 (arXiv:2504.16054): PaliGemma prefix, Gemma action expert.
 
-Images and words attend to each other and give keys and values once per decision; at each denoise step the expert's
-tokens attend to these and to themselves. The conventions are openpi's: t = 1 is noise; image features are not scaled;
-word embeddings are scaled by √width.
+Images and words attend to each other; their keys and values are computed once per decision. At each denoise step the
+expert's tokens attend to these and to themselves. The conventions are openpi's: t = 1 is noise; image features are not
+scaled; word embeddings are scaled by √width.
 
 Shapes: `n` rows, `C` cameras, `P` patches of one camera, `L` prompt tokens, `T` = C·P + L prefix tokens, `W` width,
 `H` actions, `D` action dimensions, `E` the expert's width, `d` head dimension, `N` layers.
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
+from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.pi import native, sizes
 from embodied_rl_policies.pi.attention import attend, make_rotary_angles, project_key_value
 from embodied_rl_policies.pi.config import MAX_PERIOD, MIN_PERIOD, PiConfig
 from embodied_rl_policies.pi.images import prepare_images
-from embodied_rl_policies.recomputing import recompute_activations
 
 PALIGEMMA = "paligemma_with_expert.paligemma.model."
 
@@ -82,12 +82,12 @@ class Pi(ForeignCheckpoint, FlowBackbone):
             action_dim, state_dim: dimensions of the robot; the network's own dimensions are in `config`.
             cameras: names of the cameras, in order.
             image_size: (height, width) of the camera images in pixels; any size.
-            vocabulary_size: vocabulary of the tokenizer; used if `config` does not set one.
+            vocabulary_size: vocabulary size of the tokenizer; used if `config` does not set one.
             token_length: L, the maximum number of prompt tokens.
-            auxiliary_names: must be empty; there is no auxiliary head.
+            auxiliary_names: must be empty; the network does not have an auxiliary head.
 
         Raises:
-            UserError: the robot has more dimensions than the network, there is no camera, or auxiliary names are given.
+            UserError: the robot has more dimensions than the network, no camera is given, or auxiliary names are.
         """
         super().__init__()
         _check_robot(config, action_dim, state_dim, cameras, auxiliary_names)
@@ -111,7 +111,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         vocabulary = config.vocabulary or vocabulary_size
         self.language = native.make_gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
         self.expert = native.make_gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
-        self._drop_unread()
+        self._drop_unused()
         self._initialise()
         self.action_in_proj = nn.Linear(config.action_dim, config.expert_width)
         self.action_out_proj = nn.Linear(config.expert_width, config.action_dim)
@@ -127,7 +127,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         with torch.no_grad():
             places[:, : encoded.shape[1]] = encoded.to(places.device)
 
-    def _drop_unread(self) -> None:
+    def _drop_unused(self) -> None:
         """Delete unused modules, such as queries of the last language layer and the expert's word embedding."""
         last = self.language.layers[-1]
         del last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm
@@ -140,19 +140,19 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         """Read the sizes from tensors where possible, else from openpi's or lerobot's configuration.
 
         Raises:
-            UserError: tensors that determine sizes are missing, or configuration and user omit the other sizes.
+            UserError: tensors that determine sizes are missing, or neither configuration nor user gives the others.
         """
         return sizes.read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the unused end of the language model and of the expert's output layer."""
-        return sizes.list_unread_shapes(self.config, self.language.embed_tokens.weight.shape[0])
+        return sizes.list_unused_shapes(self.config, self.language.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
-        """Return the configuration entries; the projects have only names for the published variants.
+        """Return the configuration entries; openpi and lerobot have only names for the published variants.
 
         Raises:
-            UserError: the format is openpi, and the periods are not its own.
+            UserError: the format is openpi, and the periods are not openpi's.
         """
         variants = {"paligemma_variant": "gemma_2b", "action_expert_variant": "gemma_300m"}
         periods = {"min_period": self.config.min_period, "max_period": self.config.max_period}
@@ -220,14 +220,14 @@ class Pi(ForeignCheckpoint, FlowBackbone):
     def encode(self, inputs: PolicyInput) -> Context:
         """Encode the prefix, and add the expert's inputs from the state.
 
-        `pooled` is the mean of the existing tokens at the input of the last layer, whose output is not used.
+        `pooled` is the mean of the existing tokens at the input of the last layer; that layer's output is not used.
         """
         prefix = inputs.prefix if inputs.prefix is not None else self.encode_prefix(inputs)
         tensors = {name: prefix[name] for name in ("key_value", "mask")} | self.expert_inputs(inputs)
         return Context(tensors, prefix["pooled"].float())
 
     def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
-        """Return the expert's inputs from the observation besides the prefix; batch-first."""
+        """Return the expert's inputs from the observation, except the prefix; batch-first."""
         return {}
 
     def time_embedding(self, t: Tensor) -> Tensor:
@@ -253,7 +253,7 @@ def make_expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
     Args:
         present: bool [n, T], True for existing prefix tokens.
         tokens: number t of the expert's tokens.
-        first_alone: whether the first of these tokens is the state.
+        first_alone: whether the first of these tokens is the state, which sees no action.
     """
     own = torch.ones(tokens, tokens, dtype=torch.bool, device=present.device)
     if first_alone:
@@ -264,7 +264,7 @@ def make_expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
 
 
 def make_expert_angles(present: Tensor, tokens: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Compute rotary angles of the expert's tokens, whose positions follow those of the prefix."""
+    """Compute rotary angles of the expert's tokens; their positions follow those of the prefix."""
     steps = torch.arange(tokens, device=present.device)
     return make_rotary_angles(present.sum(dim=1, keepdim=True) + steps, head_dim)
 
@@ -287,6 +287,6 @@ def _check_robot(
                 f"a network with policy.{name}_dim={robot}."
             )
     if not cameras:
-        raise UserError("policy.cameras: this policy needs one camera at least, and none is shown to it.")
+        raise UserError("policy.cameras: this policy needs at least one camera.")
     if auxiliary_names:
         raise UserError("algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.")

@@ -8,14 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.pi.config import PiConfig
 from embodied_rl_policies.pi.network import Pi, attend_expert, make_expert_angles, make_expert_mask
 from embodied_rl_policies.pi.prompts import end_line, format_plain
-from embodied_rl_policies.recomputing import recompute_activations
 
 
 class Pi0(Pi):
-    """π0 as openpi and lerobot have it."""
+    """π0 as in openpi and lerobot."""
 
     Config = PiConfig
     PROMPT_WORDS = ()

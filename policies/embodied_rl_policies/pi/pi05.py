@@ -7,15 +7,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context
+from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.pi.attention import AdaptiveNorm
 from embodied_rl_policies.pi.config import Pi05Config
 from embodied_rl_policies.pi.network import Pi, attend_expert, make_expert_angles, make_expert_mask
 from embodied_rl_policies.pi.prompts import BINS, format_with_state
-from embodied_rl_policies.recomputing import recompute_activations
 
 
 class Pi05(Pi):
-    """π0.5 as openpi and lerobot have it."""
+    """π0.5 as in openpi and lerobot."""
 
     Config = Pi05Config
     STATISTICS = "quantiles"

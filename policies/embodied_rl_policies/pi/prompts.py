@@ -9,7 +9,7 @@ BINS = 256
 
 
 def format_plain(instructions: Sequence[str]) -> list[str]:
-    """Write prompts of π0: the instruction and a line feed, after which an answer would begin."""
+    """Write prompts of π0: the instruction on one line and a line feed."""
     return [f"{clean_text(text)}\n" for text in instructions]
 
 

@@ -10,7 +10,7 @@ from embodied_rl_policies.tensors import Shapes, count_layers, list_end_of_langu
 LANGUAGE = "paligemma_with_expert.paligemma.model.language_model."
 
 VISION_HEADS = {1152: 16}
-"""Heads of the vision tower by its width: no tensor tells them apart. SigLIP So400m has 16."""
+"""Heads of the vision tower by its width; tensor shapes do not determine them. SigLIP So400m has 16."""
 
 CONFIGURED = {
     "horizon": ("chunk_size", "action_horizon"),
@@ -22,13 +22,13 @@ CONFIGURED = {
 """Our key → keys of lerobot's or openpi's configuration."""
 
 FREE = ("token_length", "prompt")
-"""Keys that no weight depends on, and that the user may therefore change."""
+"""Keys that do not affect any weight; the user may change them."""
 
 UNTOLD = {
     "horizon": "how many actions it predicts at once (openpi's action_horizon)",
     "vision_heads": "how many attention heads its vision tower has",
 }
-"""Key → its meaning, of what tensors do not tell."""
+"""Sizes that tensor shapes do not determine: key → meaning."""
 
 
 def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
@@ -102,8 +102,8 @@ def _vision(shapes: Shapes) -> dict[str, int]:
     }
 
 
-def list_unread_shapes(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
-    """Return the projects' names → shapes of the tensors that openpi and lerobot store and no forward pass reads."""
+def list_unused_shapes(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Return name → shape of the tensors that openpi and lerobot store although the forward pass does not use them."""
     inner = config.heads * config.head_dim
     return {
         **list_end_of_language_model(LANGUAGE, config.layers, config.width, config.hidden, inner),

@@ -1,4 +1,4 @@
-"""Attention of a Llama layer to keys and values in one plain tensor, called "memory": [n, 2, G, s, d].
+"""Attention of a Llama layer; its key-value cache, called "memory", is one tensor [n, 2, G, s, d].
 
 Shapes: `n` rows, `t` query tokens, `s` key tokens, `W` width, `G` key-value heads, `g` query heads per key-value head,
 `d` head dimension. Query head i uses key-value head i // g.
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ROTARY_BASE = 10_000.0
-"""lerobot's, whatever base the language model was pretrained with (SmolVLM2: 100 000)."""
+"""The base that lerobot uses; SmolVLM2 was pretrained with 100 000."""
 
 Angles = tuple[Tensor, Tensor]
 
@@ -40,7 +40,7 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def remember(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
+def project_key_value(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
     """Compute the memory [n, 2, G, t, d] of normed tokens [n, t, W]: rotated keys, and values."""
     attention = layer.self_attn
     key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), angles)
@@ -65,7 +65,7 @@ def attend(layer: Any, normed: Tensor, memory: Tensor, mask: Tensor, angles: Ang
     return attention.o_proj(join_heads(mixed.unflatten(2, (-1, tokens)).flatten(1, 2)))
 
 
-def advance(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
+def finish_layer(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
     """Apply the rest of a Llama layer: hidden tokens [n, t, W] and attention output → the next layer's tokens."""
     hidden = hidden + mixed
     return hidden + layer.mlp(layer.post_attention_layernorm(hidden))

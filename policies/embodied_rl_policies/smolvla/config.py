@@ -6,8 +6,8 @@ from embodied_rl.interfaces.errors import UserError
 
 MAY_BE_ZERO = ("self_attention_every", "fake_image_token", "global_image_token")
 
-MOST_LAYERS = 1000
-"""Far beyond any network; a module each takes minutes to make."""
+MAX_LAYERS = 1000
+"""An upper limit far above any real network; building this many modules takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class SmolVLAConfig:
     width: int = 960
     """of the language model."""
     layers: int = 16
-    """of the language model, of which a checkpoint keeps the first ones alone, and of the action expert."""
+    """of the language model (a checkpoint keeps only its first ones) and of the action expert."""
     hidden: int = 2560
     """of a feed-forward block of the language model."""
     heads: int = 15
@@ -50,11 +50,11 @@ class SmolVLAConfig:
     pixel_shuffle: int = 4
     """patches a side that become one prefix token."""
     image_special_tokens: bool = False
-    """put the tokens of a prompt that frame an image around each camera's features."""
+    """put the prompt's image start and end tokens around each camera's features."""
     fake_image_token: int = 49_189
-    """id of the token that stands before and after an image."""
+    """id of the token before and after an image."""
     global_image_token: int = 49_152
-    """id of the token between it and the image."""
+    """id of the token between that token and the image."""
     horizon: int = 50
     """H, actions predicted at once."""
     action_dim: int = 32
@@ -68,10 +68,10 @@ class SmolVLAConfig:
     max_period: float = 4.0
     """longest period of these."""
     gradient_checkpointing: bool = False
-    """compute activations again in the backward pass instead of keeping them."""
+    """recompute activations in the backward pass instead of storing them."""
 
     def attends_to_actions(self, layer: int) -> bool:
-        """Return whether the expert's layer attends to the actions besides the prefix."""
+        """Return whether the expert's layer attends to the actions in addition to the prefix."""
         return self.self_attention_every > 0 and layer % self.self_attention_every == 0
 
     def __post_init__(self) -> None:
@@ -95,12 +95,12 @@ class SmolVLAConfig:
                 f"policy.heads={self.heads} must be a multiple of policy.key_value_heads={self.key_value_heads}."
             )
         for name, layers in {"layers": self.layers, "vision_layers": self.vision_layers}.items():
-            if layers > MOST_LAYERS:
-                raise UserError(f"policy.{name}={layers} must be at most {MOST_LAYERS}.")
+            if layers > MAX_LAYERS:
+                raise UserError(f"policy.{name}={layers} must be at most {MAX_LAYERS}.")
         if self.head_dim % 2:
-            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions turn pairs.")
+            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions rotate pairs of entries.")
         if self.expert_width % 2:
-            raise UserError(f"policy.expert_width={self.expert_width} must be even: time is sines and cosines.")
+            raise UserError(f"policy.expert_width={self.expert_width} must be even (time embedding).")
 
     def _check_images(self) -> None:
         if self.vision_width % self.vision_heads:

@@ -15,7 +15,7 @@ NAMES: dict[str, tuple[str, ...]] = {
     "text_model.": (TEXT,),
     "expert.": ("vlm_with_expert.lm_expert.",),
 }
-"""Start of our names → how theirs start, without the "model." before all of them."""
+"""Prefix of our parameter names → prefix of lerobot's, without the leading "model."."""
 
 UNREAD = (
     r"vlm_with_expert\.vlm\.lm_head\.weight$",
@@ -23,17 +23,17 @@ UNREAD = (
     r"vlm_with_expert\.vlm\.model\.text_model\.layers\.\d+\.(mlp|post_attention_layernorm)\.",
     r"vlm_with_expert\.vlm\.model\.text_model\.layers\.\d+\.self_attn\.[qo]_proj\.",
 )
-"""Patterns of their names that change no action: the end of the language model, and most of its last layer."""
+"""Patterns of lerobot's names of unused tensors: the end of the language model, and most of its last layer."""
 
 HEAD_DIMS, VISION_HEADS = {960: 64}, {768: 12}
-"""Of SmolVLM2-500M, by the width of the language model and of the vision tower; no tensor tells them."""
+"""Head sizes of SmolVLM2-500M by the width of language model and vision tower; tensor shapes do not determine them."""
 
 UNTOLD = {
     "horizon": "how many actions it predicts at once",
     "head_dim": "how wide an attention head of its language model is",
     "vision_heads": "how many attention heads its vision tower has",
 }
-"""Key → its meaning, of what tensors do not tell."""
+"""Sizes that tensor shapes do not determine: key → meaning."""
 
 CONFIGURED = {
     "horizon": "chunk_size",
@@ -60,14 +60,14 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
             checkpoint requires a feature that this network does not support.
     """
     config = {key: value for key, value in config.items() if value is not None}
-    _refuse_unknown(config)
+    _reject_unsupported_settings(config)
     try:
         found = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
         raise UserError(f"The checkpoint is not a SmolVLA: {error.args[0]} is missing.") from None
     _check_resolution(config, found["resolution"])
     found |= {ours: config[theirs] for ours, theirs in CONFIGURED.items() if config.get(theirs) is not None}
-    found |= _known(found, given)
+    found |= _known_head_sizes(found, given)
     for key, meaning in UNTOLD.items():
         if key not in found and key not in given:
             raise UserError(f"The checkpoint does not say {meaning}: give policy.{key}=<number>.")
@@ -83,16 +83,18 @@ def _heads(shapes: Shapes, head_dim: int) -> dict[str, int]:
     }
 
 
-def _known(found: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
+def _known_head_sizes(found: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, int]:
     """Return the head sizes known from SmolVLM2's widths, unless the checkpoint or the user gives them."""
     guesses = {"head_dim": HEAD_DIMS.get(found["width"]), "vision_heads": VISION_HEADS.get(found["vision_width"])}
     return {key: guess for key, guess in guesses.items() if guess and key not in found and key not in given}
 
 
-def _refuse_unknown(config: Mapping[str, Any]) -> None:
-    """Refuse settings that no fine-tune on the hub uses and that this network would interpret wrongly."""
+def _reject_unsupported_settings(config: Mapping[str, Any]) -> None:
+    """Reject settings that this network does not support."""
     if config.get("adapt_to_pi_aloha"):
-        raise UserError("The checkpoint has adapt_to_pi_aloha, which turns joints and grippers; it is not supported.")
+        raise UserError(
+            "The checkpoint has adapt_to_pi_aloha, which converts joints and grippers; it is not supported."
+        )
     layers, expert = config.get("num_vlm_layers", 0), config.get("num_expert_layers", 0)
     if expert > 0 and expert != layers:
         raise UserError(f"The checkpoint has {expert} expert layers on {layers} of the language model; not supported.")
@@ -144,7 +146,7 @@ def _vision(shapes: Shapes) -> dict[str, int]:
     }
 
 
-def list_unread_shapes(config: SmolVLAConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
+def list_unused_shapes(config: SmolVLAConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
     """Return lerobot's names → shapes of the tensors that lerobot stores and our forward pass does not read."""
     inner = config.heads * config.head_dim
     return {

@@ -44,7 +44,7 @@ def make_connector(*, vision_width: int, width: int, pixel_shuffle: int) -> nn.M
 
 
 def make_decoder_layer(*, width: int, hidden: int, heads: int, key_value_heads: int, head_dim: int) -> Any:
-    """Build a Llama layer whose attention may be wider than its tokens, as in the expert."""
+    """Build a Llama layer; its attention may be wider than its tokens, as in the expert."""
     llama = import_transformers("SmolVLA", LLAMA)
     config = llama.LlamaConfig(
         hidden_size=width,

@@ -1,4 +1,4 @@
-"""The language model and the action expert of SmolVLA: modules under lerobot's names, and their forward passes.
+"""Language model and action expert of SmolVLA: modules under lerobot's names, and their forward passes.
 
 Shapes: `n` rows, `T` prefix tokens, `H` actions, `W` width, `N` layers, `G` key-value heads, `d` head dimension. A
 layer's memory contains its rotated keys and its values: [n, 2, G, T, d].
@@ -12,15 +12,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embodied_rl_policies.recomputing import recompute_activations
+from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.smolvla.attention import (
     Angles,
-    advance,
     attend,
+    finish_layer,
     group_mask,
     join_heads,
     make_rotary_angles,
-    remember,
+    project_key_value,
     split_heads,
 )
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
@@ -28,7 +28,7 @@ from embodied_rl_policies.smolvla.native import make_decoder_layer, make_rms_nor
 
 
 class LanguageModel(nn.Module):
-    """The first layers of SmolVLM2's Llama; the last one has only keys and values, as the rest is not used."""
+    """The first layers of SmolVLM2's Llama; the last one computes only keys and values."""
 
     layers: Any
 
@@ -51,10 +51,10 @@ class LanguageModel(nn.Module):
         seen, memory = group_mask(mask[:, None], self.groups), []
         for layer in self.layers[:-1]:
             less = self.config.gradient_checkpointing
-            hidden, kept = recompute_activations(_language_layer, less, layer, hidden, seen, angles)
+            hidden, kept = recompute_activations(_prefix_layer, less, layer, hidden, seen, angles)
             memory.append(kept)
         last = self.layers[-1]
-        return hidden, [*memory, remember(last, last.input_layernorm(hidden), angles)]
+        return hidden, [*memory, project_key_value(last, last.input_layernorm(hidden), angles)]
 
     def append(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
         """Append one token [n, 1, W], which sees the other tokens but is not visible to them.
@@ -71,10 +71,10 @@ class LanguageModel(nn.Module):
         seen, extended = group_mask(F.pad(mask, (0, 1), value=True)[:, None], self.groups), []
         for layer, kept in zip(self.layers, memory, strict=True):
             normed = layer.input_layernorm(hidden)
-            own = remember(layer, normed, angles)
+            own = project_key_value(layer, normed, angles)
             extended.append(torch.cat([kept.to(own.dtype), own], dim=3))
             if layer is not self.layers[-1]:
-                hidden = advance(layer, hidden, attend(layer, normed, extended[-1], seen, angles))
+                hidden = finish_layer(layer, hidden, attend(layer, normed, extended[-1], seen, angles))
         return hidden, extended
 
 
@@ -114,7 +114,7 @@ class Expert(nn.Module):
         joint = (
             _joint_layer,
             group_mask(_causal(mask, actions), self.groups),
-            make_rotary_angles(_after(mask) + steps, head_dim),
+            make_rotary_angles(_next_position(mask) + steps, head_dim),
         )
         cross = _cross_layer, group_mask(mask[:, None], self.groups), make_rotary_angles(steps, head_dim)
         for layer, is_joint, kept in zip(self.layers, self.joint, memory, strict=True):
@@ -135,26 +135,26 @@ def _layer(config: SmolVLAConfig, width: int, hidden: int) -> Any:
     )
 
 
-def _language_layer(layer: Any, hidden: Tensor, seen: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
-    """Apply a language layer: tokens [n, T, W] → tokens of the next layer, memory of this one."""
+def _prefix_layer(layer: Any, hidden: Tensor, seen: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+    """Apply a language model layer: tokens [n, T, W] → tokens of the next layer, memory of this one."""
     normed = layer.input_layernorm(hidden)
-    memory = remember(layer, normed, angles)
-    return advance(layer, hidden, attend(layer, normed, memory, seen, angles)), memory
+    memory = project_key_value(layer, normed, angles)
+    return finish_layer(layer, hidden, attend(layer, normed, memory, seen, angles)), memory
 
 
 def _joint_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
     """Let the actions attend to the prefix, to the actions before them and to themselves."""
     normed = layer.input_layernorm(hidden)
-    memory = torch.cat([kept, remember(layer, normed, angles)], dim=3)
-    return advance(layer, hidden, attend(layer, normed, memory, seen, angles))
+    memory = torch.cat([kept, project_key_value(layer, normed, angles)], dim=3)
+    return finish_layer(layer, hidden, attend(layer, normed, memory, seen, angles))
 
 
 def _cross_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles: Angles) -> Tensor:
     """Let the actions attend to the prefix only; their positions count from 0."""
-    return advance(layer, hidden, attend(layer, layer.input_layernorm(hidden), kept, seen, angles))
+    return finish_layer(layer, hidden, attend(layer, layer.input_layernorm(hidden), kept, seen, angles))
 
 
-def _after(mask: Tensor) -> Tensor:
+def _next_position(mask: Tensor) -> Tensor:
     """Return the position [n, 1] after the existing tokens of mask [n, T]."""
     return mask.sum(dim=1, keepdim=True)
 
@@ -169,7 +169,7 @@ def _causal(mask: Tensor, actions: int) -> Tensor:
 def embed_time(t: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
     """Embed flow times [...]: sines and cosines of periods from `min_period` to `max_period`, float64 [..., width].
 
-    It computes in double precision, because the fastest of them turns 250 times between t = 0 and 1.
+    Computed in double precision, because the highest frequency has 250 periods between t = 0 and 1.
     """
     fraction = torch.linspace(0, 1, width // 2, dtype=torch.float64, device=t.device)
     period = min_period * (max_period / min_period) ** fraction

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.recomputing import recompute_activations
+from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.smolvla import lerobot_config
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
 from embodied_rl_policies.smolvla.images import prepare_images
@@ -62,14 +62,14 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
         Args:
             config: sizes of the network.
-            action_dim: dimensions of the robot's actions, at most `config.action_dim`, which is the network's own.
-            state_dim: dimensions of the robot's state, at most `config.state_dim`, which is the network's own.
+            action_dim: dimensions of the robot's actions, at most `config.action_dim`.
+            state_dim: dimensions of the robot's state, at most `config.state_dim`.
             cameras: names of the cameras, in order; at least one.
             image_size: (height, width) of the camera images in pixels; any size.
             vocabulary_size: number of the tokenizer's token ids, including 0 for padding; at most `config.vocabulary`
                 if that is set.
             token_length: L, the longest prompt in tokens.
-            auxiliary_names: must be empty; there is no localisation head.
+            auxiliary_names: must be empty; the network does not have a localisation head.
 
         Raises:
             UserError: the robot or tokenizer exceeds the configured sizes, no camera is given, or auxiliary names are.
@@ -139,7 +139,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the unused end of the language model."""
-        return lerobot_config.list_unread_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
+        return lerobot_config.list_unused_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
         """Return the configuration entries of lerobot's SmolVLA.

@@ -9,7 +9,7 @@ from embodied_rl_sims.gymnasium_env.specification import spec_of
 from embodied_rl_sims.packages import diagnose_package, find_versions
 
 PINS = {"mujoco": "3.8.1", "gymnasium": "1.4.0", "gymnasium-robotics": "1.4.2"}
-"""What the adapter is tested with, and what `embodied-rl sim install gymnasium` installs."""
+"""Versions that the adapter is tested with and that `embodied-rl sim install gymnasium` installs."""
 
 _FRAMES = 5
 _REMEDY = "embodied-rl sim install gymnasium"

@@ -4,9 +4,9 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec, Unavailable
-from embodied_rl_sims.gymnasium_env.drawing import aim_camera, draw_picture
-from embodied_rl_sims.gymnasium_env.making import OPENGL, make_environment
-from embodied_rl_sims.gymnasium_env.observation_layout import lay_out_observation
+from embodied_rl_sims.gymnasium_env.factory import OPENGL, make_environment
+from embodied_rl_sims.gymnasium_env.observation_layout import make_observation_layout
+from embodied_rl_sims.gymnasium_env.rendering import aim_camera, draw_picture
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig, read_success
 from embodied_rl_sims.pictures import resize_picture
 from embodied_rl_sims.rows import StepOutcome, View
@@ -29,7 +29,7 @@ class GymnasiumEnvironment:
     def __init__(self, config: GymnasiumConfig, spec: SimulatorSpec) -> None:
         self._config, self._spec = config, spec
         self._environment = make_environment(config, render=True)
-        self._layout = lay_out_observation(config, self._environment.observation_space)
+        self._layout = make_observation_layout(config, self._environment.observation_space)
         self._space = self._environment.action_space
         self.instruction = make_instruction(config)
         self.observation: Any = None
@@ -46,16 +46,16 @@ class GymnasiumEnvironment:
         """Run one control step.
 
         Raises:
-            UserError: the environment ended the episode at a time limit of its own, before `sim.horizon`; or its `info`
-                lacks the entry that states success.
+            UserError: the environment's own time limit ended the episode before `sim.horizon`; or its `info` lacks the
+                entry that states success.
         """
         given = action.astype(self._space.dtype).reshape(self._space.shape)
         self.observation, reward, terminated, truncated, info = self._environment.step(given)
         self._steps += 1
         if truncated and not terminated and self._steps < self._spec.horizon:
             raise UserError(
-                f"{self._config.id} ended an episode at a limit of its own, after {self._steps} control steps. Set "
-                f"sim.horizon={self._steps} or less, or lift that limit by sim.options."
+                f"{self._config.id} reached its own time limit after {self._steps} control steps. Set "
+                f"sim.horizon={self._steps} or less, or raise that limit in sim.options."
             )
         success = read_success(self._config, info)
         over = bool(terminated) or (success and self._config.terminate_on_success)
@@ -95,7 +95,7 @@ class GymnasiumEnvironment:
 
 
 def make_instruction(config: GymnasiumConfig) -> str:
-    """Return the task in words: "FetchPickAndPlace-v4" becomes "fetch pick and place"."""
+    """Derive an instruction from the id: "FetchPickAndPlace-v4" becomes "fetch pick and place"."""
     if config.instruction is not None:
         return config.instruction
     name = config.id.rpartition("/")[2].rpartition("-v")

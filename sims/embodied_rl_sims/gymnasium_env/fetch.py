@@ -41,7 +41,7 @@ def name_entries(id: str, key: str, count: int) -> list[str]:
 
 
 def find_robot_entries(id: str, count: int) -> tuple[int, ...] | None:
-    """Return the positions in a Fetch `observation` that a real robot can measure; None if they are not known."""
+    """Return the indices of the entries of a Fetch `observation` that a real robot can measure; None if not known."""
     return _ROBOT_WITH_OBJECT if is_fetch(id) and count == 25 else None
 
 

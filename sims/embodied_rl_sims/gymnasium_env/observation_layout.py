@@ -40,14 +40,14 @@ class ObservationLayout:
         return np.concatenate([np.ravel(part) for part in parts]).astype(np.float32)
 
 
-def lay_out_observation(config: GymnasiumConfig, space: Any) -> ObservationLayout:
+def make_observation_layout(config: GymnasiumConfig, space: Any) -> ObservationLayout:
     """Determine the layout of the observations of `space` (a `gymnasium.spaces.Space`).
 
-    A dict within a dict is flattened: its entries are called "outer.inner". What holds no numbers is left out where it
-    is not chosen.
+    A dict within a dict is flattened: its entries are called "outer.inner". Entries that are not
+    numeric are omitted unless they are chosen.
 
     Raises:
-        UserError: `sim.state_keys` or `sim.state_entries` do not fit this space, or what they choose holds no numbers.
+        UserError: `sim.state_keys` or `sim.state_entries` do not fit this space, or choose a non-numeric entry.
     """
     leaves = {".".join(path): (path, leaf) for path, leaf in _leaves(space)}
     chosen = _keys(config, list(leaves))
@@ -84,7 +84,7 @@ def find_action_limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float
 
 
 def _leaves(space: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Yield the spaces that are no dicts, with the keys that lead to them."""
+    """Yield the spaces that are not dicts, with the keys that lead to them."""
     parts = getattr(space, "spaces", None)
     if not isinstance(parts, Mapping):
         yield path, space
@@ -108,7 +108,7 @@ def _check_numbers(config: GymnasiumConfig, space: Any, key: str) -> None:
 
 
 def _keys(config: GymnasiumConfig, known: Sequence[str]) -> list[str]:
-    """Return the names of the arrays that make the state."""
+    """Return the names of the arrays that form the state."""
     if config.state_keys is None:
         alone = config.observations == "rgb" and "observation" in known
         return ["observation"] if alone else [key for key in known if key.partition(".")[0] != _ACHIEVED]
@@ -120,7 +120,7 @@ def _keys(config: GymnasiumConfig, known: Sequence[str]) -> list[str]:
         raise UserError(f"sim.state_keys={unknown}: the observation of {config.id} has {has}.")
     chosen = [key for keys in found.values() for key in keys]
     if twice := [key for key in dict.fromkeys(chosen) if chosen.count(key) > 1]:
-        raise UserError(f"sim.state_keys={list(config.state_keys)}: {', '.join(twice)} would be there twice.")
+        raise UserError(f"sim.state_keys={list(config.state_keys)}: {', '.join(twice)} would occur twice.")
     return chosen
 
 

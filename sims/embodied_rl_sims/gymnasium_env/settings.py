@@ -19,26 +19,26 @@ class GymnasiumConfig:
     """Settings of a Gymnasium environment."""
 
     id: Text = "FetchPickAndPlace-v4"
-    """as it is registered, for instance "FetchPickAndPlace-v4" or "HalfCheetah-v5"."""
+    """the registered id, for instance "FetchPickAndPlace-v4" or "HalfCheetah-v5"."""
     package: Code | None = "gymnasium_robotics"
     """the module that registers it when it is imported; null for those of Gymnasium itself."""
     options: CodeKeys = field(default_factory=dict)
-    """what `gymnasium.make` passes on to the environment, for instance {reward_type: dense}."""
+    """keyword arguments of the environment for `gymnasium.make`, for instance {reward_type: dense}."""
     observations: Literal["rgb", "state"] = "rgb"
     """"rgb": one picture, and a state; "state": no picture."""
     image_size: int = 64
     """pixels on each side of the picture. Environments that take `width` and `height` draw in that size; the picture of
     any other is averaged down to it."""
     camera: Text = "front"
-    """what the picture is called. Where the camera stands is the environment's affair; see `options`."""
+    """name of the picture. The environment determines the camera's pose; see `options`."""
     instruction: Text | None = None
-    """the task in words; null for those of the id."""
+    """the instruction; null derives it from the id."""
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the registered `max_episode_steps`."""
     control_hz: float | None = None
     """control steps per simulated second; null for 1 / `env.dt`, or the environment's `render_fps`."""
     success: Text | None = "auto"
-    """the entry of `info` that says whether the goal holds; null where there is none. "auto" takes that of the
+    """the entry of `info` that states whether the goal holds; null if it does not exist. "auto" takes that of the
     environments of gymnasium-robotics: `is_success`; of Adroit's `success`; of FrankaKitchen an empty
     `tasks_to_complete`."""
     terminate_on_success: bool = True
@@ -46,7 +46,7 @@ class GymnasiumConfig:
     reward: Literal["environment", "success"] = "environment"
     """"environment": its own; "success": 1 on the first step on which the goal holds."""
     state_keys: tuple[Text, ...] | None = None
-    """which entries of a dict observation make the state; null for all but `achieved_goal` when observations=state, and
+    """which entries of a dict observation form the state; null for all but `achieved_goal` when observations=state, and
     for `observation` alone when observations=rgb. An entry of a dict within is called "desired_goal.microwave";
     "desired_goal" takes all of it."""
     state_entries: tuple[int, ...] | None = None
@@ -56,14 +56,14 @@ class GymnasiumConfig:
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import the module before the colon
             module, _, name = self.id.rpartition(":")
-            raise UserError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
+            raise UserError(f"sim.id={self.id}: give the module separately, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
                 raise UserError(f"sim.{name}={value}: it must be at least 1.")
         if self.control_hz is not None and self.control_hz <= 0:
             raise UserError(f"sim.control_hz={self.control_hz}: it must be positive.")
         if self.success is None and self.reward == "success":
-            raise UserError("sim.reward=success needs sim.success, the entry of `info` that says so.")
+            raise UserError("sim.reward=success needs sim.success, the entry of `info` that states success.")
         for name, key in _OURS.items():
             if name in self.options:
                 raise UserError(f"sim.options.{name}: set {key} instead.")
@@ -86,7 +86,7 @@ def read_success(config: GymnasiumConfig, info: Mapping[str, Any]) -> bool:
     if key not in info:
         known = ", ".join(map(str, info)) or "nothing"
         raise UserError(
-            f"sim.success={key}: the `info` of {config.id} has {known}. Name the entry that says whether the goal "
-            "holds, or set sim.success=null."
+            f"sim.success={key}: the `info` of {config.id} has {known}. Name the entry that states success, "
+            "or set sim.success=null."
         )
     return not info[key] if key == "tasks_to_complete" else bool(np.all(info[key]))

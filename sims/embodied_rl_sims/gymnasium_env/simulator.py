@@ -18,8 +18,8 @@ class Gymnasium(Rows):
 
     The engine receives the results of `env.reset(seed=…)` and `env.step` unchanged. The time limit is `sim.horizon`.
     Drawing a picture changes nothing, although some MuJoCo environments change their state when they draw. The
-    privileged state is the whole observation. Episodes are exact if the environment is: if `reset` with a seed keeps
-    nothing of earlier episodes.
+    privileged state is the whole observation. Episodes are reproducible if the environment is, that is, if
+    `reset` with a seed does not depend on earlier episodes.
     """
 
     Config = GymnasiumConfig
@@ -40,7 +40,7 @@ class Gymnasium(Rows):
         """
         operate = fetch.make_operator(self.config.id)
         if faulty:
-            raise UserError(f"sim.id={self.config.id} has no operator with faults; ask for the expert.")
+            raise UserError(f"sim.id={self.config.id} has no operator with faults; use the expert.")
 
         def actions() -> Array:
             moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)

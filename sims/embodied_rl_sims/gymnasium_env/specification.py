@@ -1,4 +1,4 @@
-"""Read a specification from an environment that is built for this purpose."""
+"""Read a specification from an environment that is built temporarily."""
 
 from typing import Any
 
@@ -6,8 +6,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl_sims.gymnasium_env import fetch
 from embodied_rl_sims.gymnasium_env.environment import make_instruction
-from embodied_rl_sims.gymnasium_env.making import load_package, make_environment
-from embodied_rl_sims.gymnasium_env.observation_layout import find_action_limits, lay_out_observation
+from embodied_rl_sims.gymnasium_env.factory import load_package, make_environment
+from embodied_rl_sims.gymnasium_env.observation_layout import find_action_limits, make_observation_layout
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 
 
@@ -15,12 +15,12 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
     """Build an environment, read its specification, and close it; draw nothing.
 
     Raises:
-        UserError: the environment does not exist, or it is of a kind that cannot be trained here.
+        UserError: the environment does not exist, or its kind is not supported.
         ModuleNotFoundError: Gymnasium or `sim.package` is not installed.
     """
     environment = make_environment(config, render=False)
     try:
-        layout = lay_out_observation(config, environment.observation_space)
+        layout = make_observation_layout(config, environment.observation_space)
         low, high = find_action_limits(config, environment.action_space)
         control_hz = config.control_hz or _control_hz(config, environment)
         modes = environment.metadata.get("render_modes", ())
@@ -60,4 +60,4 @@ def _control_hz(config: GymnasiumConfig, environment: Any) -> float:
         return 1 / float(step)
     if rate := environment.metadata.get("render_fps"):
         return float(rate)
-    raise UserError(f"sim.id={config.id} does not say how long a control step is: set sim.control_hz.")
+    raise UserError(f"sim.id={config.id} does not state its control rate: set sim.control_hz.")

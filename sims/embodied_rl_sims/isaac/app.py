@@ -16,7 +16,7 @@ EXPERIMENTAL = "sim=isaaclab is experimental: not yet run on Isaac Sim"
 _EULA = "OMNI_KIT_ACCEPT_EULA"
 
 _apps: list[Any] = []
-"""The application of this process, once it runs: Isaac Sim cannot start a second one."""
+"""The running application of this process: Isaac Sim cannot start a second one."""
 
 
 def launch_app(config: IsaacLabConfig) -> None:
@@ -47,7 +47,7 @@ def import_launcher() -> Any:
     """Return Isaac Lab's class that starts the application.
 
     It is imported by name, as Isaac Lab documents. In its pip package the module `isaaclab.app` has no such attribute;
-    the class is only in `sys.modules`, as "isaaclab.app.AppLauncher", where the statement looks too.
+    the class is only in `sys.modules`, as "isaaclab.app.AppLauncher", which an import statement searches too.
     """
     from isaaclab.app import AppLauncher  # pyright: ignore[reportMissingImports]
 

@@ -7,7 +7,7 @@ from embodied_rl_sims.isaac.app import EXPERIMENTAL, is_licence_accepted
 from embodied_rl_sims.packages import diagnose_package, find_versions
 
 PINS = {"isaacsim": "5.1.0.0", "isaaclab": "2.3.2.post1"}
-"""What the adapter was written against, and what `embodied-rl sim install isaaclab` installs."""
+"""Versions that the adapter was written for and that `embodied-rl sim install isaaclab` installs."""
 
 _REMEDY = "embodied-rl sim install isaaclab"
 

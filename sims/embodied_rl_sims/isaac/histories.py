@@ -1,7 +1,7 @@
-"""Keep the observation histories of environments that run on while Isaac Lab resets others.
+"""Restore the observation histories of running environments while Isaac Lab resets others.
 
-Isaac Lab's `reset` of some environments observes all of them, and adds what it sees to every history: those that run on
-would see their present twice.
+Isaac Lab's `reset` of some environments observes all of them and appends to every history: running environments would
+get their present observation twice.
 """
 
 from collections.abc import Iterator
@@ -10,17 +10,17 @@ from typing import Any
 
 
 @contextmanager
-def keep_histories(manager: Any, running: Any) -> Iterator[None]:
-    """Take back what is added to the histories of running environments.
+def restore_histories(manager: Any, running: Any) -> Iterator[None]:
+    """Remove, after the `with` block, the entries added to the histories of running environments.
 
     Args:
         manager: Isaac Lab's observation manager; None if the environment is direct.
-        running: bool tensor [N], the environments that run on.
+        running: bool tensor [N], the running environments.
     """
     before = [(each, each._buffer.clone(), each._num_pushes.clone()) for each in list_histories(manager)]
     yield
     for history, entries, pushes in before:
-        # one place further in the ring, because all environments share one pointer, which has moved
+        # shifted by one in the ring buffer, because the pointer, which all environments share, has moved
         history._buffer[:, running] = entries.roll(1, dims=0)[:, running]
         history._num_pushes[running] = pushes[running]
 

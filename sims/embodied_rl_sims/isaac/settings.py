@@ -12,42 +12,42 @@ class IsaacLabConfig:
     """Settings of an Isaac Lab environment, manager-based or direct."""
 
     id: Text = "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"
-    """as it is registered, for instance "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"."""
+    """the registered id, for instance "Isaac-Stack-Cube-Franka-IK-Rel-Visuomotor-v0"."""
     package: Code = "isaaclab_tasks"
     """the module that registers it when it is imported."""
     options: CodeKeys = field(default_factory=dict)
     """fields of its configuration, by their dotted path: {"scene.env_spacing": 3.0}."""
     cameras: tuple[Text, ...] = ()
-    """names of the scene's cameras whose RGB pictures a policy sees; none where it sees a state alone."""
+    """names of the scene's cameras; a policy sees their RGB pictures. Empty if it sees only a state."""
     image_size: int = 128
     """pixels on each side of their pictures."""
     instruction: Text | None = None
-    """the task in words; null for those of the id."""
+    """the instruction; null derives it from the id."""
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the environment's own."""
     success: Text | None = "success"
-    """the termination term, or else the entry of `extras` (one bool an environment), that says whether the goal holds;
-    null where there is none. Success ends an episode."""
+    """the termination term, or else the entry of `extras` (a bool per environment), that states whether the goal
+    holds; null if it does not exist. Success ends an episode."""
     reward: Literal["environment", "success"] = "environment"
     """"environment": its own; "success": 1 on the step that reaches the goal."""
     action_limit: float = 1.0
-    """actions are -action_limit … action_limit; Isaac Lab sets no limits of its own."""
+    """actions are -action_limit … action_limit; Isaac Lab itself sets no limits."""
     state_terms: tuple[Text, ...] | None = None
-    """the terms of the observation group "policy" that make the state, those that a robot can measure; null for all
-    that are no pictures."""
+    """the terms of the observation group "policy" that form the state, those that a robot can measure; null for all
+    except pictures."""
     device: Text = "cuda:0"
-    """that it runs on."""
+    """device that it runs on."""
 
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import the module before the colon
             module, _, name = self.id.rpartition(":")
-            raise UserError(f"sim.id={self.id}: give the module apart, sim.id={name} sim.package={module}.")
+            raise UserError(f"sim.id={self.id}: give the module separately, sim.id={name} sim.package={module}.")
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
                 raise UserError(f"sim.{name}={value}: it must be at least 1.")
         if self.action_limit <= 0:
             raise UserError(f"sim.action_limit={self.action_limit}: it must be positive.")
         if self.success is None and self.reward == "success":
-            raise UserError("sim.reward=success needs sim.success, which says when the goal is reached.")
+            raise UserError("sim.reward=success needs sim.success, which states when the goal is reached.")
         if len(set(self.cameras)) != len(self.cameras):
-            raise UserError(f"sim.cameras={list(self.cameras)}: one is named twice.")
+            raise UserError(f"sim.cameras={list(self.cameras)}: a name occurs twice.")

@@ -1,4 +1,4 @@
-"""A simulator from one Isaac Lab environment, whose N environments step together."""
+"""A simulator from one Isaac Lab environment with N environments that step together."""
 
 from collections.abc import Sequence
 from importlib import import_module
@@ -21,9 +21,9 @@ from embodied_rl.interfaces.sim import (
 )
 from embodied_rl_sims.chunks import NoSnapshots, make_empty_result
 from embodied_rl_sims.isaac import app, diagnosis
-from embodied_rl_sims.isaac.histories import keep_histories
+from embodied_rl_sims.isaac.histories import restore_histories
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
-from embodied_rl_sims.isaac.views import SeenViews, ViewReader
+from embodied_rl_sims.isaac.views import ObservationTensors, ViewReader
 from embodied_rl_sims.pictures import resize_picture
 from embodied_rl_sims.seeds import fold_seed
 
@@ -63,28 +63,28 @@ class IsaacLab(NoSnapshots):
         self._torch = import_module("torch")
         self._environment = app.make_environment(config, num_envs)
         observation, _ = self._environment.reset(seed=0)
-        self._eyes = ViewReader(config, self._environment, observation)
-        self.spec = _spec(config, self._environment, self._eyes)
+        self._view_reader = ViewReader(config, self._environment, observation)
+        self.spec = _spec(config, self._environment, self._view_reader)
         self._instruction = make_instruction(config)
-        self._seen = self._eyes.see(observation)
+        self._observed = self._view_reader.read(observation)
         self._running = np.zeros(num_envs, bool)
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
         first = next((episode for episode in episodes if episode is not None), None)
         seed = None if first is None else fold_seed(first.seed, _SEED_BITS)
         observation, _ = self._environment.reset(seed=seed)
-        self._seen = self._eyes.see(observation)
+        self._observed = self._view_reader.read(observation)
         self._running = np.array([episode is not None for episode in episodes])
         return self._observe()
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         result, running = make_empty_result(self.spec, actions), self._running.copy()
-        finals: dict[int, SeenViews] = {}
+        finals: dict[int, ObservationTensors] = {}
         begun = np.zeros(self.num_envs, bool)  # environments that Isaac Lab reset in the last step
         for j in range(actions.shape[1]):
             if not running.any():
                 break
-            before = self._seen
+            before = self._observed
             begun, over, late = self._control_step(result, j, running)
             finals |= {int(row): before for row in np.flatnonzero(over | late)}
             running &= ~over & ~late
@@ -98,13 +98,13 @@ class IsaacLab(NoSnapshots):
         return result
 
     def render(self, row: int, width: int, height: int) -> Array:
-        """Return the first camera's picture for videos, uint8 [height, width, 3]; black if there is no camera."""
+        """Return the first camera's picture for videos, uint8 [height, width, 3]; black without a camera."""
         if not self.config.cameras:
             return np.zeros((height, width, 3), np.uint8)
-        return resize_picture(self._seen.images[self.config.cameras[0]][row].cpu().numpy(), height, width)
+        return resize_picture(self._observed.images[self.config.cameras[0]][row].cpu().numpy(), height, width)
 
     def close(self) -> None:
-        """Close the environments; the application runs on until the process ends, see `app.launch_app`."""
+        """Close the environments; the application keeps running until the process ends, see `app.launch_app`."""
         self._environment.close()
 
     @staticmethod
@@ -126,7 +126,7 @@ class IsaacLab(NoSnapshots):
         asked = self._torch.from_numpy(np.where(running[:, None], result.executed[:, j], 0).astype(np.float32))
         given = self._environment.step(asked.to(self._environment.device))
         observation, reward, terminated, timed_out, extras = given
-        self._seen = self._eyes.see(observation)
+        self._observed = self._view_reader.read(observation)
         terminated, timed_out = terminated.cpu().numpy().astype(bool), timed_out.cpu().numpy().astype(bool)
         success = self._success(extras) & running
         over = (terminated | success) & running
@@ -162,20 +162,20 @@ class IsaacLab(NoSnapshots):
         )
 
     def _begin(self, rows: Array) -> None:
-        """Reset some environments, and read their observations; the others keep what they have seen."""
+        """Reset some environments and read their observations; the others keep their previous ones."""
         if not len(rows):
             return
         running = self._torch.ones(self.num_envs, dtype=self._torch.bool, device=self._environment.device)
         running[rows] = False
-        with keep_histories(getattr(self._environment, "observation_manager", None), running):
+        with restore_histories(getattr(self._environment, "observation_manager", None), running):
             observation = self._reset(rows)
-        self._seen = self._eyes.see(observation).keep(self._seen, running)
+        self._observed = self._view_reader.read(observation).keep(self._observed, running)
 
     def _reset(self, rows: Array) -> Any:
         environment, numbers = self._environment, self._torch.from_numpy(rows).to(self._environment.device)
         if hasattr(environment, "observation_manager"):
             return environment.reset(env_ids=numbers)[0]
-        # a direct environment can only reset all in public; these are the steps of its `reset`
+        # a direct environment's public `reset` resets all; these are its steps for some
         environment._reset_idx(numbers)
         environment.scene.write_data_to_sim()
         environment.sim.forward()
@@ -183,11 +183,11 @@ class IsaacLab(NoSnapshots):
             environment.sim.render()
         return environment._get_observations()
 
-    def _finals(self, finals: dict[int, SeenViews], ended: Array) -> Observation:
+    def _finals(self, finals: dict[int, ObservationTensors], ended: Array) -> Observation:
         return Observation.concatenate([finals[row].observation([row], self._instruction) for row in ended.tolist()])
 
     def _observe(self) -> Observation:
-        observation = self._seen.observation(range(self.num_envs), self._instruction)
+        observation = self._observed.observation(range(self.num_envs), self._instruction)
         broken = np.flatnonzero(self._running & ~np.isfinite(observation.state).all(axis=1))
         if len(broken):
             raise NotFinite("the state is no longer finite", int(broken[0]))
@@ -195,7 +195,7 @@ class IsaacLab(NoSnapshots):
 
 
 def make_instruction(config: IsaacLabConfig) -> str:
-    """Return the task in words: "Isaac-Lift-Cube-Franka-v0" becomes "lift cube franka"."""
+    """Derive an instruction from the id: "Isaac-Lift-Cube-Franka-v0" becomes "lift cube franka"."""
     if config.instruction is not None:
         return config.instruction
     name = config.id.removeprefix("Isaac-")

@@ -16,7 +16,7 @@ _POLICY, _CRITIC = "policy", "critic"
 
 
 @dataclass
-class SeenViews:
+class ObservationTensors:
     """The observation of N environments.
 
     Attributes:
@@ -36,8 +36,8 @@ class SeenViews:
         words = (instruction,) * len(listed)
         return Observation(images, _host(self.state[listed]), words, _host(self.privileged[listed]))
 
-    def keep(self, before: "SeenViews", kept: Any) -> "SeenViews":
-        """Return these views with those of `before` for the environments in `kept`, bool tensor [N]."""
+    def keep(self, before: "ObservationTensors", kept: Any) -> "ObservationTensors":
+        """Return these observations, replaced by those of `before` for the environments in `kept`, bool tensor [N]."""
         pairs = [(self.state, before.state), (self.privileged, before.privileged)]
         pairs += [(image, before.images[name]) for name, image in self.images.items()]
         for now, then in pairs:
@@ -74,7 +74,7 @@ class ViewReader:
         if unknown := [name for name in config.cameras if name not in environment.scene.sensors]:
             raise UserError(f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.")
 
-    def see(self, observation: Mapping[str, Any]) -> SeenViews:
+    def read(self, observation: Mapping[str, Any]) -> ObservationTensors:
         """Copy the environment's present observation.
 
         Raises:
@@ -82,7 +82,7 @@ class ViewReader:
         """
         state = _flat(observation[_POLICY])[:, self._entries]
         images = {name: self._picture(name) for name in self._config.cameras}
-        return SeenViews(state, _flat(observation[self._truth]), images)
+        return ObservationTensors(state, _flat(observation[self._truth]), images)
 
     def _picture(self, name: str) -> Any:
         output = self._environment.scene.sensors[name].data.output

@@ -15,7 +15,7 @@ from embodied_rl_sims.libero import package
 _DOWNLOAD = "from libero.libero.utils.download_utils import download_assets_from_huggingface as get; get()"
 REMEDY = (
     "Download them with the package's own command (answer n where it asks for a folder of datasets), "
-    f"{sys.executable} -c '{_DOWNLOAD}', or name a folder that has them: sim.assets=<folder>"
+    f"{sys.executable} -c '{_DOWNLOAD}', or give a folder that has them: sim.assets=<folder>"
 )
 _OBJECTS = {
     "articulated_objects": "articulated_objects/{0}.xml",
@@ -23,11 +23,11 @@ _OBJECTS = {
     "hope_objects": "stable_hope_objects/{0}/{0}.xml",
     "turbosquid_objects": "turbosquid_objects/{0}/{0}.xml",
 }
-"""Module of the package's `envs.objects` → where the assets of its classes lie."""
+"""Module of the package's `envs.objects` → folder of its classes' assets."""
 
 
 def read_user_config() -> Path | None:
-    """Return the path of the user's own LIBERO configuration; None if there is none."""
+    """Return the path of the user's own LIBERO configuration; None if it does not exist."""
     folder = os.environ.get("LIBERO_CONFIG_PATH", os.path.expanduser("~/.libero"))
     found = Path(folder) / "config.yaml"
     return found if found.is_file() else None

@@ -12,7 +12,7 @@ from embodied_rl_sims.libero.settings import LiberoConfig
 from embodied_rl_sims.packages import find_version
 
 PINS = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1", "mujoco": "3.8.1"}
-"""What the adapter was tested with. robosuite 1.4.0 fails on MuJoCo 3.9 and newer, and LIBERO needs that robosuite."""
+"""Versions that the adapter was tested with. LIBERO needs robosuite 1.4.0, which fails on MuJoCo 3.9 and newer."""
 
 _INSTALL = "embodied-rl sim install libero"
 _PICTURES = 5
@@ -73,7 +73,7 @@ def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
         scene = LiberoScene(environments, package.list_problems(config.suite)[0], config)
         rate, driver = _pictures_a_second(scene, config), _driver()
         scene.close()
-    except Exception as error:  # noqa: BLE001  a driver can fail in any way, and this failure is the result
+    except Exception as error:  # noqa: BLE001  a driver can fail in any way, and the failure is the result
         other = loading.choose_other_renderer(config.renderer)
         remedy = f"install {loading.DRIVERS[config.renderer]}, or sim.renderer={other}"
         return Diagnosis(name, "fail", f"{type(error).__name__}: {error}", remedy)

@@ -1,4 +1,4 @@
-"""One environment of LIBERO, and the scenes that environments share."""
+"""One environment of LIBERO, and a pool of scenes shared by environments."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -14,17 +14,17 @@ from embodied_rl_sims.libero.settings import LiberoConfig
 from embodied_rl_sims.rows import StepOutcome, View
 
 POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
-"""Of an object of interest in the privileged state: from the gripper, in metres, and a quaternion."""
+"""Names of the privileged state's entries of an object: position relative to the gripper (metres), quaternion."""
 
 _STATE_STREAM = 1
 
 
 class Scenes:
-    """Built scenes that no environment uses at present.
+    """A pool of built scenes that no environment uses at present.
 
     Args:
         build: function from a task to a new scene of it.
-        keep: number of scenes to hold; beyond it, the scene that has waited longest is closed.
+        keep: maximum number of scenes in the pool; beyond it, the scene that was returned first is closed.
     """
 
     def __init__(self, build: Callable[[int], LiberoScene], keep: int) -> None:
@@ -33,7 +33,7 @@ class Scenes:
         self._number = 0
 
     def take(self, task: int) -> LiberoScene:
-        """Take a waiting scene of a task, or build one."""
+        """Take a scene of a task from the pool, or build one."""
         for number, (of_task, scene) in self._waiting.items():
             if of_task == task:
                 del self._waiting[number]

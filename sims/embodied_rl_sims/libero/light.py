@@ -1,4 +1,4 @@
-"""Cheaper pictures: no shadows, reflections or antialiasing, and coarser meshes that do not collide.
+"""Cheaper rendering: no shadows, reflections or antialiasing, and coarser meshes where they do not collide.
 
 Without a graphics card the time of a picture depends on its triangles, and most belong to the robot: of 179,000 in the
 first scene of libero_spatial, arm, hand and pedestal have 168,000.
@@ -11,15 +11,15 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array
 
 NEAR, ROBOT = (1000, 24, 0.02), (300, 6, 0.015)
-"""Triangles from which on a surface is made coarser, cells along its longest side, and the most that a cell measures,
-in metres: of what a camera may see from near, and of the arm and its pedestal, which it does not."""
+"""Minimum number of triangles of a mesh that is simplified, cells along its longest side, and the maximum cell size in
+metres: for meshes that a camera may see from near, and for the arm and its pedestal."""
 
 _ROBOT_PREFIXES = ("robot0_", "mount0_")
-"""robosuite's, in meshes' names; the gripper has its own."""
+"""Prefix of the arm's meshes in robosuite; the gripper has its own."""
 
 
 def simplify_model(model: Any) -> None:
-    """Simplify the pictures of a compiled model; call it before the renderer is made."""
+    """Simplify the rendering of a compiled model; call it before the renderer is made."""
     model.vis.quality.shadowsize = model.vis.quality.offsamples = 0
     model.light_castshadow[:] = 0
     model.mat_reflectance[:] = 0

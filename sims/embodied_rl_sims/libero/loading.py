@@ -1,4 +1,4 @@
-"""Import LIBERO's package without its questions and downloads."""
+"""Import LIBERO's package without interactive questions and downloads."""
 
 import json
 import os
@@ -17,12 +17,12 @@ from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl_sims.libero import assets, package
 
 DRIVERS = {"egl": "libegl1 and libgl1-mesa-dri, or the graphics card's own", "osmesa": "libosmesa6"}
-"""Renderer → what Debian and Ubuntu call its driver."""
+"""Renderer → Debian and Ubuntu packages of its driver."""
 
 
 @contextmanager
 def explain_driver_errors(renderer: str, *failures: type[Exception]) -> Iterator[None]:
-    """Convert the errors of a missing driver in the `with` block to a message about the driver.
+    """Convert the errors of a missing driver in the `with` block to `Unavailable`.
 
     Raises:
         Unavailable: one of `failures` was raised.
@@ -33,14 +33,14 @@ def explain_driver_errors(renderer: str, *failures: type[Exception]) -> Iterator
         raise
     except failures as error:
         raise Unavailable(
-            f"nothing can be drawn with sim.renderer={renderer} here: {error}. "
+            f"no rendering with sim.renderer={renderer} here: {error}. "
             f"Install its driver ({DRIVERS[renderer]}), or choose another: "
             f"sim.renderer={choose_other_renderer(renderer)}."
         ) from error
 
 
 def choose_other_renderer(renderer: str) -> str:
-    """Return the other renderer, for use when one does not work."""
+    """Return the other renderer."""
     return next(name for name in DRIVERS if name != renderer)
 
 
@@ -48,17 +48,17 @@ def load_package(renderer: str, place: Path) -> ModuleType:
     """Import the package's module of environments; set its renderer, and `place` as its assets folder.
 
     Raises:
-        UserError: this process already draws with another OpenGL.
+        UserError: this process already renders with another OpenGL.
         Unavailable: the renderer's driver is not installed.
     """
     if "robosuite" not in sys.modules:
         os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = renderer
     elif os.environ.get("MUJOCO_GL") != renderer:
-        raise UserError(f"sim.renderer={renderer}: this process draws with {os.environ.get('MUJOCO_GL')} already.")
+        raise UserError(f"sim.renderer={renderer}: this process renders with {os.environ.get('MUJOCO_GL')} already.")
     with explain_driver_errors(renderer, ImportError, AttributeError):
         _import_robosuite()
     libero = _import_quietly()
-    vars(libero)["_assets_path_cache"] = str(place)  # what get_assets_path returns instead of a download
+    vars(libero)["_assets_path_cache"] = str(place)  # get_assets_path returns this instead of downloading
     return import_module("libero.libero.envs")
 
 
@@ -96,7 +96,7 @@ def _import_robosuite() -> None:
 
 
 def _write_config() -> str:
-    """Write a configuration with the package's own paths, in a folder that exists as long as the process."""
+    """Write a configuration with the package's own paths to a folder that is deleted at exit."""
     root, place = package.find_benchmark_folder(), Path(_scratch().name)
     paths = {
         "benchmark_root": root,

@@ -10,8 +10,8 @@ from embodied_rl.interfaces.sim import Array
 
 REACH = 0.05  # metres of motion for an action of 1
 OPEN, CLOSE = -1.0, 1.0
-_HOVER, _LIFT = 0.12, 0.25  # metres above the thing, and above where it was gripped
-_AWAY = 0.06  # metres between gripper and thing; beyond this the grip has failed
+_HOVER, _LIFT = 0.12, 0.25  # metres above the object, and above its gripped position
+_AWAY = 0.06  # metres between gripper and object; beyond this the grip has failed
 _QUARTER, _TURN = 31, 0.5  # control steps of a quarter turn, at this rate
 
 

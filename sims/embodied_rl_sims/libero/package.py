@@ -1,4 +1,4 @@
-"""Content of LIBERO's package, read from files: an import would take seconds, ask questions and require torch."""
+"""Content of LIBERO's package, read from files: importing it takes seconds, asks questions and requires torch."""
 
 import io
 import pickle
@@ -21,7 +21,7 @@ class Problem:
 
     Attributes:
         name: name of the task and of its files.
-        instruction: the task in words.
+        instruction: goal in natural language.
         bddl: file of its scene and goal.
         states: file of its initial states.
     """
@@ -56,7 +56,7 @@ def list_problems(suite: str) -> tuple[Problem, ...]:
 
 
 def make_instruction(task: str) -> str:
-    """Return a task's goal in words; like the benchmark, take it from the task's name, not from its bddl file."""
+    """Return a task's instruction; like the benchmark, take it from the task's name, not from its bddl file."""
     return re.sub(r"^[A-Z].*?SCENE\d+_", "", task).replace("_", " ")
 
 

@@ -9,13 +9,13 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl_sims.libero.domain import SEEN, build_environment, make_moment_sensor
 from embodied_rl_sims.libero.loading import explain_driver_errors
 from embodied_rl_sims.libero.package import Problem
+from embodied_rl_sims.libero.robosuite_env import STATE_SENSORS, build_environment, make_camera_time_sensor
 from embodied_rl_sims.libero.settings import LiberoConfig
 
 STILL = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
-"""The action of the steps that settle a scene: no motion, gripper open. As OpenVLA-OFT and openpi do it."""
+"""Action while a scene settles: no motion, gripper open, as in OpenVLA-OFT and openpi."""
 
 _RESET_ATTEMPTS = 100
 
@@ -36,12 +36,12 @@ class LiberoScene:
         import mujoco
 
         self._mujoco, self._config = mujoco, config
-        with _global_seed(0):  # building draws random numbers, too
+        with _global_seed(0):  # building uses random numbers too
             self._domain = build_environment(environments, problem, config)
         model = self._domain.sim.model._model
         self._moment = mujoco.MjData(model)
         self._marks = model.site_rgba.copy()
-        self._domain.add_observable(make_moment_sensor(self._keep_moment, config.control_freq))
+        self._domain.add_observable(make_camera_time_sensor(self._keep_moment, config.control_freq))
         self._pictures: Any = None
         if config.cameras:
             _check_cameras(config.cameras, self._domain.sim.model.camera_names)
@@ -50,8 +50,8 @@ class LiberoScene:
     def begin(self, seed: int, state: Array) -> None:
         """Put the scene into an initial state and let it settle.
 
-        An initial state holds the joints, but not the places of fixtures (a cabinet, a stove): LIBERO draws these at
-        every reset, from NumPy's global generator. Here they depend on `seed`.
+        An initial state contains the joints, but not the poses of fixtures (a cabinet, a stove): LIBERO draws these at
+        every reset from NumPy's global generator. Here they depend on `seed`.
         """
         domain = self._domain
         with _global_seed(seed):
@@ -73,7 +73,7 @@ class LiberoScene:
         """Return float32 [8]: gripper site in metres, hand's orientation as axis × angle, both fingers in metres."""
         import robosuite.utils.transform_utils as transforms  # pyright: ignore[reportMissingImports]
 
-        position, quaternion, fingers = (self._domain._observables[name].obs for name in SEEN)
+        position, quaternion, fingers = (self._domain._observables[name].obs for name in STATE_SENSORS)
         turned = transforms.quat2axisangle(np.array(quaternion))
         return np.concatenate([position, turned, fingers]).astype(np.float32)
 

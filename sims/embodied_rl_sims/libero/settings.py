@@ -25,11 +25,10 @@ class LiberoConfig:
     image_size: int = 256
     """pixels on each side of a picture."""
     cameras: tuple[Text, ...] = CAMERAS
-    """by LIBERO's names; none for the state alone."""
+    """LIBERO's camera names; empty for the state only."""
     mirror: bool = True
-    """show pictures as OpenVLA and openpi feed them, which is upright with left and right swapped: they turn
-    robosuite's bottom-up rows by 180°, and so do the data their checkpoints were trained on. False shows them as the
-    camera sees."""
+    """give pictures as OpenVLA and openpi do, upright with left and right swapped: they rotate robosuite's bottom-up
+    rows by 180°, as in the data of their checkpoints. False gives them as the camera sees."""
     assets: Code | None = None
     """LIBERO's assets folder; by default the one that LIBERO's config.yaml names, or the package's own."""
     rendering: Literal["official", "light"] = "official"
@@ -37,7 +36,7 @@ class LiberoConfig:
     Light pictures come several times as fast, and differ (physics do not): evaluate published policies with
     "official"."""
     renderer: Literal["egl", "osmesa"] = "egl"
-    """the OpenGL that draws, "egl" or "osmesa". One process draws with one."""
+    """the OpenGL backend, "egl" or "osmesa". A process can use only one."""
     horizon: int | None = None
     """control steps after settling, until an episode is truncated; by default the suite's."""
     settle: int = 10
@@ -48,8 +47,8 @@ class LiberoConfig:
     control_freq: int = 20
     """control steps per simulated second."""
     keep: int = 4
-    """scenes of tasks that no environment runs at present, kept built for the next episode of their task. Each takes
-    seconds to build anew, and memory: 0.2 GB with coarse assets, several times that with LIBERO's."""
+    """scenes of tasks that no environment runs at present, kept built for the next episode of their task. Building one
+    takes seconds; keeping it takes memory: 0.2 GB with coarse assets, several times that with LIBERO's."""
 
     def __post_init__(self) -> None:
         _check_choice("suite", self.suite, SUITES)

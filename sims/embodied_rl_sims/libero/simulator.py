@@ -45,7 +45,7 @@ def spec_of(config: LiberoConfig) -> SimulatorSpec:
 
 
 class Libero(Rows):
-    """n environments of one suite. Scenes are built when a task is first run, and go from one environment to another.
+    """n environments of one suite. Scenes are built when a task is first run, and reused by all environments.
 
     Args:
         config: settings of the simulator.
@@ -76,7 +76,7 @@ class Libero(Rows):
         """Return a scripted operator for libero_object; each call of it gives one control step's actions.
 
         Raises:
-            UserError: the suite is another one, or a faulty operator is requested, which LIBERO lacks.
+            UserError: the suite is not libero_object, or a faulty operator is requested.
         """
         if self.config.suite != "libero_object" or faulty:
             raise UserError(

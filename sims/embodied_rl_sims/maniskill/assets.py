@@ -10,7 +10,7 @@ from embodied_rl.interfaces.sim import Unavailable
 
 
 def list_missing_assets(entry: Any) -> list[str]:
-    """List the assets, among those that a task declares, that are not complete on this machine."""
+    """List the declared assets of a task that are incomplete on this machine."""
     assets = import_module("mani_skill.utils.assets")
 
     def is_here(uid: str) -> bool:
@@ -22,7 +22,7 @@ def list_missing_assets(entry: Any) -> list[str]:
 
 
 def explain_missing(task: str, uids: list[str]) -> Unavailable:
-    """Build the error for a user whose task lacks these assets."""
+    """Build the error for missing assets of a task."""
     commands = " && ".join(f"{sys.executable} -m mani_skill.utils.download_asset {uid}" for uid in uids)
     return Unavailable(f"'{task}' needs the assets {', '.join(uids)}; this downloads them: {commands}")
 
@@ -39,7 +39,7 @@ def find_named(text: str) -> list[str]:
 
 
 def refuse_download(task: str) -> Callable[[str], bool]:
-    """Return an answer to the package's download question: it always raises, because no user can be asked."""
+    """Return a replacement of the package's interactive download question that always raises."""
 
     def answer(question: str) -> bool:
         raise explain_missing(task, find_named(question) or [task])

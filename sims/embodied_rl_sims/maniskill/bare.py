@@ -1,4 +1,4 @@
-"""The baseline of the adapter's speed: the package's own loop, timed in turns with ours in one process.
+"""Baseline of the adapter's speed: the package's own loop, interleaved with the adapter's in one process.
 
 `<python> -m embodied_rl_sims.maniskill.bare PushCube-v1 state` prints control steps per second, medians of interleaved
 rounds: the package's loop, ours with chunks of one action, ours with chunks of eight.
@@ -21,7 +21,7 @@ _STEPS, _ROUNDS = 48, 7
 
 
 def time_bare_loop(config: ManiSkillConfig) -> Callable[[], None]:
-    """Return an episode of `_STEPS` random actions with the package's documented loop, observing at every step."""
+    """Return a function that runs `_STEPS` random actions in the package's documented loop, observing at every step."""
     from importlib import import_module
 
     env = make_environment(config).unwrapped
@@ -38,7 +38,7 @@ def time_bare_loop(config: ManiSkillConfig) -> Callable[[], None]:
 
 
 def time_our_loop(config: ManiSkillConfig, chunk: int) -> Callable[[], None]:
-    """Return the same episode run through the simulator, with `chunk` actions per call."""
+    """Return a function that runs the same actions through the simulator, with `chunk` actions per call."""
     sim = ManiSkill(config, 1)
     actions = _actions(sim.spec.action_dim)
 

@@ -1,7 +1,7 @@
-"""ManiSkill's own batch of environments on one device, which step together; torch only, pictures are not copied.
+"""ManiSkill's own batch of environments on one device; torch only, pictures are not copied to the host.
 
-A single row cannot stop: a row that is parked, or whose episode ended within the chunk, is still stepped, and its
-results are masked until its next episode begins.
+All rows are stepped together: a row that is parked, or that ended its episode within the chunk, is still stepped, and
+its results are masked until its next episode begins.
 """
 
 import time
@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, find_final_pictures, make_empty_result
+from embodied_rl_sims.chunks import NoSnapshots, make_empty_result, wants_final_picture
 from embodied_rl_sims.maniskill.instructions import make_instruction
-from embodied_rl_sims.maniskill.reading import Reader, join_columns
+from embodied_rl_sims.maniskill.observation_reader import ObservationReader, join_columns
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.maniskill.single import find_seed
 
@@ -28,11 +28,11 @@ class BatchedSimulator(NoSnapshots):
     """
 
     def __init__(self, config: ManiSkillConfig, spec: SimulatorSpec, env: Any) -> None:
-        from embodied_rl_sims.maniskill.starting import RowStarter  # imports torch
+        from embodied_rl_sims.maniskill.batch_reset import RowResetter  # imports torch
 
-        self._starter = RowStarter(env)
+        self._resetter = RowResetter(env)
         self.config, self.spec, self.env, self.num_envs = config, spec, env, int(env.num_envs)
-        self._reader, self._instruction = Reader(env, config.observations), make_instruction(config.task)
+        self._reader, self._instruction = ObservationReader(env, config.observations), make_instruction(config.task)
         self._episode: list[Episode | None] = [None] * self.num_envs
         self._clock = np.zeros(self.num_envs, np.int64)
         self._rest = np.clip(np.zeros(spec.action_dim, np.float32), spec.action_low, spec.action_high).astype(
@@ -50,7 +50,7 @@ class BatchedSimulator(NoSnapshots):
         result = make_empty_result(self.spec, given)
         running = self._running()
         finals: list[tuple[Array, Observation]] = []
-        asked = find_final_pictures(self._episode)
+        asked = wants_final_picture(self._episode)
         for j in range(actions.shape[1]):
             if not running.any():
                 break
@@ -86,10 +86,10 @@ class BatchedSimulator(NoSnapshots):
         for row in map(int, rows):
             self._episode[row], self._clock[row] = episodes[row], 0
         begun = {int(row): episode for row in rows if (episode := episodes[row]) is not None}
-        self._starter.begin(list(begun), [find_seed(episode) for episode in begun.values()])
+        self._resetter.begin(list(begun), [find_seed(episode) for episode in begun.values()])
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> Array:
-        """Step all rows, record the running ones; return the rows whose episode ended, int64 [m]."""
+        """Step all rows and record the running ones; return the rows that ended their episode, int64 [m]."""
         actions = np.where(running[:, None], result.executed[:, j], self._rest)
         _, reward, _, _, info = self.env.step(self._on_device(actions))
         earned = reward.float().cpu().numpy()
@@ -123,7 +123,7 @@ class BatchedSimulator(NoSnapshots):
         return Observation(images, known, instruction, hidden if self.spec.privileged_names else None)
 
     def _pictures(self, chosen: Any, running: Any, drawn: bool) -> dict[str, Any]:
-        """Return copies of the pictures, because the package draws the next ones into the same memory."""
+        """Return copies of the pictures, because the package reuses their memory."""
         import torch
 
         if drawn:

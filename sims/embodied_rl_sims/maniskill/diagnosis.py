@@ -13,13 +13,13 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
 from embodied_rl_sims.maniskill.assets import explain_missing, list_missing_assets
+from embodied_rl_sims.maniskill.observation_reader import ObservationReader
 from embodied_rl_sims.maniskill.package import check_device, find_entry, make_environment
-from embodied_rl_sims.maniskill.reading import Reader
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.packages import find_version, find_versions
 
 TRIED = {"mani_skill": "3.0.1", "sapien": "3.0.3", "gymnasium": "1.4.0", "torch": "2.13.0", "numpy": "1.26.4"}
-"""Versions that this adapter is tested with."""
+"""Versions that the adapter is tested with."""
 
 _FRAMES = 20
 
@@ -27,7 +27,7 @@ _FRAMES = 20
 def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
     """Check versions, assets, the Vulkan driver, the renderer's frame rate, and the motion planner. Never raises.
 
-    With `sim.backend=gpu`, check the CUDA device and PhysX's library for it, too.
+    With `sim.backend=gpu`, also check the CUDA device and PhysX's library for it.
     """
     checks: list[tuple[str, Callable[[ManiSkillConfig], Diagnosis]]] = [
         ("assets", _assets),
@@ -48,7 +48,7 @@ def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
 
 
 def provenance(config: ManiSkillConfig) -> dict[str, str]:
-    """Return package versions, the sha256 of all files that the package has for robots and tasks, and the renderer."""
+    """Return package versions, the sha256 of the package's files of robots and tasks, and the renderer."""
     found = find_versions((*TRIED, "mplib"))
     env = make_environment(replace(config, backend="cpu"))
     device = env._render_device
@@ -76,7 +76,7 @@ def _renderer(config: ManiSkillConfig) -> Diagnosis:
     """Draw some frames; this takes seconds, because the driver first compiles its shaders."""
     env = make_environment(replace(config, backend="cpu"))
     try:
-        reader = Reader(env, "rgb")
+        reader = ObservationReader(env, "rgb")
         reader.pictures()
         began = time.perf_counter()
         for _ in range(_FRAMES):
@@ -120,7 +120,7 @@ def _physx(_: ManiSkillConfig) -> Diagnosis:
 
 
 def _files_hash() -> str:
-    """Hash the hashes that the installer has recorded, so that no file has to be read again."""
+    """Hash the hashes that the installer has recorded, instead of reading all files."""
     files: list[Any] = sorted(metadata.files("mani_skill") or (), key=str)
     hashes = [f"{file}={file.hash.value}" for file in files if file.hash is not None]
     if not hashes:

@@ -18,7 +18,7 @@ def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     """Return an operator for all environments; each call gives a step's actions, float32 [n, A], zeros for parked rows.
 
     Raises:
-        UserError: this task has no demonstrator in this control mode.
+        UserError: the task does not have a demonstrator in this control mode.
         Unavailable: the motion planner cannot be loaded.
     """
     if config.control_mode == planner.MODE:
@@ -26,7 +26,7 @@ def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     if config.control_mode in operator.MODES and config.task in operator.OPERATORS:
         return _scripted(config, rows)
     raise UserError(
-        f"nobody demonstrates sim.task={config.task} with sim.control_mode={config.control_mode}. "
+        f"no demonstrator for sim.task={config.task} with sim.control_mode={config.control_mode}. "
         f"{' and '.join(operator.OPERATORS)} have an operator in {' and '.join(operator.MODES)}; with {planner.MODE}, "
         "the package's motion planners serve these and others."
     )
@@ -56,7 +56,7 @@ def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
 
 
 def _rest(rows: Rows, row: int) -> Array:
-    """Return joint targets that keep the robot where it is, with the gripper open."""
+    """Return joint targets that hold the present position, with the gripper open."""
     environment = rows.environment(row)
     assert isinstance(environment, SingleEnvironment)
     joints = environment.env.agent.robot.get_qpos()[0, : rows.spec.action_dim - 1].numpy()

@@ -1,4 +1,4 @@
-"""The goals of ManiSkill's tasks in words: the package names and describes its tasks, but gives no instructions."""
+"""Instructions of ManiSkill's tasks; the package itself provides only names and descriptions."""
 
 import re
 
@@ -24,7 +24,7 @@ _INSTRUCTIONS = {
 
 
 def make_instruction(task: str) -> str:
-    """Return the goal of a task in words, lower case; derive it from the task's id if the table has no entry.
+    """Return a task's instruction in lower case; derive it from the task's id if the table lacks the task.
 
     Args:
         task: the package's id, such as "PickCube-v1".

@@ -1,4 +1,4 @@
-"""Build ManiSkill's environments; if parts are missing, name them and the command that installs them."""
+"""Build ManiSkill's environments; report missing parts and the command that installs them."""
 
 import difflib
 import sys
@@ -26,7 +26,7 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
     """Build a `mani_skill.envs.sapien_env.BaseEnv` with observation mode "none".
 
     Raises:
-        UserError: the package has no such task, or the task has no such control mode, robot or reward.
+        UserError: the package lacks the task, or the task lacks the control mode, robot or reward.
         Unavailable: an asset, a Vulkan driver or a CUDA device is missing.
     """
     check_device(config)
@@ -53,10 +53,10 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
 
 
 def check_device(config: ManiSkillConfig) -> None:
-    """Check that there is a CUDA device if the settings need one.
+    """Check that a CUDA device exists if the settings require one.
 
     Raises:
-        Unavailable: there is none.
+        Unavailable: it does not exist.
     """
     import torch
 
@@ -81,7 +81,7 @@ def find_entry(config: ManiSkillConfig) -> Any:
     entry = tasks[config.task]
     rewards = [name for name in entry.cls.SUPPORTED_REWARD_MODES if name != "none"]
     if config.reward not in rewards:
-        known = f"it has {' and '.join(rewards)}" if rewards else "it has none at all"
+        known = f"it has {' and '.join(rewards)}" if rewards else "it has none"
         raise UserError(f"sim.reward={config.reward}: '{config.task}' has no such reward; {known}.")
     return entry
 

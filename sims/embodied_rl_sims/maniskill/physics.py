@@ -1,4 +1,4 @@
-"""Make episodes independent of earlier ones without building the scene again."""
+"""Make episodes independent of earlier ones without rebuilding the scene."""
 
 from importlib import import_module
 from typing import Any

@@ -1,4 +1,4 @@
-"""Demonstrations of the package's own motion planners, as their actions in joint control."""
+"""Demonstrations by the package's own motion planners, as joint-control actions."""
 
 from importlib import import_module, metadata
 from typing import Any
@@ -21,7 +21,7 @@ class Planner:
         env: a `BaseEnv` of one environment in control mode `MODE`; closed with this object.
 
     Raises:
-        UserError: the package has no planner for the task.
+        UserError: the package lacks a planner for the task.
         Unavailable: the planning library would crash the process.
     """
 

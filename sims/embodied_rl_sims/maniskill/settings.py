@@ -14,10 +14,10 @@ class ManiSkillConfig:
     """Settings of a ManiSkill 3 task."""
 
     task: Text = "PickCube-v1"
-    """the package's id of a task, as "PickCube-v1"."""
+    """the package's id of a task, such as "PickCube-v1"."""
     backend: Literal["cpu", "gpu"] = "cpu"
-    """"cpu" runs single environments in turn, to the bit reproducible; "gpu" runs all of them in one batch on a CUDA
-    device; observations are tensors there, of which rollouts keep copies on the host."""
+    """"cpu" runs single environments in turn, reproducible bit for bit; "gpu" runs all of them in one batch on a CUDA
+    device; observations are tensors there, and rollouts store copies on the host."""
     observations: Literal["rgb", "state"] = "rgb"
     """"rgb" gives the cameras' pictures, the package's proprioception as the state and the simulator's truth as the
     privileged state; "state" gives the benchmark's flat state and no picture."""
@@ -25,23 +25,23 @@ class ManiSkillConfig:
     """how actions move the robot, by the package's name. The default moves the hand by up to 0.1 m and 0.1 rad a step,
     and opens or closes the gripper."""
     robot: Text | None = None
-    """the package's id of a robot, as "panda_wristcam"; null for the task's own."""
+    """the package's id of a robot, such as "panda_wristcam"; null for the task's default."""
     image_size: int = 128
     """pixels on each side of the cameras' pictures."""
     shader: Literal["minimal", "default"] = "minimal"
     """"minimal" is fast; "default" has smoother light."""
     renderer: Literal["auto", "cpu", "gpu"] = "auto"
-    """where pictures are drawn. "auto" takes a CUDA device where there is one, else the processor."""
+    """device that renders. "auto" takes a CUDA device if one exists, else the processor."""
     reward: Literal["sparse", "normalized_dense", "dense"] = "sparse"
     """of each control step. "sparse": 1 in success, -1 in failure; "normalized_dense" and "dense": the task's shaped
-    reward, up to 1 or as its authors wrote it."""
+    reward, normalised to at most 1 or in its original scale."""
     horizon: int | None = None
     """control steps after which an episode is truncated; null for the benchmark's limit of the task."""
     terminate_on_success: bool = True
     """end an episode when its goal is reached; else run to the horizon. Failure always ends it."""
     reconfiguration_freq: int | None = None
-    """1 rebuilds the scene for each episode, 0 never; null as the task's authors chose. More than 1 is refused: what an
-    episode holds would depend on the episodes before it."""
+    """1 rebuilds the scene for each episode, 0 never; null for the task's default. More than 1 is refused:
+    an episode would depend on the episodes before it."""
 
     def __post_init__(self) -> None:
         self._check_choices()

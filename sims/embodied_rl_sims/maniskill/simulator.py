@@ -12,8 +12,8 @@ from embodied_rl_sims.maniskill.batched import BatchedSimulator
 from embodied_rl_sims.maniskill.diagnosis import diagnose, provenance
 from embodied_rl_sims.maniskill.experts import make_expert
 from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.maniskill.observation_reader import ObservationReader, name_entries
 from embodied_rl_sims.maniskill.package import find_entry, make_environment
-from embodied_rl_sims.maniskill.reading import Reader, name_entries
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.maniskill.single import SingleEnvironment
 from embodied_rl_sims.rows import Rows
@@ -23,7 +23,7 @@ def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
     """Read the specification of a task from one environment on the processor; draw nothing.
 
     Raises:
-        UserError: the package has no such task, control mode, robot or reward, or the task cannot be trained on.
+        UserError: the package lacks the task, control mode, robot or reward, or the task is not supported.
         Unavailable: an asset or a Vulkan driver is missing.
     """
     env = make_environment(replace(config, backend="cpu"))
@@ -35,7 +35,7 @@ def spec_of(config: ManiSkillConfig) -> SimulatorSpec:
 
 def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
     """Read the specification from an environment of the task."""
-    known, hidden = Reader(env, config.observations).state(env.get_info())
+    known, hidden = ObservationReader(env, config.observations).state(env.get_info())
     names, low, high = _actions(config, env)
     size = config.image_size
     cameras = tuple(Camera(name, size, size) for name in env._sensor_configs) if config.observations == "rgb" else ()
@@ -60,10 +60,10 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
 class ManiSkill:
     """n environments of a ManiSkill task; implements `embodied_rl.interfaces.sim.Simulator`.
 
-    On the processor, equal seeds and actions give equal bits, whatever ran before or runs beside; on a GPU, episodes
-    start alike, but physics differs in the last bits. Observations are arrays on the processor and tensors on a GPU; on
-    a GPU there is no operator, and single environments cannot be rebuilt. The success of each control step is the
-    package's `info["success"]`; a step that fails by `info["fail"]` ends the episode.
+    On the processor, equal seeds and actions give equal bits, independent of earlier episodes and other environments;
+    on a GPU, episodes start equal, but physics differs in the last bits. Observations are arrays on the processor and
+    tensors on a GPU; on a GPU, operators and rebuilding of single environments are not available. The success of each
+    control step is the package's `info["success"]`; a step that fails by `info["fail"]` ends the episode.
 
     Raises:
         UserError, Unavailable: see `spec_of`.
@@ -106,7 +106,7 @@ class ManiSkill:
         """Return an operator for demonstrations, see `embodied_rl_sims.maniskill.experts`.
 
         Raises:
-            UserError: this task has no demonstrator in this control mode.
+            UserError: the task does not have a demonstrator in this control mode.
             Unavailable: the motion planner cannot be loaded.
         """
         if faulty:
@@ -114,7 +114,7 @@ class ManiSkill:
         if self.config.backend == "gpu":
             raise UserError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
         assert isinstance(self._inner, Rows)
-        if self._expert is None:  # a planner has an environment of its own
+        if self._expert is None:  # a planner has its own environment
             self._expert = make_expert(self.config, self._inner)
         return self._expert
 
@@ -149,7 +149,7 @@ def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[
 
 
 def _hold(config: ManiSkillConfig, names: tuple[str, ...]) -> tuple[float, ...] | None:
-    """Return the action with which the robot holds still, with the gripper open; None where actions are no changes."""
+    """Return the action that holds the robot still with an open gripper; None unless actions are displacements."""
     if config.control_mode not in ("pd_ee_delta_pos", "pd_ee_delta_pose", "pd_joint_delta_pos"):
         return None
     return tuple(1.0 if name == "gripper" else 0.0 for name in names)
@@ -158,7 +158,7 @@ def _hold(config: ManiSkillConfig, names: tuple[str, ...]) -> tuple[float, ...] 
 def _horizon(config: ManiSkillConfig) -> int:
     horizon = config.horizon or find_entry(config).max_episode_steps
     if horizon is None:
-        raise UserError(f"sim.horizon=null: '{config.task}' has no limit of its own; give a number of control steps.")
+        raise UserError(f"sim.horizon=null: '{config.task}' has no time limit; give a number of control steps.")
     return int(horizon)
 
 

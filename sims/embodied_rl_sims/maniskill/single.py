@@ -1,4 +1,4 @@
-"""One ManiSkill environment on the processor, with the interface that `embodied_rl_sims.rows` steps."""
+"""One ManiSkill environment on the processor; implements `embodied_rl_sims.rows.Environment`."""
 
 import dataclasses
 from importlib import import_module
@@ -8,13 +8,13 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.maniskill.observation_reader import ObservationReader, join_columns
 from embodied_rl_sims.maniskill.physics import renew_scene
-from embodied_rl_sims.maniskill.reading import Reader, join_columns
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
 from embodied_rl_sims.rows import StepOutcome, View
 from embodied_rl_sims.seeds import fold_seed
 
-_SEED_BITS = 32  # which the package takes
+_SEED_BITS = 32  # range of the package's seeds
 
 
 def find_seed(episode: Episode) -> int:
@@ -38,7 +38,7 @@ class SingleEnvironment:
     def __init__(self, config: ManiSkillConfig, env: Any) -> None:
         self.config, self.env = config, env
         self.instruction = make_instruction(config.task)
-        self._reader = Reader(env, config.observations)
+        self._reader = ObservationReader(env, config.observations)
         self._info: dict[str, Any] = {}
         self._has_stepped = False
         self._film: tuple[Any, dict[tuple[int, int], Any]] = (None, {})
@@ -78,7 +78,7 @@ class SingleEnvironment:
         self.env.close()
 
     def _film_camera(self, width: int, height: int) -> Any:
-        """Return the package's camera for videos in another size; each rebuilding of the scene needs a new one."""
+        """Return the package's camera for videos in another size; each rebuild of the scene requires a new one."""
         if self._film[0] is not self.env.scene:
             self._film = (self.env.scene, {})
         cameras = self._film[1]

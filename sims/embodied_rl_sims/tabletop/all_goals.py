@@ -1,4 +1,4 @@
-"""How far each goal of the scenes has come, for all environments at once.
+"""Progress of every goal of the scenes, for all environments at once.
 
 Goals and their progress are those of `goals.py` and `progress.py`, with a row for each pair of environment and goal.
 """
@@ -15,23 +15,23 @@ from embodied_rl_sims.tabletop.layout import Layout, list_goals
 from embodied_rl_sims.tabletop.observation import Truth
 from embodied_rl_sims.tabletop.progress import ProgressMeter
 
-MOST = 9
-"""Goals of a scene, at most: to pick each of three objects, and to bring each to both of two fixtures."""
+MAX_GOALS = 9
+"""Maximum number of goals of a scene: pick each of three objects, and bring each to both of two fixtures."""
 
 
 class AllGoals:
     """The goals of n environments; implements `embodied_rl.interfaces.goals.GoalWatch`.
 
     Attributes:
-        progress: of n * `MOST` rows, those of an environment side by side.
+        progress: n * `MAX_GOALS` rows; the rows of an environment are adjacent.
     """
 
     def __init__(self, num_envs: int) -> None:
-        self.progress = ProgressMeter(num_envs * MOST)
-        self._goals = Goals(num_envs * MOST)
-        self._owner = np.repeat(np.arange(num_envs), MOST)
+        self.progress = ProgressMeter(num_envs * MAX_GOALS)
+        self._goals = Goals(num_envs * MAX_GOALS)
+        self._owner = np.repeat(np.arange(num_envs), MAX_GOALS)
         self._named: list[list[tuple[str, Relation]]] = [[] for _ in range(num_envs)]
-        self._value, self._done = np.zeros((num_envs, MOST)), np.zeros((num_envs, MOST), bool)
+        self._value, self._done = np.zeros((num_envs, MAX_GOALS)), np.zeros((num_envs, MAX_GOALS), bool)
         self._ended: list[list[GoalProgress]] = []
         self._just_ended: list[list[GoalProgress]] = []
 
@@ -39,17 +39,17 @@ class AllGoals:
         """Set the goals of an environment to those of an episode's scene; fixtures [6, 2] metres."""
         allowed = list_goals(layout)
         self._named[row] = [(goal.instruction, _relate(goal, layout)) for goal in allowed]
-        for pair, goal in enumerate(allowed, row * MOST):
+        for pair, goal in enumerate(allowed, row * MAX_GOALS):
             self._goals.begin(pair, goal, fixtures)
             self.progress.begin(pair, goal.family)
 
     def park(self, row: int) -> None:
-        """Forget the goals of an environment."""
+        """Clear the goals of an environment."""
         self._named[row] = []
 
     def move(self, row: int, fixtures: Array) -> None:
         """Update the goals' positions after fixtures have moved."""
-        for pair in range(row * MOST, row * MOST + len(self._named[row])):
+        for pair in range(row * MAX_GOALS, row * MAX_GOALS + len(self._named[row])):
             self._goals.move(pair, fixtures)
 
     def measure(self, bodies: Bodies, ended: Array | None) -> None:
@@ -57,15 +57,15 @@ class AllGoals:
 
         Args:
             bodies: of all environments.
-            ended: rows whose episode has just ended, and for which nothing begins before this; None at the end of a
-                step or reset.
+            ended: rows that have just ended their episode and have not begun the next one; None at the end of a step or
+                reset.
         """
         objects, caps, width = (values[self._owner] for values in (bodies.objects, bodies.caps, bodies.width))
         target = self._goals.targets(objects, caps)
         tool = bodies.tool[self._owner]
         truth = Truth(tool, tool, width, target, self._goals.places(target), objects)
         done, _ = self._goals.judge(objects, caps, width)
-        self._value, self._done = (v.reshape(-1, MOST) for v in (self.progress.measure(truth, done), done))
+        self._value, self._done = (v.reshape(-1, MAX_GOALS) for v in (self.progress.measure(truth, done), done))
         if ended is not None:
             self._just_ended = [self._describe(row) for row in ended.tolist()]
         else:

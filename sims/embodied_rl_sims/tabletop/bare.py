@@ -1,4 +1,4 @@
-"""The baseline of `embodied-rl bench tabletop`: only the MuJoCo calls that are unavoidable."""
+"""Baseline of `embodied-rl bench tabletop`: only the unavoidable MuJoCo calls."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array
 
 View = tuple[Array, Array]
-"""Where a picture is taken from, [3], and its rays, flat [3 · pixels]."""
+"""A picture's camera position [3], and its rays, flat [3 · pixels]."""
 
 
 def bare_loop(

@@ -1,4 +1,4 @@
-"""The physics: n MuJoCo simulations of one scene, with their changing quantities gathered into arrays.
+"""Physics: n MuJoCo simulations of one scene; their changing quantities are gathered into arrays.
 
 Shapes: n environments. Positions are in metres in the frame of the arm's base, which stands on the table's edge.
 """
@@ -53,7 +53,7 @@ class Bodies:
         np.concatenate(self._tool, out=self.tool.reshape(-1))
 
     def check_finite(self, rows: Array, clock: Array) -> None:
-        """Check the last `gather` of rows (bool [n]) that have made so many control steps (int64 [n]).
+        """Check that the last `gather` of rows (bool [n]) is finite; `steps` (int64 [n]) is for the message.
 
         Raises:
             NotFinite: the physics of a row is broken.
@@ -117,7 +117,7 @@ class Bodies:
             mujoco.mj_kinematics(self.model, self.data[row])
 
     def place(self, row: int, layout: Layout) -> None:
-        """Set up an episode's scene, at rest."""
+        """Set up an episode's scene at rest."""
         data, qpos = self.data[row], self._qpos[row]
         mujoco.mj_resetData(self.model, data)
         for i, start in enumerate(_OBJECT_START):

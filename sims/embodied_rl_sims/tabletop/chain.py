@@ -1,7 +1,7 @@
-"""Episodes of several goals in one scene, one after the other: what comes next, and how far all of them have come.
+"""Episodes with a sequence of goals in one scene: the next goal, and the progress of the sequence.
 
-The first goal is the episode's own; the others are drawn from those that the scene allows. Each moves a thing of its
-own to a place of its own, so that no goal undoes another.
+The first goal is the episode's own; the others are drawn from those that the scene allows. Each goal
+has a different object and a different place, so that no goal undoes another.
 """
 
 from dataclasses import replace
@@ -12,14 +12,14 @@ from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.tabletop.layout import Layout, draw_layout, is_push_clear, list_goals
 
 RISE = 4
-"""Control steps for which the operator rises after a goal, so that it does not sweep the table on its way."""
+"""Control steps for which the operator rises after a goal, so that it does not hit objects on its way."""
 _STREAM = 1004  # far from task numbers, which seed the layout
 
 
 def draw_chain(episode: Episode, randomise: bool, length: int) -> list[Layout]:
     """Draw an episode's goals in their order, each as a layout of the same scene.
 
-    A scene that does not allow so many is drawn again. With one goal, it is the scene of `draw_layout`.
+    A scene that does not allow `length` goals is drawn again. With one goal, it is the scene of `draw_layout`.
     """
     if length == 1:
         return [draw_layout(episode, randomise)]
@@ -30,7 +30,7 @@ def draw_chain(episode: Episode, randomise: bool, length: int) -> list[Layout]:
 
 
 def _draw_goals(episode: Episode, own: Layout, length: int, attempt: int) -> list[Layout]:
-    """Draw up to `length` goals of a scene. The target of the "execution" split jumps in the first alone."""
+    """Draw up to `length` goals of a scene. The target of the "execution" split jumps only during the first."""
     rest, chain = [replace(goal, displacement=None) for goal in list_goals(own)[1:]], [own]
     for number in np.random.default_rng([episode.seed, _STREAM, attempt]).permutation(len(rest)):
         goal = rest[number]
@@ -40,14 +40,14 @@ def _draw_goals(episode: Episode, own: Layout, length: int, attempt: int) -> lis
 
 
 def _is_apart(goal: Layout, others: list[Layout]) -> bool:
-    """Return whether a goal moves another object, or presses another button, and at another place than the others."""
+    """Return whether a goal's object or button, and its place, differ from those of the others."""
     things = [(each.family == "press", each.target) for each in others]
     places = [each.goal for each in others if each.goal >= 0]
     return (goal.family == "press", goal.target) not in things and goal.goal not in places
 
 
-class Chains:
-    """How far the chains of n environments have come.
+class GoalChains:
+    """Goal sequences of n environments, and their progress.
 
     Attributes:
         length: goals of each chain.
@@ -61,12 +61,12 @@ class Chains:
         self._goals: list[list[Layout]] = [[] for _ in range(num_envs)]
 
     def begin(self, row: int, goals: list[Layout]) -> Layout:
-        """Begin the first of a row's goals, and return it."""
+        """Begin the first goal of a row, and return it."""
         self._goals[row], self.stage[row], self.since[row] = goals, 0, 0
         return goals[0]
 
     def park(self, row: int) -> None:
-        """Forget the goals of a row."""
+        """Clear the goals of a row."""
         self._goals[row], self.stage[row], self.since[row] = [], 0, 0
 
     def advance(self, row: int, clock: int) -> Layout:
@@ -79,16 +79,16 @@ class Chains:
         return self._goals[row][self.stage[row]]
 
     @property
-    def at_last(self) -> Array:
+    def is_last_goal(self) -> Array:
         """Return bool [n]: whether the present goal is the last one."""
         return self.stage == self.length - 1
 
-    def share_done(self, progress: Array) -> Array:
-        """Return how far the chains have come, 0…1: goals reached, and the progress [n] of the present one."""
+    def overall_progress(self, progress: Array) -> Array:
+        """Return the progress of the sequences, 0…1: goals reached, and the progress [n] of the present one."""
         return (self.stage + progress) / self.length
 
-    def rises(self, clock: Array) -> Array:
-        """Return bool [n]: whether the operator still rises from a goal that it has reached; clock [n]."""
+    def is_rising(self, clock: Array) -> Array:
+        """Return bool [n]: whether the operator is still rising after a goal it has reached; clock [n]."""
         return (self.stage > 0) & (clock < self.since + RISE)
 
     def name_stage(self, row: int, failure: str) -> str:
@@ -100,6 +100,6 @@ class Chains:
         return {"stage": self.stage.copy(), "since": self.since.copy()}
 
     def load(self, state: dict[str, Array]) -> list[int]:
-        """Restore what `save` returned, after all rows began; return the rows whose present goal is a later one."""
+        """Restore what `save` returned, after all rows began; return the rows that are past their first goal."""
         self.stage[:], self.since[:] = state["stage"], state["since"]
         return [row for row in np.flatnonzero(self.stage).tolist() if self._goals[row]]

@@ -1,4 +1,4 @@
-"""Episodes as integers, the form in which snapshots keep them."""
+"""Encode episodes as integers for snapshots."""
 
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl_sims.tabletop.layout import SPLITS

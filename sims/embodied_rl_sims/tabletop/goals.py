@@ -9,7 +9,7 @@ LIFTED = 0.08  # metres, height of a picked object's centre
 IN_ZONE = 0.045  # metres from the zone's centre, on each axis
 ON_PLATE, IN_BOWL = 0.045, 0.042  # metres from the centre
 ON_TABLE, RELEASED = 0.03, 0.055  # height of a centre; opening of the gripper
-RAISED = 0.045  # height of a centre that no object has while it lies or leans
+RAISED = 0.045  # height of a centre above that of any lying or leaning object
 PRESSED, CAP_TOP = -0.007, 0.035  # metres, travel of a cap, and the height of its top at rest
 
 _KINDS = ("pick", "zone", "plate", "bowl", "press")
@@ -24,7 +24,7 @@ class Goals:
         position: [n, 2] metres, centre of the goal's fixture. rewarded: [n], whether success was already rewarded.
         raised: bool [n], whether the target was ever in the air.
         displaced_at: [n], control step at which the target jumps, -1 for never.
-        excused: bool [n, 3], wrong things that held already when a later goal of an episode began, and still do.
+        excused: bool [n, 3], failures that already held when a later goal of an episode began, and still hold.
     """
 
     def __init__(self, num_envs: int) -> None:
@@ -61,7 +61,7 @@ class Goals:
         return np.where(self.is_press[:, None], button, objects[self._rows, self._target])
 
     def places(self, targets: Array) -> Array:
-        """Return the goal positions of `targets`, [n, 2] metres; their present positions if they need only go up."""
+        """Return the goal positions of `targets`, [n, 2] metres; their present positions if they are only lifted."""
         return np.where(self._goal[:, None] < 0, targets[:, :2], self.position)
 
     @property
@@ -82,12 +82,12 @@ class Goals:
         return success, (done.sum(axis=1) - success) > self.excused.sum(axis=1)
 
     def excuse(self, row: int, objects: Array, caps: Array, width: Array) -> None:
-        """Excuse what holds at the beginning of a row's goal, such as the object in hand, until it ceases to hold."""
+        """Ignore failures that hold when a row's goal begins, such as the object in hand, until they cease to hold."""
         self.excused[row] = self._hold(objects, caps, width)[row]
         self.excused[row, self._target[row]] = False
 
     def _hold(self, objects: Array, caps: Array, width: Array) -> Array:
-        """Return which things are as the goal wants its target to be, bool [n, 3]."""
+        """Return which objects or buttons satisfy the goal's condition for its target, bool [n, 3]."""
         offset = objects[:, :, :2] - self.position[:, None]
         distance = np.hypot(offset[..., 0], offset[..., 1])
         down = objects[:, :, 2] < ON_TABLE
@@ -102,10 +102,10 @@ class Goals:
         return by_kind[self._kind, self._rows]
 
     def explain_failure(self, row: int, place: Array, terminated: bool) -> str:
-        """Say why the episode of a row failed; "" if it reached its goal.
+        """Return why the episode of a row failed; "" if it reached its goal.
 
         Args:
-            row: of the environment.
+            row: index of the environment.
             place: [3] metres, centre of the object to be moved.
             terminated: whether the episode failed before its time limit.
         """

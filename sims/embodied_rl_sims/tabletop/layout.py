@@ -1,4 +1,4 @@
-"""The layout of an episode, drawn from its seed: objects, fixtures, colours, light and the goal."""
+"""Layout of an episode, drawn from its seed: objects, fixtures, colours, light and the goal."""
 
 import colorsys
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ SPLITS = ("vision", "semantic", "execution")
 AREA_X, AREA_Y = (0.37, 0.59), (-0.19, 0.19)
 REST_HEIGHT = 0.019  # of an object's centre on the table
 START = np.array([0.46, 0.0, 0.16])
-_TRIES = 32  # layouts that are drawn at once
+_TRIES = 32  # layouts drawn at once
 _CLEARANCE = {("object", "object"): 0.080, ("object", "fixture"): 0.100, ("fixture", "fixture"): 0.120}
 
 
@@ -67,7 +67,7 @@ class Layout:
         objects: [3, 2] metres, and object_turns [3] radians. fixtures: [6, 2] metres, NaN if not on the table.
         colours: colour name of each object [3] and fixture [6]; "" if it has none.
         start: [3] metres, initial position of the tool.
-        instruction: the goal in words.
+        instruction: goal in natural language.
         displacement: (control step, [2] metres) by which the target jumps, or None.
     """
 
@@ -97,7 +97,7 @@ def draw_layout(episode: Episode, randomise: bool = True, attempt: int = 0) -> L
     Args:
         episode: its task, seed and split.
         randomise: whether colours and light vary within the training range.
-        attempt: draws another scene of the same episode, where an earlier one did not do.
+        attempt: number of the attempt; each draws another scene of the same episode.
     """
     rng = np.random.default_rng([episode.seed, episode.task, *([attempt] if attempt else [])])
     task = TASKS[episode.task]
@@ -139,7 +139,7 @@ def draw_layout(episode: Episode, randomise: bool = True, attempt: int = 0) -> L
 def list_goals(layout: Layout) -> list[Layout]:
     """Return the scene with each of the goals that it allows, its own first.
 
-    Combinations that are reserved for the "semantic" split are left out, so that nothing learns from their words.
+    Combinations reserved for the "semantic" split are excluded, so that they stay held out.
     """
     present = np.flatnonzero(np.isfinite(layout.fixtures[:, 0])).tolist()
     goals = [("pick", target, -1) for target in range(len(KINDS))]
@@ -195,7 +195,7 @@ def _place(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Draw positions of the objects [3, 2] and fixtures [6, 2] by rejection sampling.
 
-    Many tries are judged at once; the generator's state afterwards is the same as after drawing them one by one.
+    Many candidates are tested at once; the generator's state afterwards equals that after drawing them one by one.
     """
     names = ["object"] * len(KINDS) + ["fixture"] * len(present)
     gap = np.array([[_gap(a, b) for b in names] for a in names])

@@ -1,4 +1,4 @@
-"""Observations of the tabletop besides pictures, for n environments at once: state, privileged state, sensor noise."""
+"""Observations of the tabletop except pictures, for n environments at once: state, privileged state, sensor noise."""
 
 from dataclasses import dataclass
 

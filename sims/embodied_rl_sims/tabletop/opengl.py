@@ -1,4 +1,4 @@
-"""Pictures by OpenGL for videos: better shading than by rays, but not reproducible to the bit."""
+"""OpenGL pictures for videos: better shading than ray casting, but not reproducible bit for bit."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A scripted operator that uses the simulator's true state, careful or with systematic faults.
+"""Scripted operator that uses the simulator's true state, accurate or with systematic faults.
 
 The faulty operator stands for human demonstrations: it grasps a little too high, stops pushing too early, places off
 centre and presses too lightly, each by an amount drawn per demonstration. The faults exist in demonstrations only.
@@ -14,7 +14,7 @@ Vector = NDArray[np.float64]
 
 OPEN, CLOSED = 1.0, -1.0
 RISE = (0.0, 0.0, 0.03, OPEN)
-"""The action after a goal that another one follows: let go, and rise."""
+"""Action after each goal but the last: open the gripper and rise."""
 _TRAVEL, _HOVER, _LOW = 0.10, 0.075, 0.022  # heights of the tool in metres
 
 

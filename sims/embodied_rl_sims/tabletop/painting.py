@@ -9,7 +9,7 @@ from embodied_rl_sims.tabletop.layout import Layout
 
 
 def paint_scene(model: mujoco.MjModel, colours: Array, layout: Layout) -> None:
-    """Write the colours of a layout into `colours` [geometries, 3], 0…255; what has none keeps its own."""
+    """Write the colours of a layout into `colours` [geometries, 3], 0…255; others keep the model's colour."""
     names = (*layout.object_colours, *layout.fixture_colours)
     for geometry, name in zip((*OBJECTS, *FIXTURES), names, strict=True):
         if name:

@@ -1,7 +1,7 @@
-"""How far each task of the tabletop has come, from the simulator's truth, for n environments at once.
+"""Progress of the tabletop's tasks from the simulator's true state, for n environments at once.
 
-0 at the start of an episode, 1 where its goal holds, below 0.97 before. The shares of reaching, holding, moving and
-releasing are a choice; the value rises on a straight way to the goal, and falls on the way back.
+0 at the start of an episode, 1 where its goal holds, below 0.97 before. The weights of reaching, holding, moving and
+releasing are chosen freely; the value rises on a straight path to the goal, and falls on the way back.
 """
 
 import numpy as np
@@ -11,7 +11,7 @@ from embodied_rl_sims.tabletop.layout import FAMILIES
 from embodied_rl_sims.tabletop.observation import Truth
 
 BEFORE_GOAL = 0.97
-BEHIND = 0.058  # metres behind an object, seen from its goal: from there it is pushed
+BEHIND = 0.058  # metres behind an object, seen from its goal, from which it is pushed
 CLEARANCE = 0.025  # metres above the table at which the tool pushes
 THERE = 0.043  # metres between an object and its goal
 HELD_WIDTH = (0.03, 0.045)  # metres between the fingers that hold an object
@@ -21,7 +21,7 @@ CAP_REST, CAP_TRAVEL = 0.035, 0.007  # metres
 
 
 class ProgressMeter:
-    """Compares the truth with that at the start of each episode."""
+    """Compares the true state with that at the start of each episode."""
 
     def __init__(self, num_envs: int) -> None:
         self._family = np.zeros(num_envs, np.int64)
@@ -30,7 +30,7 @@ class ProgressMeter:
         """Tool [3], target [3] and goal [2] at the start, in metres."""
 
     def begin(self, row: int, family: str) -> None:
-        """Note the family of the episode that begins in a row; its start is read at the next `measure`."""
+        """Set the task family of the episode that begins in a row; its start is read at the next `measure`."""
         self._family[row], self._fresh[row] = FAMILIES.index(family), True
 
     def restore(self, start: Array) -> None:

@@ -1,4 +1,4 @@
-"""One tabletop that is driven like a robot: by control steps, or by the steps of its servo."""
+"""One tabletop driven like a robot: by control steps, or by steps of its servo."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -23,10 +23,10 @@ BRAKING = 5  # steps of the servo, in which it stops from its largest speed with
 class TabletopServo(Tabletop):
     """A tabletop of one environment; implements `embodied_rl.interfaces.servo.ServoedRobot`.
 
-    When its episode ends, the scene stays as it is, so that there is something to see until the next one begins.
+    When its episode ends, the scene stays visible until the next one begins.
 
     Raises:
-        UserError: the settings describe sensors or delays that a robot has by itself.
+        UserError: the settings add sensor noise or delays; a real robot has its own.
     """
 
     joint_names = JOINTS
@@ -45,7 +45,7 @@ class TabletopServo(Tabletop):
         self._outcome: RobotOutcome | None = None
         self._seen: Observation | None = None
         self._gripper, self._substeps = _OPEN, -1
-        self._lead: Array | None = None  # of the commanded point before the arm when it began to brake
+        self._lead: Array | None = None  # lead of the commanded point over the arm when it began to brake
         self._braked = 0
         self._rewards, self._reached = 0.0, False
 
@@ -59,7 +59,7 @@ class TabletopServo(Tabletop):
         self._seen = self.reset([replace(episode, final_picture=True)])
 
     def _begin(self, row: int, episode: Episode | None) -> None:
-        if episode is not None:  # None comes where an episode ended
+        if episode is not None:  # `step` returns None for an ended episode
             super()._begin(row, episode)
 
     @property
@@ -73,7 +73,7 @@ class TabletopServo(Tabletop):
 
     @property
     def progress(self) -> float:
-        """How far the task has come, 0…1, as it was seen last; 0 unless the settings ask for progress."""
+        """Last measured progress of the task, 0…1; 0 unless the settings enable progress."""
         seen = self._seen
         return 0.0 if seen is None or seen.progress is None else float(seen.progress[0])
 
@@ -83,10 +83,10 @@ class TabletopServo(Tabletop):
         if self._outcome is None:
             result = self.step(np.asarray(action, np.float32)[None, None], [None])
             self._seen = result.observation
-            self._note(result)
+            self._record_result(result)
 
-    def _note(self, result: StepResult) -> None:
-        """Note what a control step gave, and the outcome if it was the last one."""
+    def _record_result(self, result: StepResult) -> None:
+        """Record the result of a control step, and the outcome if it was the last one."""
         self._rewards += float(result.reward.sum())
         self._reached |= bool(result.success.any())
         if not len(result.ended):
@@ -106,7 +106,7 @@ class TabletopServo(Tabletop):
         self._move(np.array([[*(speed * TIMESTEP), self._gripper]]))
 
     def brake(self) -> None:
-        # The arm is as fast as the commanded point is ahead of it, so this distance goes down to 0 along a ramp.
+        # The arm's speed is proportional to the commanded point's lead, so the lead is reduced to 0 along a ramp.
         tool = self._bodies.tool[0]
         lead = self._command[0] - tool if self._lead is None else self._lead
         self._lead, self._braked = lead, self._braked + 1
@@ -114,7 +114,7 @@ class TabletopServo(Tabletop):
         self._move(np.array([[*(aim - self._command[0]), self._gripper]]))
 
     def _move(self, moved: Array) -> None:
-        """Make one step of the servo: `moved` [1, 4] is the displacement of the commanded point, and the gripper."""
+        """Run one step of the servo: `moved` [1, 4] is the displacement of the commanded point, and the gripper."""
         self._command, control = follow_action(self._command, self._bodies.tool, moved, self._running())
         self._bodies.servo(0, control[0])
         self._bodies.gather()
@@ -132,7 +132,7 @@ class TabletopServo(Tabletop):
         self._end_step(result, 0, running)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         result.failures = self._explain_failures(result)
-        self._note(result)
+        self._record_result(result)
 
     # -- sensors --------------------------------------------------------------------------------------------------
 

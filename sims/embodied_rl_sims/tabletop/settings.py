@@ -25,21 +25,21 @@ class TabletopConfig:
     image_size: int = 64
     """pixels on each side of the camera's picture."""
     renderer: Literal["raycast", "egl"] = "raycast"
-    """of videos. "raycast" needs no OpenGL and is bit-reproducible; "egl" draws them with OpenGL."""
+    """renderer of videos. "raycast" needs no OpenGL and is bit-reproducible; "egl" uses OpenGL."""
     randomise: bool = True
     """vary colours and light within the training range."""
     terminate_on_success: bool = True
     """end an episode when its goal is reached; else run to the horizon."""
     inference_delay: tuple[int, int] = (0, 0)
-    """(least, most) control steps the arm holds still before each chunk, drawn once an episode."""
+    """(min, max) control steps that the arm holds still before each chunk, drawn once per episode."""
     state_noise: float = 0.0
     """standard deviation added to the state, in metres."""
     image_noise: float = 0.0
     """standard deviation added to pixels, in 0…255."""
     progress: bool = False
-    """report how far each task has come, for experiments with rewards."""
+    """report the progress of each task, for experiments with rewards."""
     goals: int = 1
-    """goals of an episode, 1 … 3, told one after the other; the reward comes with the last. Give sim.horizon time."""
+    """goals of an episode, 1 … 3, given in sequence; only the last one is rewarded. Increase sim.horizon as well."""
 
     def __post_init__(self) -> None:
         least, most = self.inference_delay

@@ -8,14 +8,13 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalWatch
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
-from embodied_rl_sims.chunks import find_final_pictures, make_empty_result
+from embodied_rl_sims.chunks import make_empty_result, wants_final_picture
 from embodied_rl_sims.tabletop import operator
 from embodied_rl_sims.tabletop.all_goals import AllGoals
 from embodied_rl_sims.tabletop.bodies import Bodies
 from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
-from embodied_rl_sims.tabletop.chain import Chains, draw_chain
+from embodied_rl_sims.tabletop.chain import GoalChains, draw_chain
 from embodied_rl_sims.tabletop.episodes import pack_episode, unpack_episode
-from embodied_rl_sims.tabletop.film import Film
 from embodied_rl_sims.tabletop.goals import Goals
 from embodied_rl_sims.tabletop.layout import Layout
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
@@ -23,6 +22,7 @@ from embodied_rl_sims.tabletop.painting import paint_scene
 from embodied_rl_sims.tabletop.progress import ProgressMeter
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from embodied_rl_sims.tabletop.steering import follow_action
+from embodied_rl_sims.tabletop.video import VideoRenderer
 
 _CAMERA = "front"
 _FAULT_STREAM, _DELAY_STREAM = 1, 1003
@@ -45,7 +45,7 @@ class Tabletop:
         self.config, self.num_envs, self.spec = config, num_envs, spec_of(config)
         self._bodies = self._build_bodies()
         self._goals, self._privileged = Goals(num_envs), Privileged(num_envs)
-        self._chains = Chains(num_envs, config.goals)
+        self._chains = GoalChains(num_envs, config.goals)
         self._progress = ProgressMeter(num_envs) if config.progress else None
         self._watch: AllGoals | None = None
         model = self._bodies.model
@@ -56,7 +56,7 @@ class Tabletop:
         self._view: list[CameraView | None] = [None] * num_envs
         self._command = np.zeros((num_envs, 3))
         self._clock, self._delay = np.zeros(num_envs, np.int64), np.zeros(num_envs, np.int64)
-        self._film = Film(model, _CAMERA, config.renderer)
+        self._video = VideoRenderer(model, _CAMERA, config.renderer)
         self.render_seconds = 0.0
 
     # -- the contract ---------------------------------------------------------------------------------------------
@@ -69,7 +69,7 @@ class Tabletop:
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         result = make_empty_result(self.spec, actions)
         running = self._running()
-        self._wait(running)
+        self._hold_for_delay(running)
         for j in range(actions.shape[1]):
             if not running.any():
                 break
@@ -77,7 +77,7 @@ class Tabletop:
             running &= ~self._end_step(result, j, running)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            wanted = result.truncated | find_final_pictures(self._episode)
+            wanted = result.truncated | wants_final_picture(self._episode)
             result.final_observation = self._observe(result.ended, wanted)
             result.failures = self._explain_failures(result)
             for row in result.ended:
@@ -106,7 +106,7 @@ class Tabletop:
             self._begin(row, unpack_episode(packed))
         self._bodies.load(state["physics"])
         for row in self._chains.load(state) if self.config.goals > 1 else ():
-            self._aim(row, self._chains.present(row))
+            self._set_goal(row, self._chains.present(row))
         for row in range(self.num_envs):
             self._goals.move(row, self._bodies.fixtures(row))
         self._command[:], self._clock[:] = state["command"], state["clock"]
@@ -120,7 +120,7 @@ class Tabletop:
         return self._observe()
 
     def close(self) -> None:
-        self._film.close()
+        self._video.close()
 
     # -- optional parts -------------------------------------------------------------------------------------------
 
@@ -128,11 +128,11 @@ class Tabletop:
         """Return a picture uint8 [height, width, 3] of one environment for videos; black if it is parked.
 
         Raises:
-            RuntimeError: the renderer is "egl" and this machine has none.
+            RuntimeError: the renderer is "egl", and EGL is not available.
         """
         layout = self._layout[row]
         look = None if layout is None else layout.look
-        return self._film.draw(self._bodies.scene(row), look, self._colours[row], (height, width))
+        return self._video.draw(self._bodies.scene(row), look, self._colours[row], (height, width))
 
     def expert(self, faulty: bool = False) -> Callable[[], Array]:
         """Return an operator for all environments; each call of it gives one control step's actions, float32 [n, A].
@@ -141,7 +141,7 @@ class Tabletop:
         """
 
         def actions() -> Array:
-            moves = np.where(self._chains.rises(self._clock)[:, None], operator.RISE, 0).astype(np.float32)
+            moves = np.where(self._chains.is_rising(self._clock)[:, None], operator.RISE, 0).astype(np.float32)
             self._bodies.gather()
             truth = Truth.from_bodies(self._bodies, self._goals, self._command)
             for row, (episode, layout) in enumerate(zip(self._episode, self._layout, strict=True)):
@@ -154,10 +154,10 @@ class Tabletop:
         return actions
 
     def watch_goals(self) -> GoalWatch:
-        """Watch every goal that a scene allows, from the next reset on; see `embodied_rl.interfaces.goals`.
+        """Track every goal that a scene allows, from the next reset on; see `embodied_rl.interfaces.goals`.
 
         Raises:
-            UserError: episodes have several goals, so that their own one changes.
+            UserError: episodes have several goals, so that the present goal changes.
         """
         if self.config.goals > 1:
             raise UserError(
@@ -191,7 +191,7 @@ class Tabletop:
         return Bodies(self.num_envs)
 
     def _draw(self, rows: Array, pictures: Array) -> None:
-        """Draw some environments, whose body positions are up to date, into uint8 [n, size, size, 3]."""
+        """Draw some environments with updated body positions into uint8 [n, size, size, 3]."""
         for row in rows:
             view = self._view[row]
             assert view is not None
@@ -209,18 +209,18 @@ class Tabletop:
 
     def _count_step(self, running: Array) -> None:
         self._clock += running
-        self._displace(running)
+        self._displace_target(running)
         self._bodies.gather()
 
     def _end_step(self, result: StepResult, j: int, running: Array) -> Array:
-        """Judge and record a control step that was made; return bool [n], whether it ended the episode."""
+        """Judge and record a finished control step; return bool [n], whether it ended the episode."""
         success, failure = self._judge(running)
         over = failure | (success & self.config.terminate_on_success)
         late = running & ~over & (self._clock >= self.config.horizon)
         self._record(result, j, running, success, over, late)
         return over | late
 
-    def _wait(self, running: Array) -> None:
+    def _hold_for_delay(self, running: Array) -> None:
         """Let the arm hold still for the inference delay of a slow robot."""
         waited = 0
         while len(rows := np.flatnonzero(running & (self._delay > waited))):
@@ -228,7 +228,7 @@ class Tabletop:
             self._bodies.gather()
             waited += 1
 
-    def _displace(self, running: Array) -> None:
+    def _displace_target(self, running: Array) -> None:
         """Move the target once in an episode of the "execution" split."""
         for row in np.flatnonzero(running & (self._clock == self._goals.displaced_at)).tolist():
             layout = self._layout[row]
@@ -246,16 +246,16 @@ class Tabletop:
         bodies = self._bodies
         bodies.check_finite(running, self._clock)
         success, failure = self._goals.judge(bodies.objects, bodies.caps, bodies.width)
-        last = self._chains.at_last
+        last = self._chains.is_last_goal
         if len(reached := np.flatnonzero(success & running & ~last)):
-            self._go_on(reached)
+            self._begin_next_goals(reached)
         return success & running & last, failure & running & ~success
 
-    def _go_on(self, rows: Array) -> None:
-        """Begin the next goals of rows whose present one was reached, from the bodies as they are now."""
+    def _begin_next_goals(self, rows: Array) -> None:
+        """Begin the next goals of rows that reached their present one, without moving any body."""
         bodies = self._bodies
         for row in rows.tolist():
-            self._aim(row, self._chains.advance(row, int(self._clock[row])))
+            self._set_goal(row, self._chains.advance(row, int(self._clock[row])))
             self._goals.excuse(row, bodies.objects, bodies.caps, bodies.width)
         if self._progress is not None:
             self._progress.measure(Truth.from_bodies(bodies, self._goals, self._command), ~self._running())
@@ -292,7 +292,7 @@ class Tabletop:
         state = np.where(running[:, None], truth.state(), 0).astype(np.float32)
         privileged = self._privileged.of(truth, self._clock / self.config.horizon)
         if self.config.goals > 1:
-            privileged = np.column_stack([privileged, self._chains.share_done(np.zeros(self.num_envs))])
+            privileged = np.column_stack([privileged, self._chains.overall_progress(np.zeros(self.num_envs))])
         privileged = np.where(running[:, None], privileged, 0).astype(np.float32)
         pictures = np.zeros((self.num_envs, *[self.config.image_size] * 2, 3), np.uint8)
         began = time.perf_counter()
@@ -306,7 +306,7 @@ class Tabletop:
     def _measure_progress(self, truth: Truth) -> Array:
         assert self._progress is not None
         success, _ = self._goals.judge(self._bodies.objects, self._bodies.caps, self._bodies.width)
-        return self._chains.share_done(self._progress.measure(truth, success)).astype(np.float32)
+        return self._chains.overall_progress(self._progress.measure(truth, success)).astype(np.float32)
 
     def _add_noise(self, rows: Iterable[int], drawn: Array | None, state: Array, pictures: Array) -> None:
         noise = self.config.state_noise, self.config.image_noise
@@ -332,15 +332,15 @@ class Tabletop:
         self._view[row] = self._camera.view(layout.look)
         paint_scene(self._bodies.model, self._colours[row], layout)
         self._bodies.place(row, layout)
-        self._aim(row, layout)
+        self._set_goal(row, layout)
         if self._watch is not None:
             self._watch.begin(row, layout, self._bodies.fixtures(row))
         self._command[row], self._clock[row] = layout.start, 0
         low, high = self.config.inference_delay
         self._delay[row] = np.random.default_rng([episode.seed, _DELAY_STREAM]).integers(low, high + 1)
 
-    def _aim(self, row: int, layout: Layout) -> None:
-        """Set a row's goal, in the scene that is there."""
+    def _set_goal(self, row: int, layout: Layout) -> None:
+        """Set a row's goal in the present scene."""
         self._layout[row] = layout
         self._goals.begin(row, layout, self._bodies.fixtures(row))
         self._privileged.begin(row, layout)

@@ -1,4 +1,4 @@
-"""From an action to joint commands: the commanded point, which stays in the workspace and near the tool."""
+"""Convert an action to joint commands; the commanded point stays in the workspace and near the tool."""
 
 import numpy as np
 

@@ -38,7 +38,7 @@ class WarpBodies(Bodies):
         super().__init__(num_envs)
         self.device = device
         with wp.ScopedDevice(device):
-            self.simulated = mjw.put_model(_adapted(self.model))
+            self.simulated = mjw.put_model(_adapt_model(self.model))
             self.worlds = mjw.make_data(self.model, num_envs, nconmax=_CONTACTS, njmax=_ROWS)
             size = mujoco.mj_stateSize(self.model, STATE)
             self._moved, self._held = (wp.zeros((num_envs, size), dtype=float) for _ in range(2))
@@ -84,30 +84,30 @@ class WarpBodies(Bodies):
         Raises:
             RuntimeError: a world has more contacts than its capacity.
         """
-        self._push()
+        self._copy_to_device()
         self.qpos[:] = self.worlds.qpos.numpy()
         self.tool[:] = self.worlds.site_xpos.numpy()[:, self._site]
         full = np.flatnonzero(self.worlds.overflow.numpy() & int(_TOO_MANY))
         if len(full):
-            raise RuntimeError(f"environment {full[0]}: more contacts than mujoco_warp has room for ({_CONTACTS})")
+            raise RuntimeError(f"environment {full[0]}: more contacts than the capacity of mujoco_warp ({_CONTACTS})")
 
     @property
     def control(self) -> Array:
-        self._push()
+        self._copy_to_device()
         return self.worlds.ctrl.numpy().astype(np.float64)
 
     def fixtures(self, row: int) -> Array:
-        self._show(row)
+        self._set_host_world(row)
         return super().fixtures(row)
 
     def scene(self, row: int) -> mujoco.MjData:
-        self._show(row)
+        self._set_host_world(row)
         return super().scene(row)
 
     # -- moving ---------------------------------------------------------------------------------------------------
 
     def advance(self, rows: Iterable[int], control: Array | None = None) -> None:
-        self._push()
+        self._copy_to_device()
         moving = np.isin(np.arange(len(self.qpos)), list(rows))
         if control is not None:
             told = self.worlds.ctrl.numpy()
@@ -124,26 +124,26 @@ class WarpBodies(Bodies):
         self._put_back()
 
     def settle(self, rows: Iterable[int]) -> None:
-        self._push()
+        self._copy_to_device()
 
     def place(self, row: int, layout: Layout) -> None:
         super().place(row, layout)
-        self._keep(row)
+        self._read_host_world(row)
 
     def shift_object(self, row: int, number: int, shift: Array) -> None:
-        self._show(row)
+        self._set_host_world(row)
         super().shift_object(row, number, shift)
-        self._keep(row)
+        self._read_host_world(row)
 
     def shift_fixture(self, row: int, number: int, shift: Array) -> None:
-        self._show(row)
+        self._set_host_world(row)
         super().shift_fixture(row, number, shift)
-        self._keep(row)
+        self._read_host_world(row)
 
     # -- saving ---------------------------------------------------------------------------------------------------
 
     def save(self) -> Array:
-        self._pull()
+        self._copy_to_host()
         return self._states.astype(np.float64)
 
     def load(self, states: Array) -> None:
@@ -159,7 +159,7 @@ class WarpBodies(Bodies):
 
         def run() -> None:
             self.load(states)
-            self._push()
+            self._copy_to_device()
             self._chosen.zero_()
             for chunk in range(told.shape[0]):
                 for step in range(told.shape[1]):
@@ -172,14 +172,14 @@ class WarpBodies(Bodies):
 
     # -- between host and device ----------------------------------------------------------------------------------
 
-    def _pull(self) -> None:
-        """Copy the worlds' states to the host, unless they are known there."""
+    def _copy_to_host(self) -> None:
+        """Copy the worlds' states to the host, unless the host's copy is current."""
         if not self._known:
             self._read()
             self._states[:] = self._moved.numpy()
             self._known = True
 
-    def _push(self) -> None:
+    def _copy_to_device(self) -> None:
         """Copy states that were changed on the host to the worlds."""
         if self._placed.any():
             self._moved.assign(self._states)
@@ -187,24 +187,24 @@ class WarpBodies(Bodies):
             self._write()
             self._placed[:] = False
 
-    def _show(self, row: int) -> None:
+    def _set_host_world(self, row: int) -> None:
         """Set the simulation on the host to one world's state."""
-        self._pull()
+        self._copy_to_host()
         mujoco.mj_setState(self.model, self.data[row], self._states[row].astype(np.float64), STATE)
 
-    def _keep(self, row: int) -> None:
-        """Take one world's state from the simulation on the host."""
-        self._pull()
+    def _read_host_world(self, row: int) -> None:
+        """Read one world's state from the simulation on the host."""
+        self._copy_to_host()
         state = np.zeros(self._states.shape[1])
         mujoco.mj_getState(self.model, self.data[row], state, STATE)
         self._states[row], self._placed[row] = state, True
 
 
-def _adapted(model: mujoco.MjModel) -> mujoco.MjModel:
+def _adapt_model(model: mujoco.MjModel) -> mujoco.MjModel:
     """Return a copy of the model with flags for which `mujoco_warp` behaves as MuJoCo does with the original.
 
-    `mujoco_warp` never resets by itself and does not know the flag for this. It computes box contacts like MuJoCo's own
-    box-box function only if general convex collision detection is off, which changes nothing else there.
+    `mujoco_warp` never resets automatically and does not support the flag for this. It computes box contacts like
+    MuJoCo's box-box function only if general convex collision detection is off, which changes nothing else there.
     """
     model, flags = copy(model), mujoco.mjtDisableBit
     model.opt.disableflags &= ~int(flags.mjDSBL_AUTORESET)

@@ -11,14 +11,14 @@ from embodied_rl_sims.tabletop.camera import GROUPS, CameraView, RayCamera
 from embodied_rl_sims.tabletop_warp.bodies import WarpBodies
 from embodied_rl_sims.tabletop_warp.devices import record_graph
 
-_EVERY_GROUP = (-1,) * 6  # of the groups in the tree
+_EVERY_GROUP = (-1,) * 6  # geometry groups in the tree
 
 
 class WarpCamera:
     """One camera in each of n worlds.
 
     Args:
-        bodies: the worlds. camera: camera whose pictures are computed; its `CameraView`s of episodes are drawn here.
+        bodies: the worlds. camera: the ray camera; its `CameraView`s of episodes are drawn here.
     """
 
     def __init__(self, bodies: WarpBodies, camera: RayCamera) -> None:
@@ -38,7 +38,7 @@ class WarpCamera:
             self._distance, self._geometry = wp.zeros((n, pixels), dtype=float), wp.zeros((n, pixels), dtype=int)
             self._no_body = wp.full(pixels, -1, dtype=int)
             self._background, self._picture = (wp.zeros((n, pixels, 3), dtype=wp.uint8) for _ in range(2))
-        self._aim, self._shoot = (
+        self._aim_graph, self._draw_graph = (
             record_graph(self._device, self._aim_rays),
             record_graph(self._device, self._cast_and_shade),
         )
@@ -49,15 +49,15 @@ class WarpCamera:
         Args:
             views: views of the n worlds. colours: float32 [n, geometries, 3] in 0…255, read when a view is new.
         """
-        self._take(views, colours)
-        return self.shoot()
+        self._upload_views(views, colours)
+        return self.redraw()
 
-    def shoot(self) -> Array:
+    def redraw(self) -> Array:
         """Draw the worlds' present state with the views of the last picture, uint8 [n, h, w, 3]."""
-        self._shoot()
+        self._draw_graph()
         return self._picture.numpy().reshape(self._size)
 
-    def _take(self, views: Sequence[CameraView | None], colours: Array) -> None:
+    def _upload_views(self, views: Sequence[CameraView | None], colours: Array) -> None:
         """Copy views that are new since the last picture to the device."""
         fresh = [(row, view) for row, view in enumerate(views) if view is not None and view is not self._views[row]]
         if not fresh:
@@ -76,11 +76,14 @@ class WarpCamera:
         for row, view in fresh:
             self._background[row].assign(view.background)
             self._views[row] = view
-        self._aim()
+        self._aim_graph()
 
     def _aim_rays(self) -> None:
         wp.launch(
-            _turn, dim=self._ray.shape, inputs=[self._lens, self._origin, self._frame], outputs=[self._start, self._ray]
+            _rotate_rays,
+            dim=self._ray.shape,
+            inputs=[self._lens, self._origin, self._frame],
+            outputs=[self._start, self._ray],
         )
 
     def _cast_and_shade(self) -> None:
@@ -95,7 +98,7 @@ class WarpCamera:
 
 
 @wp.kernel(enable_backward=False)
-def _turn(
+def _rotate_rays(
     lens: wp.array[wp.vec3],
     origin: wp.array[wp.vec3],
     frame: wp.array[wp.mat33],

@@ -8,7 +8,7 @@ import warp as wp
 
 from embodied_rl.interfaces.sim import Unavailable
 
-_RECORDING = Lock()  # Warp records one graph at a time, whatever the thread
+_RECORDING = Lock()  # Warp records only one graph at a time, in all threads together
 
 
 def choose_device(name: str) -> str:
@@ -27,7 +27,7 @@ def choose_device(name: str) -> str:
 
 
 def describe_device(device: str) -> str:
-    """Describe a device in words."""
+    """Return a device's name for messages."""
     return device if device == "cpu" else f"{device}, {wp.get_device(device).name}"
 
 

@@ -10,10 +10,10 @@ from embodied_rl_sims.tabletop.settings import TabletopConfig
 
 @dataclass(frozen=True)
 class TabletopWarpConfig(TabletopConfig):
-    """Settings of the tabletop, and where it runs."""
+    """Settings of the tabletop, and its device."""
 
     device: Text = "auto"
-    """"auto" (the first CUDA device where there is one, else the processor), "cpu", or a CUDA device such as "cuda" or
+    """"auto" (the first CUDA device if one exists, else the processor), "cpu", or a CUDA device such as "cuda" or
     "cuda:1"."""
     deterministic: bool = True
     """on a CUDA device, sum in a fixed order, so that equal seeds give equal bits; False is faster. On the processor

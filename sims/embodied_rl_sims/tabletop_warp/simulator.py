@@ -29,7 +29,7 @@ class TabletopWarp(Tabletop):
     Config = TabletopWarpConfig
     diagnose = staticmethod(diagnose)
     provenance = staticmethod(provenance)
-    servo = None  # its worlds make a whole control step at once
+    servo = None  # its worlds run whole control steps only
 
     def __init__(self, config: TabletopWarpConfig, num_envs: int) -> None:
         self._worlds = _build(config, num_envs)
@@ -40,7 +40,7 @@ class TabletopWarp(Tabletop):
 
     @staticmethod
     def spec_of(config: TabletopWarpConfig) -> SimulatorSpec:
-        """Return the tabletop's specification: observations are NumPy arrays, wherever the physics runs."""
+        """Return the tabletop's specification: observations are NumPy arrays on every device."""
         from embodied_rl_sims.tabletop_warp.devices import choose_device
 
         choose_device(config.device)
@@ -51,7 +51,7 @@ class TabletopWarp(Tabletop):
 
         The simulator's state does not change. MuJoCo's own loop on the same tasks is that of `Tabletop`.
         """
-        return self._worlds.recorded_loop(self._controls_of(actions), self._pictures.shoot)
+        return self._worlds.recorded_loop(self._controls_of(actions), self._pictures.redraw)
 
     def _build_bodies(self) -> "WarpBodies":
         return self._worlds

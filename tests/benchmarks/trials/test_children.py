@@ -11,7 +11,7 @@ import pytest
 
 from embodied_rl.benchmarks.trials import children
 from embodied_rl.benchmarks.trials.children import TrialProcesses
-from embodied_rl.benchmarks.trials.domain import borrow_free_domain
+from embodied_rl.benchmarks.trials.domain import reserve_domain_id
 from embodied_rl.runs.atomic_write import StorageError
 from embodied_rl.runtime.processes.handle import RunFailed
 from tests.support.ended import gone, wait_for
@@ -29,7 +29,7 @@ time.sleep(600)
 
 HANGING = """
 import ctypes, signal, sys, time
-from embodied_rl.benchmarks.trials.tether import end_with
+from embodied_rl.benchmarks.trials.exit_with_parent import end_with
 end_with(int(sys.argv[1]), 1.0)
 libc = ctypes.CDLL(None)
 libc.__cxa_atexit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)  # a library that hangs after the interpreter
@@ -105,6 +105,6 @@ def test_one_whose_libraries_hang_ends_with_its_parent_all_the_same() -> None:
 
 
 def test_two_trials_have_domains_of_their_own() -> None:
-    with borrow_free_domain() as one, borrow_free_domain() as other:
+    with reserve_domain_id() as one, reserve_domain_id() as other:
         assert one["ROS_DOMAIN_ID"] != other["ROS_DOMAIN_ID"]
         assert one["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"

@@ -15,7 +15,6 @@ import psutil
 import pytest
 
 from embodied_rl.benchmarks.trials import children
-from embodied_rl.benchmarks.trials.conducting import ConductedEpisode
 from embodied_rl.benchmarks.trials.deployment import (
     conduct_episodes,
     deploy_policy,
@@ -24,6 +23,7 @@ from embodied_rl.benchmarks.trials.deployment import (
     report_deployment,
 )
 from embodied_rl.benchmarks.trials.domain import DOMAINS
+from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode
 from embodied_rl.benchmarks.trials.results import describe_deployment
 from embodied_rl.benchmarks.trials.stopping import Fault, StoppingBed, measure_stop, open_bed
 from embodied_rl.cli.main import main
@@ -173,9 +173,9 @@ def test_a_full_disk_costs_the_files_of_a_deployment_and_not_what_it_came_to(
     planned = plan_deployment(DEPLOY)
     outcome = {"success": True, "steps": 12, "reward": 1.0, "truncated": False}
     conducted = [ConductedEpisode(each, outcome) for each in planned.part.episodes]
-    told = {**planned.told, "deployment": describe_deployment(conducted, {}, lockstep=False)}
+    metadata = {**planned.metadata, "deployment": describe_deployment(conducted, {}, lockstep=False)}
     with files_up_to(500), pytest.raises(StorageError, match=r"disk is full: could not write .*report\.json.*set out"):
-        report_deployment(replace(planned, told=told), conducted, tmp_path)
+        report_deployment(replace(planned, metadata=metadata), conducted, tmp_path)
     printed = capsys.readouterr().out
     assert "Control steps, by who decided" in printed and "100" in printed
     assert not list(tmp_path.iterdir()), "no part of a file stays"
@@ -200,7 +200,7 @@ def test_what_cannot_be_deployed_is_refused_before_anything_starts(config: Deplo
 
 
 def test_a_folder_that_cannot_be_made_is_said_with_its_key() -> None:
-    with pytest.raises(UserError, match=r"Cannot write /proc/nowhere.*set out to a folder"):
+    with pytest.raises(UserError, match=r"Cannot write /proc/nowhere.*set out to a permanent folder"):
         deploy_policy(replace(DEPLOY, out="/proc/nowhere"))
 
 

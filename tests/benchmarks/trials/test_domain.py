@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks.trials.domain import DOMAINS, borrow_free_domain
+from embodied_rl.benchmarks.trials.domain import DOMAINS, reserve_domain_id
 from embodied_rl.runtime.processes.handle import RunFailed
 
 
@@ -22,7 +22,7 @@ def test_a_file_is_not_emptied_through_a_link(folder: Path, tmp_path: Path) -> N
     folder.mkdir(0o700)
     for domain in DOMAINS:
         (folder / str(domain)).symlink_to(mine)
-    with pytest.raises(RunFailed, match=str(folder)), borrow_free_domain():
+    with pytest.raises(RunFailed, match=str(folder)), reserve_domain_id():
         pass
     assert mine.read_text() == "precious"
 
@@ -30,7 +30,7 @@ def test_a_file_is_not_emptied_through_a_link(folder: Path, tmp_path: Path) -> N
 def test_a_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(RunFailed, match=str(folder)), borrow_free_domain():
+    with pytest.raises(RunFailed, match=str(folder)), reserve_domain_id():
         pass
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
@@ -39,7 +39,7 @@ def test_a_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> Non
 def test_a_folder_that_others_may_write_to_is_refused(folder: Path, mode: int) -> None:
     folder.mkdir()
     folder.chmod(mode)
-    with pytest.raises(RunFailed, match=str(folder)), borrow_free_domain():
+    with pytest.raises(RunFailed, match=str(folder)), reserve_domain_id():
         pass
     assert list(folder.iterdir()) == []
 
@@ -49,12 +49,12 @@ def test_a_folder_of_somebody_else_is_refused(folder: Path, monkeypatch: pytest.
     owner = os.getuid()
     folder.rename(folder.with_name(f"embodied-rl-domains-{owner + 1}"))
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
-    with pytest.raises(RunFailed, match="embodied-rl-domains"), borrow_free_domain():
+    with pytest.raises(RunFailed, match="embodied-rl-domains"), reserve_domain_id():
         pass
 
 
 def test_the_folder_is_for_its_owner_alone(folder: Path) -> None:
-    with borrow_free_domain():
+    with reserve_domain_id():
         assert folder.stat().st_mode & 0o777 == 0o700
-    with borrow_free_domain():
+    with reserve_domain_id():
         pass

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.benchmarks.trials.conducting import list_reasons
+from embodied_rl.benchmarks.trials.episode_runner import list_reasons
 from embodied_rl.config.schema import BridgeConfig, FaultsNode
 from embodied_rl.deployment.bridge.inbox import Inbox
 from embodied_rl.deployment.bridge.pacing import read_seconds

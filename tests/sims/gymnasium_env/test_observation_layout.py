@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
-from embodied_rl_sims.gymnasium_env.observation_layout import lay_out_observation
+from embodied_rl_sims.gymnasium_env.observation_layout import make_observation_layout
 
 
 def box(*shape: int, dtype: Any = np.float64) -> SimpleNamespace:
@@ -31,7 +31,7 @@ SEEN = {
 
 
 def see(space: Any, observation: Any, **settings: Any) -> list[float]:
-    layout = lay_out_observation(GymnasiumConfig(id="Kitchen-v1", **settings), space)
+    layout = make_observation_layout(GymnasiumConfig(id="Kitchen-v1", **settings), space)
     flat = layout.flat(observation)
     assert len(layout.names) == len(flat) == len(set(layout.names))
     return flat[layout.chosen].tolist()
@@ -53,7 +53,7 @@ def test_goals_within_goals_are_flattened_or_chosen(settings, state) -> None:
 
 
 def test_names_lead_to_what_they_name() -> None:
-    layout = lay_out_observation(GymnasiumConfig(id="Kitchen-v1", observations="state"), KITCHEN)
+    layout = make_observation_layout(GymnasiumConfig(id="Kitchen-v1", observations="state"), KITCHEN)
     assert layout.state_names[2:5] == ("desired_goal.kettle_2", "desired_goal.microwave_0", "observation_0")
     assert layout.flat(SEEN).tolist() == list(range(1, 11))
 
@@ -72,7 +72,7 @@ def test_what_is_no_number_stands_in_the_way_only_where_it_is_chosen() -> None:
     [
         (("desired",), "has achieved_goal.kettle, achieved_goal.microwave, desired_goal.kettle"),
         (("desired_goal.kettle.lid",), "sim.state_keys=.'desired_goal.kettle.lid'."),
-        (("desired_goal", "desired_goal.kettle"), "desired_goal.kettle would be there twice"),
+        (("desired_goal", "desired_goal.kettle"), "desired_goal.kettle would occur twice"),
     ],
 )
 def test_keys_that_choose_nothing_or_twice_are_named(keys, message) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from embodied_rl.interfaces.sim import Episode, Unavailable
 from embodied_rl.testing.simulator_contract import check_simulator
-from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batched, package, physics, simulator, starting
+from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batch_reset, batched, package, physics, simulator
 
 CHECKS: dict[str, Callable[[], None]] = {}
 _SIZE = 32
@@ -234,12 +234,12 @@ def rows_that_begin_together_begin_as_the_packages_loop_does() -> None:
             env.num_envs, rngs = 23, [np.random.RandomState() for _ in range(23)]  # as in a batch on a device
             env._batched_episode_rng = type(env._batched_episode_rng)(rngs)
             env._episode_seed = np.arange(23)
-            starter = starting.RowStarter(env)
-            starter._initialize(torch.arange(20), {})  # may find that it cannot be done together
+            resetter = batch_reset.RowResetter(env)
+            resetter._initialize(torch.arange(20), {})  # may find that it cannot be done together
             told.clear()
-            starter._initialize(torch.arange(20), {})
-            compare_beginnings(task, alone, told, starter._together)
-        assert starter._together == (task not in ("StackCube-v1", "PlugCharger-v1")), task
+            resetter._initialize(torch.arange(20), {})
+            compare_beginnings(task, alone, told, resetter._together)
+        assert resetter._together == (task not in ("StackCube-v1", "PlugCharger-v1")), task
         env.num_envs = 1
         env.close()
 

@@ -60,7 +60,7 @@ class CounterReader:
 
 @pytest.fixture
 def simulator(monkeypatch: pytest.MonkeyPatch) -> batched.BatchedSimulator:
-    monkeypatch.setattr(batched, "Reader", CounterReader)
+    monkeypatch.setattr(batched, "ObservationReader", CounterReader)
     spec = SimulatorSpec(
         cameras=(Camera("camera", 2, 2),),
         state_names=("total",),

@@ -38,7 +38,7 @@ def test_physics_that_breaks_is_named(make) -> None:
 
 def test_contacts_without_room_are_an_error(cramped: Callable[[int], None]) -> None:
     """Nothing passes through anything because a buffer was full."""
-    with pytest.raises(WorkerError, match="environment 0: more contacts than mujoco_warp has room for"):
+    with pytest.raises(WorkerError, match="environment 0: more contacts than the capacity of mujoco_warp"):
         cramped(2)
 
 

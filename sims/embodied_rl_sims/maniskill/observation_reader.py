@@ -13,7 +13,7 @@ Columns = dict[str, Any]
 """Name of an entry → tensor [n, k]."""
 
 
-class Reader:
+class ObservationReader:
     """A reader of one `BaseEnv`.
 
     Args:
@@ -27,7 +27,7 @@ class Reader:
         self._modes = {mode: parse(mode) for mode in ("none", "rgb", "state_dict")}
 
     def state(self, info: dict[str, Any]) -> tuple[Columns, Columns]:
-        """Read the policy's state, and the entries that only the simulator knows.
+        """Read the policy's state and the privileged entries.
 
         Args:
             info: the package's `info` of the same moment.

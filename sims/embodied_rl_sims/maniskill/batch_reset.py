@@ -1,8 +1,8 @@
-"""Begin many rows of one ManiSkill batch at once, each from its own seed.
+"""Reset many rows of one ManiSkill batch at once, each from its own seed.
 
 The package seeds a batch by its first row, and for each reset makes two generators for every environment it has. Here
-one reset serves all rows, and what a task draws for n rows is drawn row by row from generators of their own: each row
-gets the numbers that the package's loop of a single environment on the processor draws for the same seed.
+one reset serves all rows, and a task's random numbers are drawn row by row from each row's own generators: each row
+gets the same numbers as the package's single environment on the processor with the same seed.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,16 +16,16 @@ from torch.overrides import TorchFunctionMode
 from embodied_rl.interfaces.sim import Array
 
 _FEW = 16
-"""Fewer rows begin one after another: a shape as (3, 2) would not tell whether it is of 3 rows."""
+"""Fewer rows are reset one by one: it would be ambiguous whether a shape such as (3, 2) has 3 rows."""
 _FACTORIES = (torch.rand, torch.randn, torch.randint)
 _DECISIONS = (torch.Tensor.__bool__, torch.Tensor.item, torch.Tensor.tolist, torch.Tensor.nonzero, torch.nonzero)
 
 
-class NotByRowError(Exception):
-    """A task draws in a way that cannot be told apart by rows."""
+class RowSplitError(Exception):
+    """A task draws random numbers in a way that cannot be split into rows."""
 
 
-class RowStarter:
+class RowResetter:
     """Resets rows of one environment.
 
     Args:
@@ -41,7 +41,7 @@ class RowStarter:
         if not rows:
             return
         env, chosen = self._env, torch.tensor(rows, device=self._env.device)
-        if env.reconfiguration_freq:  # the scene itself is drawn from the seed
+        if env.reconfiguration_freq:  # the scene itself depends on the seed
             for i, seed in enumerate(seeds):
                 env.reset(seed=[seed] * env.num_envs, options={"env_idx": chosen[i : i + 1]})
             return
@@ -61,12 +61,12 @@ class RowStarter:
 
     def _initialize(self, chosen: Any, options: dict[str, Any]) -> None:
         if len(chosen) >= _FEW and self._together:
-            # never all of them in one call: (num_envs, 2) would not tell whether it is of the rows that begin
+            # never all rows in one call: (num_envs, 2) would be ambiguous
             parts = [chosen] if len(chosen) < self._env.num_envs else [chosen[:-1], chosen[-1:]]
             try:
                 for part in parts:
                     self._draw(part, options)
-            except NotByRowError:
+            except RowSplitError:
                 self._together = False
             else:
                 return
@@ -74,25 +74,25 @@ class RowStarter:
             self._draw(chosen[i : i + 1], options)
 
     def _draw(self, chosen: Any, options: dict[str, Any]) -> None:
-        """Call the task's own function for rows that are seeded anew.
+        """Call the task's own function for newly seeded rows.
 
         Raises:
-            NotByRowError: several rows were asked for, and the task cannot draw them together.
+            RowSplitError: several rows were requested, and the task cannot draw them together.
         """
         env, states, generators = self._env, *self._seed(chosen.tolist())
         env.scene._reset_mask = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         env.scene._reset_mask[chosen] = True
         with torch.random.fork_rng():
             torch.manual_seed(int(env._episode_seed[int(chosen[0])]))
-            env._episode_rng = states[0] if len(states) == 1 else _RowStates(states)
+            env._episode_rng = states[0] if len(states) == 1 else _RowGenerators(states)
             before = _default_states(env.device)
-            with _RowDraws(generators):
+            with _RowSampling(generators):
                 type(env)._initialize_episode(env, chosen, options)
             if len(states) > 1 and _default_states(env.device) != before:
-                raise NotByRowError("a random function that is not known")
+                raise RowSplitError("an unsupported random function")
 
     def _seed(self, rows: Sequence[int]) -> tuple[list[Any], list[Any]]:
-        """Return NumPy's and torch's generators of rows; one row alone has torch's own, which every function uses."""
+        """Return NumPy's and torch's generators of rows; a single row uses torch's global one."""
         states = []
         generators = [torch.default_generator] if len(rows) == 1 else [self._generators[row] for row in rows]
         for row, generator in zip(rows, generators, strict=True):
@@ -104,8 +104,8 @@ class RowStarter:
         return states, generators
 
 
-class _RowDraws(TorchFunctionMode):
-    """Draws what torch's factories are asked for on the processor, for each row from its generator."""
+class _RowSampling(TorchFunctionMode):
+    """Replaces torch's random factories: draws on the processor, each row from its own generator."""
 
     def __init__(self, generators: Sequence[Any]) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class _RowDraws(TorchFunctionMode):
             self._has_drawn = True
             return self._fill(func, args, kwargs)
         if func in _DECISIONS and self._has_drawn and len(self._generators) > 1:
-            raise NotByRowError("what is drawn decides how much more is drawn")
+            raise RowSplitError("the number of draws depends on earlier draws")
         return func(*args, **kwargs)
 
     def _fill(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -126,7 +126,7 @@ class _RowDraws(TorchFunctionMode):
         device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
         rows = len(self._generators)
         if kwargs or (rows > 1 and (not size or size[0] != rows)):
-            raise NotByRowError(f"{func.__name__} of {size} for {rows} rows")
+            raise RowSplitError(f"{func.__name__} of {size} for {rows} rows")
         drawn = torch.empty(size, dtype=dtype or (torch.int64 if limits else None), device="cpu")
         for part, generator in zip(drawn.split(1) if rows > 1 else [drawn], self._generators, strict=True):
             if limits:
@@ -139,7 +139,7 @@ class _RowDraws(TorchFunctionMode):
 
 
 def _find_limits(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    """Return the lowest number and that above the highest of `torch.randint`; empty for the others."""
+    """Return the bounds [low, high) of `torch.randint`; empty for other functions."""
     if func is not torch.randint:
         return ()
     given = args if "size" in kwargs else args[:-1]
@@ -154,15 +154,15 @@ def _find_size(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...]:
 
 
 def _default_states(device: Any) -> list[bytes]:
-    """Return the states of torch's own generators."""
+    """Return the states of torch's global generators."""
     states = [torch.random.get_rng_state()]
     if device.type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return [state.numpy().tobytes() for state in states]
 
 
-class _RowStates:
-    """NumPy's generators of several rows, asked as one for arrays [rows, …]."""
+class _RowGenerators:
+    """NumPy's generators of several rows with the interface of one; they return arrays [rows, …]."""
 
     def __init__(self, states: Sequence[Any]) -> None:
         self._states = states
@@ -174,9 +174,9 @@ class _RowStates:
         return self._draw("uniform", low, high, size)
 
     def __getattr__(self, name: str) -> Any:
-        raise NotByRowError(f"{name} of NumPy")
+        raise RowSplitError(f"{name} of NumPy")
 
     def _draw(self, name: str, first: Any, second: Any, size: Any) -> Array:
         if not isinstance(size, tuple) or size[0] != len(self._states) or np.ndim(first) or np.ndim(second):
-            raise NotByRowError(f"{name} of {size} for {len(self._states)} rows")
+            raise RowSplitError(f"{name} of {size} for {len(self._states)} rows")
         return np.concatenate([getattr(state, name)(first, second, (1, *size[1:])) for state in self._states])

@@ -1,6 +1,6 @@
-"""Conducts episodes on a robot over topics: asks it to begin one, waits for its outcome, notes what was done.
+"""Run episodes on a robot over topics: request an episode, wait for its outcome, record what was executed.
 
-Whoever conducts commands nothing: the bridge does, which hears the same topics.
+This module sends no commands; the bridge, which receives the same topics, does.
 """
 
 import json
@@ -27,18 +27,18 @@ _SECONDS = re.compile(r" (for|takes|took) [0-9.]+ s\b.*")
 FILM_QOS = QoS("best_effort", depth=50)
 LOOKING_S = 0.1
 LONGEST_S = 600.0
-"""Seconds after which a wait ends that has no limit of its own."""
+"""Default timeout of a wait, in seconds."""
 
 
 @dataclass
 class ConductedEpisode:
-    """What became of an episode.
+    """Result of an episode.
 
     Attributes:
-        outcome: what the robot said at its end.
-        steps: what the bridge said of each control step.
-        frames: uint8 [h, w, 3], pictures of the first camera, where they were asked for.
-        instruction: the words of the task.
+        outcome: the robot's outcome message.
+        steps: the bridge's message of each control step.
+        frames: uint8 [h, w, 3], pictures of the first camera, if requested.
+        instruction: instruction of the task.
     """
 
     episode: Episode
@@ -49,7 +49,7 @@ class ConductedEpisode:
 
     @property
     def executed(self) -> NDArray[np.float64]:
-        """Return the actions that were executed, float64 [steps, A], NaN where a command means none."""
+        """Return the actions that were executed, float64 [steps, A], NaN where a command has no action."""
         rows = [each["executed"] for each in self.steps]
         return np.array([[np.nan if value is None else value for value in row] for row in rows], np.float64)
 
@@ -63,20 +63,20 @@ class ConductedEpisode:
 
 
 def list_reasons(why: str) -> list[str]:
-    """Return the different reasons in a text, without the numbers of seconds that tell two ticks apart."""
+    """Return the different reasons in a text, without the numbers of seconds."""
     return list(dict.fromkeys(_SECONDS.sub("", part).strip() for part in why.split(";") if part.strip()))
 
 
 class EpisodeConductor:
-    """Conducts episodes, one after the other.
+    """Runs episodes in sequence.
 
     Args:
-        node: a transport that nobody else spins.
-        robot: whose topics are used.
-        check: raises where a process that is needed has ended; called while waiting.
+        node: a transport that only this object spins.
+        robot: description of the robot; its topics are used.
+        check: function that raises if a required process has ended; called while waiting.
 
     Raises:
-        UserError: the robot has no topics for it.
+        UserError: the robot lacks the topics.
     """
 
     def __init__(self, node: Transport, robot: RobotDescription, check: Callable[[], None]) -> None:
@@ -90,7 +90,7 @@ class EpisodeConductor:
         self._now: ConductedEpisode | None = None
         self.status: dict[str, Any] = {}
         self.seen = 0
-        """Messages of the bridge so far; who waits sees by it that something goes on."""
+        """Number of messages of the bridge so far; waits check it for progress."""
         self._reset = node.create_publisher(topics.reset, TEXT, "latched")
         node.create_subscription(topics.outcome, TEXT, "latched", self._note_outcome)
         node.create_subscription(STATUS, TEXT, "latched", self._note_status)
@@ -117,7 +117,7 @@ class EpisodeConductor:
         """Spin until a condition holds.
 
         Raises:
-            RunFailed: it does not hold after `longest_s`, or after `patience_s` without a word of the bridge; or a
+            RunFailed: it does not hold after `longest_s`, or after `patience_s` without a message of the bridge; or a
                 process has ended.
         """
         began = since = time.monotonic()
@@ -136,7 +136,7 @@ class EpisodeConductor:
         self.wait_for("The bridge's start", lambda: self._is_waiting(None), patience_s)
 
     def begin(self, episode: Episode) -> ConductedEpisode:
-        """Ask for an episode, and return what is noted of it from now on."""
+        """Request an episode, and return the record that is filled from now on."""
         self._now = made = ConductedEpisode(episode)
         names = ("index", "task", "seed", "initial_state", "split")
         asked = {name: getattr(episode, name) for name in names}
@@ -148,8 +148,8 @@ class EpisodeConductor:
 
         Args:
             episode: as the simulator knows it.
-            patience_s: without any word of the bridge, this is an error.
-            longest_s: by the clock, after which the episode counts as lost.
+            patience_s: maximum seconds without a message of the bridge.
+            longest_s: timeout of the episode in seconds.
 
         Raises:
             RunFailed: it did not end in time, or a process has ended.
@@ -163,7 +163,7 @@ class EpisodeConductor:
         return made
 
     def describe(self) -> str:
-        """Say what the bridge said last of itself."""
+        """Describe the bridge's last status."""
         said = self.status
         if not said:
             return "The bridge has said nothing."
@@ -199,7 +199,7 @@ def _read(text: str, who: str) -> dict[str, Any]:
     except ValueError:
         said = None
     if not isinstance(said, dict):
-        raise RunFailed(f"{who} says what is no JSON object: {text[:80]!r}.")
+        raise RunFailed(f"{who} is not a JSON object: {text[:80]!r}.")
     return said
 
 

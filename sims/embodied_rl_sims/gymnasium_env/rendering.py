@@ -31,8 +31,8 @@ def draw_picture(environment: Any) -> Array:
 def restore_after_drawing(environment: Any) -> Iterator[None]:
     """Undo, after the `with` block, every change that drawing makes to a MuJoCo simulation.
 
-    Environments of gymnasium-robotics run `mj_forward` in `render`, and place their target. The next step would then
-    start from other derived quantities, and drawing would change the course of the episode.
+    Environments of gymnasium-robotics run `mj_forward` and place their target in `render`. The next step would then
+    start from other derived quantities, so that drawing would change the episode.
     """
     model: Any = getattr(environment, "model", None)
     data: Any = getattr(environment, "data", None)
@@ -51,7 +51,7 @@ def restore_after_drawing(environment: Any) -> Iterator[None]:
 
 
 def _copy_data(target: Any, model: Any, source: Any) -> None:
-    """Copy a simulation's data; MuJoCo before 3.4, which MetaWorld pins, has this function in C alone."""
+    """Copy a simulation's data; MuJoCo before 3.4, which MetaWorld pins, has this function only in C."""
     mujoco = import_module("mujoco")
     if hasattr(mujoco, "mj_copyData"):
         mujoco.mj_copyData(target, model, source)
@@ -61,10 +61,10 @@ def _copy_data(target: Any, model: Any, source: Any) -> None:
 
 
 def aim_camera(environment: Any) -> None:
-    """Reset the camera of a MuJoCo environment to the aim it would have if nothing had been drawn before this episode.
+    """Reset the camera of a MuJoCo environment to the aim that it has before the first picture.
 
-    Gymnasium aims a free camera at the centre of the bodies at the first drawing, and never again: the aim, and so the
-    picture, would depend on the first episode.
+    Gymnasium aims a free camera at the centre of the bodies only once, at the first picture; without this reset all
+    pictures would depend on the first episode.
     """
     renderer: Any = getattr(environment.unwrapped, "mujoco_renderer", None)
     viewer = getattr(renderer, "viewer", None)

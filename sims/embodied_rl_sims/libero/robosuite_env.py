@@ -1,4 +1,4 @@
-"""The package's environment of a task, adapted: it draws nothing, and a soft reset restores its initial condition."""
+"""LIBERO's environment of a task, adapted: it renders nothing, and a soft reset restores its initial condition."""
 
 from collections.abc import Callable
 from types import ModuleType
@@ -11,11 +11,11 @@ from embodied_rl_sims.libero import light
 from embodied_rl_sims.libero.package import Problem
 from embodied_rl_sims.libero.settings import LiberoConfig
 
-SEEN = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
-"""robosuite's sensors that our state is made of."""
+STATE_SENSORS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
+"""robosuite's sensors that form the state."""
 
 _MODEL_ARRAYS = ("body_pos", "body_quat", "site_rgba")
-"""What LIBERO and robosuite write into the model: where fixtures stand, and which marks are to be seen."""
+"""Fields that LIBERO and robosuite write into the model: poses of fixtures, visibility of markers."""
 
 
 def build_environment(environments: ModuleType, problem: Problem, config: LiberoConfig) -> Any:
@@ -23,7 +23,7 @@ def build_environment(environments: ModuleType, problem: Problem, config: Libero
     import robosuite  # pyright: ignore[reportMissingImports]
 
     name = environments.env_wrapper.BDDLUtils.get_problem_info(str(problem.bddl))["problem_name"]
-    return _as_new(environments.TASK_MAPPING[name], config.rendering == "light")(
+    return _with_soft_reset(environments.TASK_MAPPING[name], config.rendering == "light")(
         str(problem.bddl),
         robots=["Panda"],
         controller_configs=robosuite.load_controller_config(default_controller="OSC_POSE"),
@@ -38,10 +38,10 @@ def build_environment(environments: ModuleType, problem: Problem, config: Libero
     )
 
 
-def _as_new(domain: type, simple: bool) -> type:
-    """Subclass the package's class so that a soft reset gives the scene of a new build: a hard reset takes seconds."""
+def _with_soft_reset(domain: type, simple: bool) -> type:
+    """Subclass the package's class so that a soft reset restores a newly built scene; a hard reset takes seconds."""
 
-    class AsNew(domain):
+    class SoftResetEnvironment(domain):
         def _initialize_sim(self, xml_string: str | None = None) -> None:
             super()._initialize_sim(xml_string)
             model = self.sim.model._model
@@ -61,7 +61,7 @@ def _as_new(domain: type, simple: bool) -> type:
 
         def step(self, action: Array) -> Any:
             """Run a control step. robosuite computes the scene three times per substep; once gives the same bits."""
-            self.sim.forward, self.sim.step = _halves(self.sim)
+            self.sim.forward, self.sim.step = _split_step(self.sim)
             try:
                 return super().step(action)
             finally:
@@ -69,15 +69,17 @@ def _as_new(domain: type, simple: bool) -> type:
 
         def _setup_observables(self) -> dict[str, Any]:
             found = super()._setup_observables()
-            return {name: found[name] for name in SEEN}
+            return {name: found[name] for name in STATE_SENSORS}
 
-    AsNew.__name__ = domain.__name__  # the package compares it with the bddl file
-    return AsNew
+    SoftResetEnvironment.__name__ = domain.__name__  # the package compares it with the bddl file
+    return SoftResetEnvironment
 
 
-def _halves(sim: Any) -> tuple[Callable[[], None], Callable[[], None]]:
-    """Split MuJoCo's step in two functions: the part from positions and velocities, which controllers read and which is
-    computed once even if requested repeatedly; and the part that needs controls, with the integration.
+def _split_step(sim: Any) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Split MuJoCo's step into two functions.
+
+    The first part depends on positions and velocities; controllers read it, and it is computed only once. The second
+    part depends on controls and includes the integration.
     """
     import mujoco
 
@@ -95,8 +97,8 @@ def _halves(sim: Any) -> tuple[Callable[[], None], Callable[[], None]]:
     return forward, step
 
 
-def make_moment_sensor(keep: Any, control_freq: int) -> Any:
-    """Make a sensor without a value that calls `keep` at the moment when robosuite would read its cameras."""
+def make_camera_time_sensor(keep: Any, control_freq: int) -> Any:
+    """Make a sensor that calls `keep` when robosuite would read its cameras; it has no value."""
     from robosuite.utils.observables import Observable, sensor  # pyright: ignore[reportMissingImports]
 
     @sensor(modality="moment")

@@ -1,6 +1,6 @@
-"""Runs a command of this package that ends with the process that started it, even if that one is killed.
+"""Run a command of this package that ends when its parent process ends, even if the parent is killed.
 
-python -m embodied_rl.benchmarks.trials.tether <parent's process id> serve policy=…
+python -m embodied_rl.benchmarks.trials.exit_with_parent <parent's process id> serve policy=…
 """
 
 import os

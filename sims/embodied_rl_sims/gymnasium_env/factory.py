@@ -12,7 +12,7 @@ from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
 
 OPENGL = (
     "Install it (on Debian: apt-get install libegl1 libgl1-mesa-dri libgles2 libopengl0), and set MUJOCO_GL=egl; or "
-    "libosmesa6, and set MUJOCO_GL=osmesa. Or do without pictures: sim.observations=state."
+    "libosmesa6, and set MUJOCO_GL=osmesa. Or use no pictures: sim.observations=state."
 )
 _BACKENDS = ("egl", "osmesa", "glfw")
 
@@ -20,11 +20,11 @@ _BACKENDS = ("egl", "osmesa", "glfw")
 def load_package(config: GymnasiumConfig) -> Any:
     """Import `gymnasium`, and register the environments of `sim.package`; return the module.
 
-    MuJoCo reads MUJOCO_GL at import. If it is not set and there is no screen, this function sets it to EGL.
+    MuJoCo reads MUJOCO_GL at import. If it is not set and no display exists, this function sets it to EGL.
 
     Raises:
         ModuleNotFoundError: Gymnasium or the package is not installed.
-        Unavailable: MUJOCO_GL names a backend that is not on this machine.
+        Unavailable: MUJOCO_GL names a backend that is not installed.
     """
     if sys.platform == "linux" and not any(map(os.environ.get, ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"))):
         os.environ["MUJOCO_GL"] = "egl"

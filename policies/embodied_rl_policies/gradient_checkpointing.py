@@ -7,8 +7,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 
-def recompute_activations(function: Callable[..., Any], wanted: bool, *args: Any) -> Any:
-    """Call a function; if `wanted` and gradients are enabled, recompute its activations in the backward pass."""
-    if wanted and torch.is_grad_enabled():
+def recompute_activations(function: Callable[..., Any], enabled: bool, *args: Any) -> Any:
+    """Call a function; if `enabled` and gradients are computed, recompute its activations in the backward pass."""
+    if enabled and torch.is_grad_enabled():
         return checkpoint(function, *args, use_reentrant=False, preserve_rng_state=False)
     return function(*args)

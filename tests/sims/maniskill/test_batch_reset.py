@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl_sims.maniskill.starting import RowStarter
+from embodied_rl_sims.maniskill.batch_reset import RowResetter
 
 ROWS = 40
 
@@ -97,12 +97,12 @@ def draw_alone(draw: Any, seed: int) -> list[float]:
 @pytest.mark.parametrize("rows", [[7], [3, 9, 4], list(range(1, 31)), list(range(ROWS))], ids=len)
 def test_each_row_draws_what_it_would_alone(draw, rows) -> None:
     env = Task(draw)
-    starter = RowStarter(env)
+    resetter = RowResetter(env)
     before = torch.random.get_rng_state()
     for first in (100, 2**32 - ROWS):  # a second time, from generators that were used
         seeds = [first + 3 * row % ROWS for row in rows]
         env.drawn.clear()
-        starter.begin(rows, seeds)
+        resetter.begin(rows, seeds)
         assert env.drawn == {row: draw_alone(draw, seed) for row, seed in zip(rows, seeds, strict=True)}
     assert torch.equal(before, torch.random.get_rng_state()), "torch's own generator was not put back"
     assert all(env.masks), "what a task sets goes to other rows than those that begin"
@@ -111,22 +111,22 @@ def test_each_row_draws_what_it_would_alone(draw, rows) -> None:
 @pytest.mark.parametrize("draw", TOGETHER)
 def test_many_rows_take_one_reset_and_make_no_generators(draw, monkeypatch) -> None:
     env = Task(draw)
-    starter = RowStarter(env)
+    resetter = RowResetter(env)
     monkeypatch.setattr(np.random, "RandomState", None)
     monkeypatch.setattr(torch, "Generator", None)
-    starter.begin(range(30), range(30))
+    resetter.begin(range(30), range(30))
     assert (env.resets, env.calls) == (1, 1)
-    starter.begin(range(ROWS), range(ROWS))
+    resetter.begin(range(ROWS), range(ROWS))
     assert (env.resets, env.calls) == (2, 3), "all rows are two calls: one shape would be that of rows and of the batch"
 
 
 @pytest.mark.parametrize("draw", APART)
 def test_a_task_that_cannot_be_drawn_together_is_tried_once(draw) -> None:
     env = Task(draw)
-    starter = RowStarter(env)
-    starter.begin(range(20), range(20))
+    resetter = RowResetter(env)
+    resetter.begin(range(20), range(20))
     env.calls = 0
-    starter.begin(range(20), range(20))
+    resetter.begin(range(20), range(20))
     assert (env.resets, env.calls) == (2, 20)
 
 
@@ -134,5 +134,5 @@ def test_a_scene_that_is_rebuilt_is_seeded_by_the_package() -> None:
     env = Task(uniform, 3)
     given = []
     env.reconfiguration_freq, env.reset = 1, lambda seed, options: given.append((seed, options["env_idx"].tolist()))
-    RowStarter(env).begin([0, 2], [5, 6])
+    RowResetter(env).begin([0, 2], [5, 6])
     assert given == [([5, 5, 5], [0]), ([6, 6, 6], [2])]

@@ -9,11 +9,11 @@ from embodied_rl_sims.tabletop.layout import Look
 from embodied_rl_sims.tabletop.opengl import OpenGL
 
 
-class Film:
-    """Renderers of each size that was asked for.
+class VideoRenderer:
+    """Video renderers, one for each requested size.
 
     Args:
-        model: of the scene. camera: its name. renderer: "raycast" or "egl".
+        model: model of the scene. camera: name of the camera. renderer: "raycast" or "egl".
     """
 
     def __init__(self, model: mujoco.MjModel, camera: str, renderer: str) -> None:
@@ -22,14 +22,14 @@ class Film:
         self._opengl: dict[tuple[int, int], OpenGL] = {}
 
     def draw(self, data: mujoco.MjData, look: Look | None, colours: Array, size: tuple[int, int]) -> Array:
-        """Return a picture uint8 [height, width, 3]; black without a look.
+        """Return a picture uint8 [height, width, 3]; black if `look` is None.
 
         Args:
-            data: whose body positions are up to date. look: of the scene. colours: [geometries, 3], 0…255.
+            data: simulation with updated body positions. look: the scene's appearance. colours: [geometries, 3], 0…255.
             size: (height, width).
 
         Raises:
-            RuntimeError: the renderer is "egl" and this machine has none.
+            RuntimeError: the renderer is "egl", and EGL is not available.
         """
         if look is None:
             return np.zeros((*size, 3), np.uint8)
