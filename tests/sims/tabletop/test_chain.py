@@ -250,7 +250,7 @@ def test_a_snapshot_continues_to_the_bit_at_every_goal(make, split) -> None:
     settings = {"goals": GOALS, "horizon": 90, "progress": True}
     whole, stages = make(len(TASKS), **settings), set[int]()
     whole.reset(episodes)
-    for _ in range(4):
+    for _ in range(8):  # how long a goal takes differs with the processor's rounding
         last = results(whole, whole.expert(), 7)[-1].observation
         saved = whole.snapshot()
         stages |= {*saved["stage"].tolist()}
@@ -259,6 +259,8 @@ def test_a_snapshot_continues_to_the_bit_at_every_goal(make, split) -> None:
         expected, found = results(whole, whole.expert(), 4), results(other, other.expert(), 4)
         for left, right in zip(found, expected, strict=True):
             assert_same(left, right, "a restored chain")
+        if stages == {0, 1, 2}:
+            break
     assert stages == {0, 1, 2}
 
 
