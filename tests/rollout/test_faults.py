@@ -168,7 +168,7 @@ class NoEndsReported(FakeSimulator):
 
 def test_a_simulator_that_contradicts_itself_is_refused() -> None:
     collector, actor = make(inline(1, kind=NoEndsReported))
-    with refuses("simulator-wrong-ends", "check_simulator"):
+    with refuses("simulator-output-invalid", "check_simulator"):
         collector.collect(actor)
 
 

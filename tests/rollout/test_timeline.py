@@ -124,10 +124,13 @@ def test_a_folder_of_timelines_that_cannot_be_made_is_reported(tmp_path) -> None
         keep_timelines(tmp_path, 3, [Timeline()])
 
 
-@pytest.mark.parametrize("content", [b"\xff", b"", b"[{}]", b"3"])
-def test_a_damaged_timeline_is_refused(tmp_path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [(b"\xff", "file-damaged"), (b"", "file-damaged"), (b"[{}]", "timeline-damaged"), (b"3", "timeline-damaged")],
+)
+def test_a_damaged_timeline_is_refused(tmp_path, content: bytes, code: str) -> None:
     keep_timelines(tmp_path, 3, [Timeline()])
     file = tmp_path / "timelines" / "00000003.json"
     file.write_bytes(content)
-    with refuses("timeline-damaged", file):
+    with refuses(code, file):
         read_timelines(tmp_path, None)

@@ -312,7 +312,7 @@ def test_an_episode_that_is_not_whole_or_not_named_is_refused(recording: tuple[P
 @pytest.mark.parametrize(
     ("entry", "words"),
     [
-        ({"unit": "rad"}, "unit of 'move_x' is 'rad' there, 'm' here"),
+        ({"unit": "rad"}, r"actions\.move_x\.unit=rad"),
         ({"kind": "velocity"}, "kind of 'move_x' is 'velocity' there, 'displacement' here"),
         ({"measured": "tool_y"}, "measured of 'move_x' is 'tool_y' there, 'tool_x' here"),
         ({"action_high": 0.02}, r"action_high \(0.02, 0.03, 0.03, 1.0\) there"),
