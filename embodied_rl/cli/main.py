@@ -115,9 +115,9 @@ def _discard_output() -> None:
 
 
 def _print_error(error: Exception) -> None:
-    """Print an error with its code, and its notes, such as that a robot was not brought to rest."""
-    code = f" [{error.code}]" if isinstance(error, UserError) and error.code else ""
-    for line in (f"{error}{code}", *getattr(error, "__notes__", ())):
+    """Print an error behind its code, and its notes, such as that a robot was not brought to rest."""
+    code = f"[{error.code}] " if isinstance(error, UserError) and error.code else ""
+    for line in (f"{code}{error}", *getattr(error, "__notes__", ())):
         print(f"embodied-rl: {make_printable(line)}", file=sys.stderr)
 
 

@@ -150,7 +150,7 @@ def _command_that(run, toy_package, monkeypatch, statement: str) -> None:
 def test_user_errors_have_no_traceback(run, toy_package, monkeypatch) -> None:
     _command_that(run, toy_package, monkeypatch, f"{USER}; raise UserError('of another network', 'network-differs')")
     code, _, err = run("play", "sim=toy")
-    assert (code, err) == (2, "embodied-rl: of another network [network-differs]\n")
+    assert (code, err) == (2, "embodied-rl: [network-differs] of another network\n")
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_no_whole_checkpoint_is_the_user_s_business(reference: Path, tmp_path: P
     with started(tmp_path, "train", f"resume={run}") as process:
         code, output = process.finish()
     assert code == 2
-    assert f"embodied-rl: No usable checkpoint in {run}/checkpoints." in output and "Traceback" not in output
+    assert f"No usable checkpoint in {run}/checkpoints." in output and "Traceback" not in output
 
 
 def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:

@@ -256,9 +256,14 @@ def test_the_request_of_a_seed_may_be_recorded_after_the_first_step(
         fake.run_episode(6, [POLICY] * 2)  # nobody asked for it
         fake.say(outcome, '{"index": 6, "success": true, "failure": null}')
         fake.say(reset, '{"index": 6, "seed": 7}')  # for another one, after its end
+        fake.run_episode(8, [POLICY] * 2)
+        fake.say(outcome, '{"index": 8, "success": true, "failure": null}')
+        fake.studio.pass_time(-1.0)
+        fake.say(reset, '{"index": 8, "seed": 125}')  # published before its end, recorded after it
+        fake.studio.pass_time(1.0)
 
     record_run(tmp_path / "bag", messages, run)
-    assert [part.episode.seed for part in convert(tmp_path / "bag", messages)[1]] == [123, 124, 2]
+    assert [part.episode.seed for part in convert(tmp_path / "bag", messages)[1]] == [123, 124, 2, 125]
 
 
 @pytest.mark.parametrize("topic", [STEPS, *(getattr(ROBOT.operator, key) for key in ("reset", "outcome", "label"))])
