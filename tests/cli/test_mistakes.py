@@ -89,7 +89,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
 )
 def test_mistakes_have_a_code_and_name_the_data(run, typed: str, code: str, data: str) -> None:
     exit_code, _, err = run(*typed.replace("TOY", " ".join(TOY)).split())
-    assert exit_code == 2 and err.startswith("embodied-rl: ") and err.endswith(f" [{code}]\n"), err
+    assert exit_code == 2 and err.startswith(f"embodied-rl: [{code}] "), err
     assert all(word in err for word in data.split()), err
 
 
