@@ -132,7 +132,7 @@ def test_mistakes_end_in_one_line(typed: Typed, tmp_path: Path, folder: Path) ->
         ((*attached, *ATTACHED, "policy.horizon=9"), "leave policy.horizon out"),
         ((*RUN, "policy=pi05", f"policy.checkpoint={folder}", *ATTACHED), "set policy=pi0"),
         (("inspect", "nowhere"), "nowhere"),
-        (("export", f"checkpoint={folder}", "out=back"), "is a folder of lerobot's"),
+        (("export", f"checkpoint={folder}", "out=back"), "checkpoint-not-imported"),
         (("export", "checkpoint=nowhere", "out=back"), "nowhere"),
     ):
         code, _, err = typed(*words)
