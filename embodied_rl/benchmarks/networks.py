@@ -10,7 +10,7 @@ from torch import nn
 
 from embodied_rl.actors.backbone import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import FLOW, FlowActor
+from embodied_rl.actors.flow import ACTIONS, FLOW, FlowActor
 from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.actors.learning import trainable
 from embodied_rl.assembly import build
@@ -144,7 +144,8 @@ def make_traces(actor: FlowActor, given: PolicyInput, seed: int = 0) -> dict[Kee
     keys = NoiseKeys(seed, np.arange(rows), np.zeros(rows, np.int64))
     shape = (spec.horizon, spec.action_dim)
     sample = actor.sampler.sample(lambda x, t: network.velocity(x, t, context), keys, shape, True, actor.device)
-    rest = {TOKENS: given.tokens, STATE: given.state} | {FLOW + name: value for name, value in sample.trace.items()}
+    rest = {TOKENS: given.tokens, STATE: given.state, ACTIONS: sample.actions[:, : actor.embodiment.executed]}
+    rest |= {FLOW + name: value for name, value in sample.trace.items()}
     kept: dict[Keep, Trace] = {
         "images": {IMAGE + name: value for name, value in given.images.items()},
         "features": {FEATURES + name: value for name, value in (network.perceive(given) or {}).items()},

@@ -160,7 +160,7 @@ def test_a_name_on_the_hub_is_written_and_not_checked(tmp_path: Path, capsys: py
         ("peft", "empty", "is not a checkpoint folder"),
         ("peft", "openpi", "is a checkpoint of openpi"),
         ("peft", "pi05", "holds policy 'pi05'; the adapters are of 'pi0'"),
-        ("lerobot", "lerobot/pi0_base", "a checkpoint of lerobot is whole"),
+        ("lerobot", "lerobot/pi0_base", "base=lerobot/pi0_base"),
     ],
 )
 def test_a_base_that_cannot_be_one_is_named(

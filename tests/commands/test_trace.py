@@ -49,7 +49,7 @@ def test_another_iteration_and_file(run: Path) -> None:
     [
         (["iteration=15"], "has kept 10, 20"),
         (["iteration=0"], "iteration"),
-        (["file=/proc/nowhere/x.json"], "or set file to a folder"),
+        (["file=/proc/nowhere/x.json"], "or set file to"),
     ],
 )
 def test_mistakes(run: Path, capsys, words: list[str], message: str) -> None:

@@ -225,7 +225,7 @@ def test_tasks_of_equal_names_are_told_apart(nodes) -> None:
 def test_the_operators_simulator_is_not_replaced() -> None:
     handle = wrap_simulator(simulator := FakeSimulator(1))
     assert handle.spec is simulator.spec
-    with pytest.raises(RestartLimitReached, match="another one cannot take over"):
+    with pytest.raises(RestartLimitReached, match="cannot be replaced"):
         handle.restart()
 
 

@@ -154,10 +154,9 @@ class _EpisodeFinder:
 
     def _note_request(self, message: RecordedMessage) -> None:
         index, seed = read_request(self._read_text(message), self._operator.reset)
-        running = self.episodes[-1] if self.episodes else None
-        if index not in self._seeds and running is not None and running.number == index:
-            if running.ended is None or message.source_ns < running.ended[1]:
-                running.seed = seed  # another publisher's: its steps, and even its end, may be recorded before
+        last = self.episodes[-1] if self.episodes and index not in self._seeds else None
+        if last is not None and last.number == index and (last.ended is None or message.source_ns < last.ended[1]):
+            last.seed = seed  # another publisher's: the steps, and even the end, may be recorded before
         self._seeds[index] = seed
 
     def _note_outcome(self, message: RecordedMessage) -> None:

@@ -65,7 +65,7 @@ def hand_rollout(**changes: Any) -> Rollout:
 )
 def test_advantages_by_hand(settings: dict, changes: dict, advantage: list[float]) -> None:
     ppo = make_ppo(make_actor(), gamma=0.5, lam=0.5, normalise=False, **settings)
-    batch = ppo._advantages(hand_rollout(**changes))
+    batch = ppo._with_advantages(hand_rollout(**changes))
     assert batch.advantage.tolist() == pytest.approx(advantage)
     assert batch.returns.tolist() == pytest.approx([a + v for a, v in zip(advantage, [10, 20, 30], strict=True)])
 
@@ -74,14 +74,14 @@ def test_a_time_limit_that_ends_the_task_is_not_bootstrapped() -> None:
     """With γ = 1/2 per control step: δ₁ = 4 - 20 = -16, although the final observation has a value."""
     rollout = hand_rollout()
     rollout.end_at_time_limit()
-    batch = make_ppo(make_actor(), gamma=0.5, lam=0.5, normalise=False)._advantages(rollout)
+    batch = make_ppo(make_actor(), gamma=0.5, lam=0.5, normalise=False)._with_advantages(rollout)
     assert batch.advantage.tolist() == pytest.approx([-3 + 1 / 8 * -16, -16, -16])
 
 
 def test_normalised_advantages_have_mean_0_and_deviation_1_over_valid_rows() -> None:
     rollout = hand_rollout(valid=[[True], [False], [True]])
     ppo = make_ppo(make_actor(), gamma=0.5, lam=0.5)
-    assert ppo._advantages(rollout).advantage[[0, 2]].tolist() == pytest.approx([1, -1], abs=1e-4)
+    assert ppo._with_advantages(rollout).advantage[[0, 2]].tolist() == pytest.approx([1, -1], abs=1e-4)
 
 
 @pytest.mark.parametrize("level", ["action", "chunk"])
@@ -162,7 +162,7 @@ def test_a_critic_on_the_network_learns_with_the_policy(critic: str) -> None:
     rollout = make_rollout(actor, decisions=6)
     rollout.terminated[:] = True
     ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, epochs=10)
-    targets = ppo._advantages(rollout)
+    targets = ppo._with_advantages(rollout)
 
     def error() -> float:
         with torch.no_grad():
