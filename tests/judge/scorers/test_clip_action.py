@@ -114,7 +114,7 @@ def test_movements_follow_from_the_change_alone() -> None:
         ({"moves": {"up": "+z"}}, "needs two movements"),
         ({"moves": {"up": "+z", "down": "z"}}, r"'down' needs an entry of the state that begins with \+ or -"),
         ({"moves": {"up": "+z", "down": "-zz"}}, r"'down' is -zz, and the state has no 'zz'.* Did you mean 'z'"),
-        ({"text": "{instruction} {moves}"}, "no placeholder here"),
+        ({"text": "{instruction} {moves}"}, "placeholder"),
         ({"still": 0.0}, "reward.still more than 0"),
         ({"path": "/nowhere"}, "holds no checkpoint"),
         ({"path": None}, "reward.path is missing"),

@@ -91,7 +91,7 @@ def test_how_likely_true_is(server: str) -> None:
 
 
 def test_likelihood_cannot_be_read_from_text() -> None:
-    assert "no probabilities" in read(make_transformers("True"), "topreward").detail
+    assert "log-probabilities" in read(make_transformers("True"), "topreward").detail
 
 
 def test_likelihood_is_not_asked_for_in_text() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from embodied_rl.actors.learning import memory_budget
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import as_batch
@@ -210,11 +211,11 @@ def test_ranks_agree_where_only_one_holds_stale_rows(method: str) -> None:
             torch.testing.assert_close(others[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
 
 
-def test_the_micro_batch_is_measured_before_stale_rows_are_evaluated() -> None:
+def test_the_micro_batch_is_measured_before_stale_rows_are_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the first evaluation would take all rows of a minibatch at once."""
     actor, rollout = stale_rollout(make_actor(), decisions=4)
     update = make_update(actor, micro_batch="auto")
-    update._affordable = lambda batch: 3
+    monkeypatch.setattr(memory_budget, "find_affordable_rows", lambda *_: 3)
     sizes, evaluate = [], actor.evaluate
     actor.evaluate = lambda trace: (sizes.append(len(next(iter(trace.values())))), evaluate(trace))[1]
     update.proximal(as_batch(rollout, torch.zeros(4, 5)))
