@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_rl.cli import execution, table
+from embodied_rl.cli import command_table, run_command
 from embodied_rl.config import compose
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.rollout.writer import WriterFactory
@@ -20,10 +20,12 @@ from tests.support.running import SMALL, TABLETOP
 
 def configured(*overrides: str) -> TrainConfig:
     """A small run."""
-    command = table.COMMANDS["train"]
+    command = command_table.COMMANDS["train"]
     words = (*SMALL, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
-    config = execution.read_config(command, compose.compose_config(command.config, words, command.values), words)
-    return execution.prepare_config(config)[0]
+    config = run_command.freeze_command_config(
+        command, compose.compose_config(command.config, words, command.values), words
+    )
+    return run_command.prepare_config(config)[0]
 
 
 def notes(folder: Path) -> list[dict]:

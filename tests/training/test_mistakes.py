@@ -120,7 +120,7 @@ def test_a_simulator_of_another_rank_that_returns_nan_is_named(plugin_path: str,
     with started(tmp_path, *arguments, PYTHONPATH=plugin_path) as process:
         code, output = process.finish()
     assert code == 2
-    assert "embodied-rl: NaN or infinity in the simulator's state: environment 6, decision 1 of episode 6" in output
+    assert "NaN or infinity in the simulator's state: environment 6, decision 1 of episode 6" in output
     assert "Traceback" not in output
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.cli import execution, table
+from embodied_rl.cli import command_table, run_command
 from embodied_rl.config import compose
 from embodied_rl.config.schema import TrainConfig
 from embodied_rl.deployment.robot_simulator.simulator import RobotSimulator
@@ -32,10 +32,12 @@ OWN = ("sim=tabletop", "sim.num_envs=1", "plan=colocated", "plan.ranks=1")
 
 def configure(*words: str) -> TrainConfig:
     """A small run of one environment."""
-    command = table.COMMANDS["train"]
+    command = command_table.COMMANDS["train"]
     told = (*(word for word in SMALL if not word.startswith("sim.")), *FEW, *words)
-    config = execution.read_config(command, compose.compose_config(command.config, told, command.values), told)
-    return execution.prepare_config(config)[0]
+    config = run_command.freeze_command_config(
+        command, compose.compose_config(command.config, told, command.values), told
+    )
+    return run_command.prepare_config(config)[0]
 
 
 def learn(config: TrainConfig, folder: Path) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
