@@ -8,10 +8,10 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.kinds import ActorSettings
 from embodied_rl.actors.placement import place_actor
-from embodied_rl.config.schema import SamplerNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
+from embodied_rl.schema import SamplerNode
 
 DENOISE_STEPS = 4
 """Default for policy files without `denoise_steps`."""

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from torch import nn
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.config.schema import PolicyNode, SamplerNode
 from embodied_rl.interfaces.policy import Actor
+from embodied_rl.schema import PolicyNode, SamplerNode
 
 KINDS = {"flow": "embodied_rl.actors.flow_kind:FlowKind"}
 """`FlowBackbone.KIND` → "module:Class" of an `ActorKind`."""

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone
+from embodied_rl.schema import PolicyNode
 
 
 def resolve_placement(node: PolicyNode) -> PolicyNode:

@@ -14,8 +14,6 @@ from embodied_rl.assembly import foreign_policy, warm_start
 from embodied_rl.checkpoints import detection, unsupported
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
 from embodied_rl.config import assets, plugins
-from embodied_rl.config.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.config.untrusted_settings import freeze_file
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
 from embodied_rl.interfaces.errors import UserError
@@ -23,9 +21,11 @@ from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.runs import other_files
-from embodied_rl.runs.untrusted_files import name_file
 from embodied_rl.runtime.bundles import count_gpus
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
+from embodied_rl.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.schema.untrusted_settings import freeze_file
+from embodied_rl.system.untrusted_files import name_file
 
 POLICY = "policy.safetensors"
 """The deployable policy inside a checkpoint or a run folder."""

@@ -10,12 +10,12 @@ from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import EvalConfig, SimChange, SimNode
-from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.delay import Chunks
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.untrusted_files import check_inside
+from embodied_rl.schema import EvalConfig, SimChange, SimNode
+from embodied_rl.schema.untrusted_settings import check_file
+from embodied_rl.system.untrusted_files import check_inside
 
 
 def find_policy(config: EvalConfig) -> tuple[str, Path | None]:

@@ -14,11 +14,11 @@ from embodied_rl.checkpoints import detection, fitting, tensor_files, weight_nam
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.schema import PolicyNode
+from embodied_rl.system.untrusted_files import name_file
 
 Make = Callable[[type[Any], Any], Callable[[Embodiment, tuple[str, ...]], FlowBackbone]]
 """The type of `embodied_rl.assembly.build.choose_backbone_maker`."""

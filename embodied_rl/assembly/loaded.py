@@ -183,10 +183,10 @@ def find_control_hz(metadata: PolicyMetadata) -> float | None:
             )
         return float(rate)
     from embodied_rl.config.freeze import freeze_config
-    from embodied_rl.config.schema import SimNode
-    from embodied_rl.config.untrusted_settings import check_file
     from embodied_rl.interfaces.sim import Unavailable
     from embodied_rl.runtime.simulators.kind import SimulatorKind
+    from embodied_rl.schema import SimNode
+    from embodied_rl.schema.untrusted_settings import check_file
 
     sim = metadata.extra.get("sim")
     if not isinstance(sim, Mapping):

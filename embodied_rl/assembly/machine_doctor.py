@@ -10,10 +10,10 @@ from pathlib import Path
 import psutil
 
 from embodied_rl.config import assets
-from embodied_rl.config.checks import check_folder
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis
 from embodied_rl.runs.provenance import count_cores
+from embodied_rl.schema.checks import check_folder
 
 GIB = 1024**3
 _FALLING_CUBE = '<mujoco><worldbody><body><freejoint/><geom size=".1"/></body></worldbody></mujoco>'

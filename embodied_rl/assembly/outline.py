@@ -23,10 +23,10 @@ from embodied_rl.assembly.build import (
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
-from embodied_rl.config.schema import PolicyNode, SamplerNode
-from embodied_rl.config.untrusted_settings import freeze_file
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.schema import PolicyNode, SamplerNode
+from embodied_rl.schema.untrusted_settings import freeze_file
 
 
 def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:

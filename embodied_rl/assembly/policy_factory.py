@@ -9,13 +9,13 @@ from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.scripted import Operator, OperatorPolicy, RandomPolicy
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import read_metadata
-from embodied_rl.config.schema import CollectConfig, PlayConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Operated, Simulator
-from embodied_rl.runs.untrusted_files import name_file
 from embodied_rl.runtime.processes.handle import RestartLimitReached
 from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.schema import CollectConfig, PlayConfig
+from embodied_rl.system.untrusted_files import name_file
 
 WORDS = ("expert", "random")
 RESTARTS = 3

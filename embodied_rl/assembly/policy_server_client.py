@@ -4,10 +4,10 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from embodied_rl.config.schema import ServedNode
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.schema import ServedNode
 
 _REPORTED = ("embodied_rl", "policy", "sha256", "version", "normalisation", "control_hz", "executed")
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from embodied_rl.benchmarks import busy
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.config.schema import TrainConfig
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.planner import plan_selection
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import CostFile, Costs

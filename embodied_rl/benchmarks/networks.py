@@ -15,9 +15,9 @@ from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.actors.learning import trainable
 from embodied_rl.assembly import build
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import PolicyNode, SamplerNode
 from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput, Trace
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
+from embodied_rl.schema import PolicyNode, SamplerNode
 
 POLICIES = ("pi0", "pi05")
 KEEPS: tuple[Keep, ...] = ("images", "features", "prefix")

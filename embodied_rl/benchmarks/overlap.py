@@ -14,7 +14,6 @@ import numpy as np
 import torch
 
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import BenchConfig, SamplerNode
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.rollout.buffer import Rollout
@@ -22,6 +21,7 @@ from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.schema import BenchConfig, SamplerNode
 
 REPEATS = 3
 DECISIONS = 24

@@ -15,11 +15,11 @@ from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.networks import NetworkSize
 from embodied_rl.benchmarks.stopwatch import TurnTimes, hold_one_thread, take_turns
-from embodied_rl.config.schema import BenchConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import BenchConfig
 from embodied_rl.training.algorithms.batch import Batch
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
 

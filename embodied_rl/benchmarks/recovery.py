@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.config.schema import Plan
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.handle import WorkerDied, restart_and_reset
 from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import Plan
 
 KILLS = 3
 """As many as the budget of restarts allows within an hour."""

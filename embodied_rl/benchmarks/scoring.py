@@ -17,7 +17,6 @@ from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.config.plugins import configure_plugin
-from embodied_rl.config.schema import Plan, RewardNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.judge.reward.counting import summarise_scores
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
@@ -28,6 +27,7 @@ from embodied_rl.rollout.timeline import SIMULATE, Timeline
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import Plan, RewardNode, TrainConfig
 from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.metrics import add_counts
 from embodied_rl.training.run_parts import assemble_parts

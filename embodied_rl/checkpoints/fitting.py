@@ -15,7 +15,7 @@ from embodied_rl.checkpoints.tensor_files import parse_json
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.system.untrusted_files import shorten
 
 KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 

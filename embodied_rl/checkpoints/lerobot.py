@@ -19,7 +19,7 @@ from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
-from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.system.untrusted_files import shorten
 
 CONFIG, BEFORE, AFTER = "config.json", "policy_preprocessor.json", "policy_postprocessor.json"
 STATE, ACTION, IMAGES = lerobot_processors.STATE, "action", lerobot_settings.IMAGES

@@ -18,7 +18,7 @@ from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.system.untrusted_files import shorten
 
 CAMERAS = ("base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb")
 EPSILON = 1e-6

@@ -32,10 +32,10 @@ from embodied_rl.checkpoints.tensor_files import check_shapes
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty, explain_sizes
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import LoraNode
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
-from embodied_rl.runs.atomic_write import make_folder, replace_file
-from embodied_rl.runs.untrusted_files import check_name, name_file, parse_json, shorten
+from embodied_rl.schema import LoraNode
+from embodied_rl.system.atomic_write import make_folder, replace_file
+from embodied_rl.system.untrusted_files import check_name, name_file, parse_json, shorten
 
 FORMATS = (1, 2, 3)
 """Formats that can be read; the last one is written."""

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import check_inside, read_json, shorten
+from embodied_rl.system.untrusted_files import check_inside, read_json, shorten
 
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 DTYPES = {

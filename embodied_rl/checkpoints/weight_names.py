@@ -22,7 +22,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runs.untrusted_files import check_name, shorten
+from embodied_rl.system.untrusted_files import check_name, shorten
 
 PREFIX = "model."
 BEFORE_PROCESSORS = ("normalize_inputs.", "normalize_targets.", "unnormalize_outputs.")

@@ -27,10 +27,10 @@ class Key:
     doc: str
 
 
-def list_schema_keys(name: str) -> list[Key]:
-    """Return the keys of a dataclass in `embodied_rl.config.schema`."""
-    found = _find_class("embodied_rl.config.schema", name)
-    assert found is not None, f"embodied_rl.config.schema has no {name}"
+def list_schema_keys(path: str) -> list[Key]:
+    """Return the keys of a dataclass "module:Class"."""
+    found = _locate_class(path)
+    assert found is not None, f"there is no {path}"
     return _list_keys(*found, "")
 
 
@@ -41,18 +41,18 @@ def list_plugin_keys(path: str, where: str) -> list[Key]:
         path: "module:Class" of the plug-in.
         where: the node that the keys belong to, such as "algo".
     """
-    plugin = _plugin_class(path)
+    plugin = _locate_class(path)
     config = _find_config(*plugin) if plugin else None
     return _list_keys(*config, where) if config else []
 
 
 def read_summary(path: str) -> str:
     """Return the first line of the docstring of "module:Class"."""
-    plugin = _plugin_class(path)
+    plugin = _locate_class(path)
     return ((plugin and ast.get_docstring(plugin[1])) or "").partition("\n")[0]
 
 
-def _plugin_class(path: str) -> Located | None:
+def _locate_class(path: str) -> Located | None:
     module, _, name = path.partition(":")
     return _find_class(module, name)
 

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from embodied_rl.cli.command_table import COMMANDS, LIST_SUMMARY, Command
+from embodied_rl.cli.command import Command
+from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.cli.documentation import Key, list_plugin_keys, list_schema_keys
 from embodied_rl.cli.options import parse_arguments
 from embodied_rl.cli.text import print_columns, print_hanging, print_keys
@@ -35,7 +36,7 @@ def print_overview() -> None:
     """Print the help of `embodied-rl --help`."""
     print("Online reinforcement learning for vision-language-action policies.\n")
     print("usage: embodied-rl <command> [key=value ...] [options]\n\ncommands")
-    print_columns([*((name, command.summary) for name, command in COMMANDS.items()), ("list", LIST_SUMMARY)])
+    print_columns([(name, command.summary) for name, command in COMMANDS.items()])
     print("\noptions of every command")
     print_columns(_OPTIONS)
     print("\nA command's keys: embodied-rl <command> --help")
@@ -67,7 +68,7 @@ def print_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
     for example in command.examples:
         print(f"  embodied-rl {command.name} {example}".rstrip())
     _print_choices(command, values)
-    keys = [_with_value(key, values) for key in list_schema_keys(command.schema)]
+    keys = [_with_value(key, values) for key in list_schema_keys(str(command.schema))]
     common = [key for name in command.common for key in keys if key.name == name]
     shown = keys if HELP_ALL in arguments or not common else common
     print("\nkeys, with their values" if shown is keys else "\ncommon keys, with their values")

@@ -8,16 +8,16 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from importlib import import_module
+from importlib.metadata import entry_points
 
 from embodied_rl.cli.command_table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.interfaces.errors import RunFailed, TransportError, UserError
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.runs.stops import count_stops, find_stop_code
-from embodied_rl.runs.untrusted_files import make_printable
-from embodied_rl.runtime.ranks.torchrun_place import FAILED, TorchrunPlace
+from embodied_rl.system.signals import count_stops, find_stop_code
+from embodied_rl.system.untrusted_files import make_printable
 
+FAILED = 1
 USER_ERROR = 2
 INTERRUPTED = 130
 CLOSED_PIPE = 141
@@ -38,10 +38,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":  # such as "…" in ASCII
             stream.reconfigure(errors="replace")
-    if (place := TorchrunPlace.find()) is not None:
-        return import_module("embodied_rl.runtime.ranks.torchrun").run_process(
-            place, lambda: _run(words), lambda: _dispatch(words)
-        )
+    for entry in entry_points(group="embodied_rl.launchers"):
+        code = entry.load()(lambda: _run(words), lambda: _dispatch(words))
+        if code is not None:
+            return code
     before = count_stops()
     code = _run(words)
     return (find_stop_code(before) or code) if code in (0, INTERRUPTED) else code
@@ -74,7 +74,6 @@ def _run(arguments: list[str]) -> int:
         return USER_ERROR
     except RuntimeError as error:
         from embodied_rl.interfaces.sim import Unavailable
-        from embodied_rl.runtime.processes.handle import RunFailed
 
         if not isinstance(error, RunFailed | Unavailable | TransportError):
             raise
@@ -134,16 +133,11 @@ def _dispatch(arguments: list[str]) -> int:
     if name in list_groups() and (not rest or rest[0] in help_text.HELP_OPTIONS):
         help_text.print_group_help(name)
         return 0
-    if name not in (*COMMANDS, "list"):
+    if name not in COMMANDS:
         typed = " ".join([name, *rest[:1]]) if name in list_groups() else name
-        suggestion = suggest_name(typed, [*COMMANDS, "list"]) or " `embodied-rl --help` lists all."
+        suggestion = suggest_name(typed, list(COMMANDS)) or " `embodied-rl --help` lists all."
         raise UserError(f"unknown command '{typed}'.{suggestion}", code="command-unknown")
-    asks_for_help = any(word in help_text.HELP_OPTIONS for word in rest)
-    if name == "list":
-        from embodied_rl.cli import listing
-
-        return listing.list_choices([] if asks_for_help else rest)
-    if asks_for_help:
+    if any(word in help_text.HELP_OPTIONS for word in rest) and COMMANDS[name].schema is not None:
         help_text.print_command_help(COMMANDS[name], rest)
         return 0
     from embodied_rl.cli import run_command

@@ -7,7 +7,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NoReturn
 
-from embodied_rl.cli.command_table import Command
+from embodied_rl.cli.command import Command
 from embodied_rl.config.freeze import read_text
 from embodied_rl.interfaces.errors import UserError
 

@@ -14,12 +14,12 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 from embodied_rl.cli import run_command
-from embodied_rl.cli.command_table import Command
+from embodied_rl.cli.command import Command
 from embodied_rl.cli.options import Options
 from embodied_rl.config import compose
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import note_new_folders
-from embodied_rl.runs.stops import count_stops
+from embodied_rl.system.signals import count_stops
 
 # Hydra makes only the sweep's folder, with multirun.yaml, and configures no logging: runs make their own folders.
 _QUIET = (
@@ -48,7 +48,7 @@ def run_sweep(command: Command, options: Options) -> int:
 
     def check(mapping: dict[str, object], overrides: list[str]) -> None:
         checked.append(overrides)
-        run_command.prepare_config(run_command.freeze_command_config(command, mapping, overrides))
+        run_command.load_preparation(command).check(run_command.freeze_command_config(command, mapping, overrides))
 
     def start(mapping: dict[str, object], overrides: list[str]) -> None:
         print(f"embodied-rl {command.name} {' '.join(overrides)}", flush=True)
@@ -69,7 +69,7 @@ def run_sweep(command: Command, options: Options) -> int:
     with note_new_folders() as folders:
         sweep_folder = _run_hydra(command, options, ["--multirun", _SWEEP_FOLDER], start)
     if command.compare is not None:
-        run_command.import_function(command.compare)(folders, sweep_folder)
+        run_command.import_name(command.compare)(folders, sweep_folder)
     return 0
 
 

@@ -14,11 +14,11 @@ from rich.table import Table
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.config.assets import find_asset
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.config.schema import BenchConfig, Plan
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
-from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import BenchConfig, Plan
+from embodied_rl.system.atomic_write import make_folder, write_text
 
 OVERLAP, PIPELINE, POLICY, MEMORY, ABLATIONS = "overlap", "pipeline", "policy", "memory", "ablations"
 ASYNC, CLUSTER, CRITIC, DELAY = "async", "cluster", "critic", "delay"

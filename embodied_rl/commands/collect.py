@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 
 from embodied_rl.assembly.policy_factory import check_acting, choose_policy
-from embodied_rl.config.schema import CollectConfig
 from embodied_rl.critic.examination.demonstration_filter import choose_filter
 from embodied_rl.critic.examination.filtered_demonstrations import filter_records
 from embodied_rl.datasets.record import Record, write_npz
@@ -23,9 +22,10 @@ from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Episode, Observation, Simulator, SimulatorSpec, StepResult
 from embodied_rl.rollout.episode_sampler import derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
-from embodied_rl.runs.atomic_write import explain_errors, make_folder
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import CollectConfig
+from embodied_rl.system.atomic_write import explain_errors, make_folder
 
 AT_ONCE = 16
 """Episodes that run side by side."""

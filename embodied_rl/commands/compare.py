@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from embodied_rl.config.schema import CompareConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.comparison import (
     REPORT,
@@ -15,8 +14,9 @@ from embodied_rl.reports.comparison import (
     to_markdown,
     write_comparison,
 )
-from embodied_rl.runs.atomic_write import make_folder, write_text
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.schema import CompareConfig
+from embodied_rl.system.atomic_write import make_folder, write_text
+from embodied_rl.system.untrusted_files import make_printable
 
 
 def run(config: CompareConfig) -> int:

@@ -6,7 +6,6 @@
 import json
 from pathlib import Path
 
-from embodied_rl.config.schema import ConvertConfig
 from embodied_rl.deployment.recording.bag_writer import check_new
 from embodied_rl.deployment.recording.conversion import Conversion, write_dataset
 from embodied_rl.deployment.robots.reading import load_robot
@@ -14,7 +13,8 @@ from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.replay.recorded_episodes import write_replay
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.schema import ConvertConfig
+from embodied_rl.system.atomic_write import write_text
 
 
 def run(config: ConvertConfig) -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 from rich.console import Console
 
 from embodied_rl.config.freeze import to_yaml
-from embodied_rl.config.schema import CriticEvalConfig
 from embodied_rl.critic.assessment import assess_judge
 from embodied_rl.critic.evaluation import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
 from embodied_rl.critic.examination.calibrating import FILE as CALIBRATION
@@ -30,7 +29,8 @@ from embodied_rl.critic.examination.report import (
 )
 from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.judge.reward.run_scoring import check_scorer, name_model
-from embodied_rl.runs.atomic_write import make_folder
+from embodied_rl.schema import CriticEvalConfig
+from embodied_rl.system.atomic_write import make_folder
 
 
 def run(config: CriticEvalConfig) -> None:

@@ -3,11 +3,11 @@
 import asyncio
 
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import CriticProbeConfig
 from embodied_rl.critic.examination.probe import ProbeLimits, probe_server
 from embodied_rl.critic.examination.stand_in import make_stand_in
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.vlm import PICTURE_SIZE, VlmConfig
+from embodied_rl.schema import CriticProbeConfig
 
 _WIDTH = 26
 

@@ -1,8 +1,8 @@
 """`embodied-rl critic serve`: a critic, or a vision-language model, behind an OpenAI-compatible server."""
 
 from embodied_rl.config.assets import resolve_path
-from embodied_rl.config.schema import CriticServeConfig
 from embodied_rl.critic.critic_file import load_critic, read_header
+from embodied_rl.schema import CriticServeConfig
 from embodied_rl.serving.limits import RequestLimits
 from embodied_rl.serving.served_model import check_served, load_served
 from embodied_rl.serving.starting import ServerSettings, check_settings, start_server

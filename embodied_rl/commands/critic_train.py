@@ -4,9 +4,9 @@ import time
 
 from rich.console import Console
 
-from embodied_rl.config.schema import CriticTrainConfig
 from embodied_rl.critic.examination.report import make_table
 from embodied_rl.critic.making import make_critic, prepare_critic
+from embodied_rl.schema import CriticTrainConfig
 
 
 def run(config: CriticTrainConfig) -> None:

@@ -9,19 +9,18 @@ from rich.text import Text
 from embodied_rl.assembly.machine_doctor import examine_machine
 from embodied_rl.assembly.policy_server_client import connect
 from embodied_rl.cli.text import make_console
-from embodied_rl.config.schema import DoctorConfig, SimNode
 from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
 from embodied_rl.deployment.policy_server.robot_fit import examine_policy
 from embodied_rl.deployment.robots.inspection import inspect_robot
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
-from embodied_rl.runs.untrusted_files import make_printable
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.simulators.installation import is_current
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.runtime.simulators.python_environments import find_recipe_file
+from embodied_rl.schema import DoctorConfig, SimNode
+from embodied_rl.system.untrusted_files import make_printable
 
 POLICY_TEST_S = 30.0
 """Seconds for which a policy server is measured."""

@@ -26,9 +26,6 @@ from embodied_rl.assembly.policy_factory import is_address, load_deployed, open_
 from embodied_rl.assembly.policy_server_client import check_server, connect, describe_server, disconnect
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import untrusted_settings
-from embodied_rl.config.checks import check_evaluated_policy
-from embodied_rl.config.schema import EvalConfig, SimNode
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
 from embodied_rl.evaluate.metadata import describe_delays, describe_policy, make_metadata, measure_end
@@ -46,7 +43,7 @@ from embodied_rl.evaluate.resumption import (
     read_evaluation,
 )
 from embodied_rl.evaluate.video import AT_ONCE, film_episodes
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
@@ -56,8 +53,10 @@ from embodied_rl.rollout.delay import Delay, read_chunks
 from embodied_rl.rollout.runner import choose_batch
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.provenance import count_cores
-from embodied_rl.runs.untrusted_files import name_file
-from embodied_rl.runtime.processes.handle import Handle, RunFailed
+from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.schema import EvalConfig, SimNode, untrusted_settings
+from embodied_rl.schema.checks import check_evaluated_policy
+from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.run_checks import check_environments
 
 

@@ -27,12 +27,12 @@ from embodied_rl.checkpoints.prefix_length import write_prefix_length
 from embodied_rl.checkpoints.tensor_files import SINGLE
 from embodied_rl.checkpoints.weight_names import CheckpointSource
 from embodied_rl.config import assets, plugins
-from embodied_rl.config.schema import ExportConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode
-from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.schema import ExportConfig
+from embodied_rl.system.atomic_write import explain_errors, set_usual_mode
+from embodied_rl.system.untrusted_files import name_file
 
 FULL_PRECISION = {"dtype": "float32", "precision": "float32", "load_vlm_weights": False}
 """Configuration with which lerobot and openpi do not round weights to bfloat16 when they load them."""

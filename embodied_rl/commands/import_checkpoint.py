@@ -12,10 +12,10 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import assets
-from embodied_rl.config.schema import ImportConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import other_files
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import ImportConfig
 
 
 def run(config: ImportConfig) -> None:

@@ -16,8 +16,8 @@ from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
 from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
-from embodied_rl.config.schema import InspectConfig
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.schema import InspectConfig
+from embodied_rl.system.untrusted_files import make_printable
 
 Row = tuple[str, str]
 

@@ -8,11 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.config.schema import PlanConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
-from embodied_rl.runs.atomic_write import make_folder, write_text
 from embodied_rl.runs.folder import PLAN
+from embodied_rl.schema import PlanConfig
+from embodied_rl.system.atomic_write import make_folder, write_text
 from embodied_rl.training.planner import auto, node_placement, plan_selection, stored
 from embodied_rl.training.planner import resources as available
 from embodied_rl.training.planner.costs import CostFile

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from embodied_rl.assembly.policy_factory import choose_policy
-from embodied_rl.config.schema import PlayConfig
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.evaluate.video import record_episodes, tile_recordings, write_mp4
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
-from embodied_rl.runs.atomic_write import make_folder
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import PlayConfig
+from embodied_rl.system.atomic_write import make_folder
 
 
 def run(config: PlayConfig) -> None:

@@ -18,8 +18,6 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
-from embodied_rl.config.next_command import make_next_command
-from embodied_rl.config.schema import SftConfig
 from embodied_rl.critic.examination.demonstration_filter import DemonstrationFilter, choose_filter
 from embodied_rl.critic.examination.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.evaluate.protocol import choose_tasks
@@ -32,6 +30,8 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.runtime.processes.allocator import keep_freed_memory
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SftConfig
+from embodied_rl.schema.next_command import make_next_command
 from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFT, Report
 from embodied_rl.training.algorithms.imitation.demonstrations import Disturbance, record_demonstrations

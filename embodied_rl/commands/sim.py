@@ -10,7 +10,6 @@ from packaging.specifiers import SpecifierSet
 from embodied_rl.cli.text import print_columns
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.config.schema import EnvironmentConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.simulators.installation import (
     find_folders,
@@ -29,6 +28,7 @@ from embodied_rl.runtime.simulators.python_environments import (
     find_recipe_file,
     read_recipe,
 )
+from embodied_rl.schema import EnvironmentConfig
 
 
 def run(config: EnvironmentConfig) -> int:

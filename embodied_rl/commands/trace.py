@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from embodied_rl.config.schema import TraceConfig
 from embodied_rl.rollout.timeline import RANK, Timeline, read_timelines
-from embodied_rl.runs.atomic_write import explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.schema import TraceConfig
+from embodied_rl.system.atomic_write import explain_errors, write_text
+from embodied_rl.system.untrusted_files import make_printable
 
 
 def run(config: TraceConfig) -> None:

@@ -8,22 +8,21 @@ from pathlib import Path
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import plugins, untrusted_settings
+from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.critic.examination.examined import check_run_scorer
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.judge.reward.run_scoring import check_model, name_model
 from embodied_rl.runs import provenance
-from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import PLAN, RunFolder
 from embodied_rl.runs.lock import hold_run
-from embodied_rl.runs.untrusted_files import check_links, name_file
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.ranks.launch import Stopped
 from embodied_rl.runtime.ranks.torchrun import decide_on_rank_0
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import TrainConfig, untrusted_settings
+from embodied_rl.system.atomic_write import write_text
+from embodied_rl.system.untrusted_files import check_links, name_file
 from embodied_rl.training import extension
 from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE

@@ -30,8 +30,6 @@ GROUPS = {
     "scorers": "embodied_rl.scorers",
     "loggers": "embodied_rl.loggers",
 }
-OWN = {"sims": {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}}
-"""Plug-ins of this package, in folders that this one may not import."""
 _OLD_GROUPS = {"curricula": "embodied_rl.episodes"}
 _SINGULAR = {
     "sims": "simulator",
@@ -51,7 +49,7 @@ def list_plugins(kind: str) -> dict[str, str]:
         UserError: two distributions offer the same name, one uses the old name of a group, or the table of an entry
             point cannot be imported.
     """
-    result: dict[str, str] = dict(OWN.get(kind, {}))
+    result: dict[str, str] = {}
     if kind in _OLD_GROUPS and (old := sorted(entry_points(group=_OLD_GROUPS[kind]), key=lambda entry: entry.value)):
         raise UserError(
             f"the entry point {old[0].value} is in the group '{_OLD_GROUPS[kind]}', which is called '{GROUPS[kind]}' "

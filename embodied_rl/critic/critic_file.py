@@ -21,10 +21,10 @@ from embodied_rl.assembly.build import choose_backbone_maker
 from embodied_rl.checkpoints.policy_file import PICKLE_STARTS
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
-from embodied_rl.config.untrusted_settings import freeze_file
 from embodied_rl.critic.network import CriticConfig, ProgressCritic
-from embodied_rl.runs.atomic_write import make_folder, replace_file
-from embodied_rl.runs.untrusted_files import name_file, parse_json
+from embodied_rl.schema.untrusted_settings import freeze_file
+from embodied_rl.system.atomic_write import make_folder, replace_file
+from embodied_rl.system.untrusted_files import name_file, parse_json
 
 FORMAT = 1
 HEADER = "embodied_rl_critic"

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal, Relation
 from embodied_rl.critic.measures import add_up_gains
 from embodied_rl.interfaces.errors import UserError
@@ -20,6 +19,7 @@ from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
 from embodied_rl.judge.scorers.choice import configure_scorer
+from embodied_rl.schema import RewardNode
 
 KINDS: tuple[ScoreKind, ...] = ("absolute", "trajectory", "pair", "done")
 """The questions that can be evaluated; of those that a scorer answers, the first is asked."""

@@ -15,7 +15,6 @@ from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.scripted import OperatorPolicy
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import read_metadata
-from embodied_rl.config.schema import PolicyNode, SamplerNode, SimNode
 from embodied_rl.critic.frame_recorder import FrameRecorder
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.interfaces.errors import UserError
@@ -27,6 +26,7 @@ from embodied_rl.rollout.runner import EpisodeRunner
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
 from embodied_rl.runtime.processes.local import LocalRuntime, wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import PolicyNode, SamplerNode, SimNode
 
 AT_ONCE = 32
 """Episodes that run side by side."""

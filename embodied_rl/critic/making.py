@@ -7,7 +7,6 @@ from typing import Any
 
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import read_metadata
-from embodied_rl.config.schema import CriticTrainConfig
 from embodied_rl.critic.assessment import Assessment, assess_judge
 from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.critic.dataset_episodes import read_dataset
@@ -20,6 +19,7 @@ from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.critic.training import TrainingOptions, train_critic
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.requests.service import ServiceLimits
+from embodied_rl.schema import CriticTrainConfig
 
 SHOWN = (
     "valid", "voc", "failures", "other_object", "gap_object", "true_gap_object", "gap_task", "true_gap_task",

@@ -7,8 +7,6 @@ from itertools import accumulate
 from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
-from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
-from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec, Task
@@ -16,6 +14,8 @@ from embodied_rl.reports.report import MACHINE
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.rollout.delay import Chunks, Delay, choose_delay
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
+from embodied_rl.schema.untrusted_settings import check_file
 
 DRAWN = 512
 """Episodes of an evaluation without a benchmark."""

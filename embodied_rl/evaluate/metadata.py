@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.plugins import list_plugins
-from embodied_rl.config.schema import EvalConfig
 from embodied_rl.evaluate.benchmark import EvaluationPart, describe_benchmark, describe_simulator
 from embodied_rl.reports.report import BENCHMARK
 from embodied_rl.rollout.delay import Delay
 from embodied_rl.runs import provenance
+from embodied_rl.schema import EvalConfig
 
 
 def make_metadata(

@@ -17,8 +17,8 @@ from embodied_rl.evaluate.protocol import Results
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runs.untrusted_files import check_ends, check_inside, shorten
+from embodied_rl.system.atomic_write import explain_errors
+from embodied_rl.system.untrusted_files import check_ends, check_inside, shorten
 
 FILE = "episodes.jsonl"
 

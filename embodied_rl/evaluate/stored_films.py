@@ -11,7 +11,7 @@ from embodied_rl.evaluate.video import Recording, write_mp4
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.runs.atomic_write import TEMPORARY, explain_errors
+from embodied_rl.system.atomic_write import TEMPORARY, explain_errors
 
 KEPT = 12
 """Episodes filmed before training: the first of the evaluation."""

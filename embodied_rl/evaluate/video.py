@@ -16,16 +16,16 @@ import imageio_ffmpeg
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.policy import DeployedPolicy
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Rendered, Simulator, SimulatorSpec, StepResult
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.rollout.delay import Delay
 from embodied_rl.rollout.episode_sampler import Purpose, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
-from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.runtime.processes.process import describe_exit
+from embodied_rl.system.atomic_write import explain_errors
 
 _RUNNING, _SUCCESS, _FAILURE = (148, 163, 184), (22, 163, 74), (220, 38, 38)
 _BORDER, _CAPTION = 4, 26

@@ -16,3 +16,7 @@ class UserError(ValueError):
 
 class TransportError(RuntimeError):
     """A robot's middleware failed: it did not accept a message, or the transport is closed."""
+
+
+class RunFailed(RuntimeError):  # noqa: N818
+    """A process that a run needs is gone or cannot continue. The message is complete and needs no traceback."""

@@ -1,6 +1,6 @@
 """Declare which settings a file may decide. Imports the standard library only.
 
-Run folders, policy files and benchmarks may come from untrusted sources. `embodied_rl.config.untrusted_settings`
+Run folders, policy files and benchmarks may come from untrusted sources. `embodied_rl.schema.untrusted_settings`
 applies this rule to every key of every command and plug-in: numbers and choices are plain by their type; a key that
 takes free text declares what its text is, by one of the types below. A plug-in's key without a declaration is `CODE`.
 """

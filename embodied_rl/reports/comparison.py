@@ -15,7 +15,7 @@ from embodied_rl.reports.result import IN_DISTRIBUTION
 from embodied_rl.reports.statistics import Mean, adjust_by_holm, mean_interval
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import Value, read_metrics
-from embodied_rl.runs.untrusted_files import check_inside
+from embodied_rl.system.untrusted_files import check_inside
 
 REPORT = "report.json"
 PairedRow = tuple[str, str, Pairing, float]

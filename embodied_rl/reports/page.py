@@ -6,7 +6,7 @@ from html import escape
 from pathlib import Path
 
 from embodied_rl.reports.report import Rate
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.system.atomic_write import write_text
 
 _STYLE = """
 :root { color-scheme: light dark; --page: #fff; --raised: #f8fafc; --ink: #1e293b; --soft: #64748b; --line: #e2e8f0;

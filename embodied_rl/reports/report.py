@@ -27,8 +27,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import wilson_interval
-from embodied_rl.runs.atomic_write import write_text
-from embodied_rl.runs.untrusted_files import read_json, shorten
+from embodied_rl.system.atomic_write import write_text
+from embodied_rl.system.untrusted_files import read_json, shorten
 
 MACHINE = ("num_envs", "python", "pythonpath")
 """Settings of a simulator that depend on the machine, and do not change episodes."""

@@ -21,7 +21,7 @@ from PIL import Image
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.runs.untrusted_files import name_file, read_json
+from embodied_rl.system.untrusted_files import name_file, read_json
 
 FOLDER = Path("scores", "strips")
 """Folder of the files in a run's folder."""

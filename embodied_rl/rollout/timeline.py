@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import explain_errors, write_text
-from embodied_rl.runs.untrusted_files import check_inside, read_json, shorten
+from embodied_rl.system.atomic_write import explain_errors, write_text
+from embodied_rl.system.untrusted_files import check_inside, read_json, shorten
 
 SIMULATE, INFER, VALUE, WAIT, LEARN = "simulate", "infer", "value", "wait", "learn"
 FOLDER = "timelines"

@@ -17,8 +17,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runs import lock, provenance
-from embodied_rl.runs.atomic_write import explain_errors, write_text
-from embodied_rl.runs.untrusted_files import check_inside, read_json, read_whole
+from embodied_rl.system.atomic_write import explain_errors, write_text
+from embodied_rl.system.untrusted_files import check_inside, read_json, read_whole
 
 PLAN = "plan.json"
 """In a run's folder: the chosen allocation, the alternatives, and their costs."""

@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runs.untrusted_files import check_ends, check_links, make_printable
+from embodied_rl.system.atomic_write import explain_errors
+from embodied_rl.system.untrusted_files import check_ends, check_links, make_printable
 
 FILE = "run.lock"
 """In a run's folder; empty while no process holds the lock."""

@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.runs.atomic_write import explain_errors, write_text
-from embodied_rl.runs.untrusted_files import check_inside
+from embodied_rl.system.atomic_write import explain_errors, write_text
+from embodied_rl.system.untrusted_files import check_inside
 
 Value = float | int | str | bool | None
 

@@ -9,7 +9,7 @@ from itertools import islice
 from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import read_json
+from embodied_rl.system.untrusted_files import read_json
 
 ADAPTERS = "adapter_config.json"
 """File of PEFT, in the folder of adapter_model.safetensors."""

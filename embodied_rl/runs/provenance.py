@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.system.atomic_write import write_text
 
 FILE = "provenance.json"
 """In a run's folder."""

@@ -1,7 +1,7 @@
 """The cores and GPUs that a run reserves in a cluster, in bundles that each lie on one node."""
 
-from embodied_rl.config.schema import Plan
 from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.schema import Plan
 
 
 def make_bundles(plan: Plan, device: str) -> list[NodeShare]:

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, TypeVar
 
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.bundles import count_gpus, make_bundles
@@ -13,6 +12,7 @@ from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.torchrun import choose_launcher
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.schema import TrainConfig
 
 if TYPE_CHECKING:
     from embodied_rl.runtime.ray.runtime import RayRuntime

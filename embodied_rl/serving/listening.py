@@ -11,7 +11,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.stops import note_stop
+from embodied_rl.system.signals import note_stop
 
 CONNECTIONS = 1024
 """Maximum of open connections; further ones are answered 503."""

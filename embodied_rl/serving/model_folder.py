@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import check_inside, check_name, read_json
+from embodied_rl.system.untrusted_files import check_inside, check_name, read_json
 
 LARGEST_JSON = 64_000_000
 """Maximum size in bytes of a settings file or of the tokenizer."""

@@ -20,12 +20,12 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import shorten
 from embodied_rl.serving.chat import MOST_LOGPROBS, ChatRequest
 from embodied_rl.serving.model import ModelInput
 from embodied_rl.serving.model_folder import check_folder
 from embodied_rl.serving.refusal import Refusal, quote
 from embodied_rl.serving.reply import ChatReply, Token
+from embodied_rl.system.untrusted_files import shorten
 
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 _BROKEN = (

@@ -7,11 +7,11 @@ from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.actors.placement import check_placement, describe_placement, resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.assembly.outline import outline_backbone
-from embodied_rl.config.schema import SftConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SftConfig
 from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
 from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix

@@ -7,8 +7,6 @@ from typing import Any
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import deploy_actor
-from embodied_rl.config.next_command import make_next_command
-from embodied_rl.config.schema import SftConfig
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import film_episodes
@@ -21,6 +19,8 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SftConfig
+from embodied_rl.schema.next_command import make_next_command
 from embodied_rl.training.final_report import PAGE
 
 AT_ONCE = 64

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
@@ -13,6 +12,7 @@ from embodied_rl.rollout.writer import Writer, WriterFactory
 from embodied_rl.runtime.processes.base import Runtime
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.schema import TrainConfig
 
 
 @dataclass(frozen=True)

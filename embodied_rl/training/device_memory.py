@@ -9,11 +9,11 @@ from embodied_rl.actors.learning.memory_budget import find_free_bytes, format_by
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_update
 from embodied_rl.assembly import build
 from embodied_rl.assembly.outline import outline_actor
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.schema import TrainConfig
 
 
 @dataclass(frozen=True)

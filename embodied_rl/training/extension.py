@@ -8,11 +8,10 @@ from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config import untrusted_settings
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import TrainConfig, untrusted_settings
 from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 

@@ -17,9 +17,9 @@ from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.scorer_section import describe_cost, describe_head, describe_outages
 from embodied_rl.reports.strips import make_strip_section
 from embodied_rl.runs import provenance
-from embodied_rl.runs.atomic_write import explain_errors
 from embodied_rl.runs.log import RunLog
 from embodied_rl.runs.metrics_file import Value, find_first_reached, read_metrics
+from embodied_rl.system.atomic_write import explain_errors
 from embodied_rl.training.trainer import Trainer
 
 PAGE = "report.html"

@@ -6,7 +6,6 @@ from contextlib import closing
 
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.config.plugins import configure_plugin
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.logger import LoggedRun
 from embodied_rl.judge.reward.run_scoring import describe_reward
 from embodied_rl.reports.page import format_percent
@@ -15,6 +14,7 @@ from embodied_rl.runs.forecast import Forecast
 from embodied_rl.runs.log import RunLog, open_log
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import Stopped, raise_on_signals, stop_on_signals
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.extension import describe_resume
 from embodied_rl.training.final_report import film_before, finish_run, makes_films, write_report
 from embodied_rl.training.run_parts import Parts, assemble_parts

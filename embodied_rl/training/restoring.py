@@ -11,10 +11,9 @@ import torch
 
 from embodied_rl.actors.learning.checkpoint import STATE, CheckpointError
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.interfaces.errors import RunFailed, TransportError, UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runs.untrusted_files import shorten
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.system.untrusted_files import shorten
 from embodied_rl.training.metrics import RunTotals
 
 UNRELATED_ERRORS = (RunFailed, Unavailable, TransportError, torch.OutOfMemoryError)

@@ -2,7 +2,6 @@
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -11,6 +10,7 @@ from embodied_rl.rollout.action_queue import check_rollout_delay
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.training.device_memory import check_device
 from embodied_rl.training.run_size import RunSize, measure_run
 

@@ -7,7 +7,6 @@ import torch
 
 from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import PolicyNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Algorithm, Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
@@ -23,6 +22,7 @@ from embodied_rl.runtime.processes.base import NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.training.collecting import make_collector, make_sampler
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
 from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers

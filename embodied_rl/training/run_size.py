@@ -7,13 +7,13 @@ from embodied_rl.actors.learning.memory_budget import format_bytes
 from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly.outline import outline_actor
-from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.run_scoring import list_extra_columns
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.training.device_memory import DeviceMemory, measure_device
 from embodied_rl.training.run_parts import count_rollout_decisions
 

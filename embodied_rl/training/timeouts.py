@@ -1,7 +1,7 @@
 """Timeouts between the processes of a run, derived from its plan."""
 
-from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.runtime.simulators import python_environments
+from embodied_rl.schema import Plan, TrainConfig
 
 REPORT = 10.0
 """Seconds between two reports: of a rollout worker to rank 0, and of rank 0, which waits for it, to the other ranks."""

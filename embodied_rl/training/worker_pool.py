@@ -7,7 +7,6 @@ import torch
 
 from embodied_rl.actors.learning.weights import Weights, publish_weights
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array
@@ -20,6 +19,7 @@ from embodied_rl.runtime.processes.base import Board, BoardReader, Deadlines, No
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.ranks.collective import choose_gpu
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.collecting import make_collector
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.rollout_worker import PublishedWeights, RolloutWorker, WorkerStart

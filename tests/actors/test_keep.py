@@ -11,9 +11,9 @@ pytest.importorskip("transformers")
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import LoraNode, PolicyNode, SamplerNode
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
+from embodied_rl.schema import LoraNode, PolicyNode, SamplerNode
 from embodied_rl.testing.policy_contract import check_actor
 
 TINY = {

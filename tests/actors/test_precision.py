@@ -5,7 +5,7 @@ import torch
 
 from embodied_rl.actors import placement
 from embodied_rl.actors.flow import PRIVILEGED
-from embodied_rl.config.schema import PolicyNode
+from embodied_rl.schema import PolicyNode
 
 
 def lowered(actor):

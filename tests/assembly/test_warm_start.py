@@ -13,8 +13,8 @@ from embodied_rl.assembly.build import build_backbone, choose_backbone_maker, fi
 from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config.freeze import thaw_config
-from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.schema import PolicyNode
 from embodied_rl_policies.pocket import Pocket
 from tests.support.pocket_actors import SMALL, embodiment, observe, simulator_spec
 

@@ -8,9 +8,9 @@ from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import SimNode
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 
 EPISODES = 192
 UNLIKELY = 3.3  # standard deviations: one in a thousand

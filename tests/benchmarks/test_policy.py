@@ -13,7 +13,7 @@ from embodied_rl.benchmarks import limit, model_memory, networks, prefix_cache, 
 from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.benchmarks.prefix_cache import PrefixCase
 from embodied_rl.commands import bench
-from embodied_rl.config.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
+from embodied_rl.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
 from tests.support import pi_sizes
 
 LEAST = replace(

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from embodied_rl.benchmarks import recovery, transport
 from embodied_rl.benchmarks.transport import Load, StillSimulator, TransportTimes
-from embodied_rl.config.schema import SimNode
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 
 
 @pytest.mark.process

@@ -17,10 +17,10 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import fitting
-from embodied_rl.config.schema import PolicyNode, SamplerNode
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow import sampler
+from embodied_rl.schema import PolicyNode, SamplerNode
 from embodied_rl_policies.pi import network
 from embodied_rl_policies.pi.images import prepare_images
 from tests.support import pi_inputs

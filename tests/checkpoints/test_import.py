@@ -11,9 +11,9 @@ from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import check_config, read_metadata
 from embodied_rl.commands.import_checkpoint import check_import
-from embodied_rl.config.checks import validate_config
-from embodied_rl.config.schema import ImportConfig, PolicyNode, SimNode
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import ImportConfig, PolicyNode, SimNode
+from embodied_rl.schema.checks import validate_config
 from tests.support.building_checkpoints import CAMERAS, lerobot, simulator
 from tests.support.using_checkpoints import attach, save
 

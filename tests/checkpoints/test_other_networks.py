@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 
 from embodied_rl.checkpoints import detection
 from embodied_rl.commands import inspect
-from embodied_rl.config.schema import InspectConfig
+from embodied_rl.schema import InspectConfig
 from tests.support.building_checkpoints import POISON, lerobot, openpi
 from tests.support.using_checkpoints import attach
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from embodied_rl.actors.learning.trainable import choose_trainable
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import weight_names
-from embodied_rl.config.schema import LoraNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.schema import LoraNode
 from tests.support.building_checkpoints import lerobot, openpi, prefixed, tensors
 from tests.support.refusals import refuses
 from tests.support.using_checkpoints import attach_any, exported, save, smolvla_folder, stored, velocity

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import read_metadata
-from embodied_rl.config.schema import PolicyNode
+from embodied_rl.schema import PolicyNode
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import (

@@ -23,7 +23,7 @@ pytest.importorskip("transformers")
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import PolicyNode
+from embodied_rl.schema import PolicyNode
 
 
 @pytest.fixture

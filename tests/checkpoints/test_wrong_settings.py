@@ -13,8 +13,8 @@ pytest.importorskip("transformers")
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import detection
-from embodied_rl.config.schema import PolicyNode
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.schema import PolicyNode
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import lerobot, openpi, simulator

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
+from embodied_rl import schema
 from embodied_rl.cli.command_table import COMMANDS, Command, find_command_name
 from embodied_rl.cli.documentation import list_plugin_keys, list_schema_keys
 from embodied_rl.cli.text import print_keys
-from embodied_rl.config import schema
 from embodied_rl.config.freeze import list_key_paths
 from embodied_rl.judge.prompts.prompt import FOLDER
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from omegaconf import OmegaConf
 
+from embodied_rl import schema
 from embodied_rl.cli.command_table import COMMANDS
-from embodied_rl.config import schema
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.provenance import describe_command

@@ -8,9 +8,9 @@ import torch
 
 from embodied_rl.assembly import evaluated_policies
 from embodied_rl.commands import eval as command
-from embodied_rl.config.schema import SimNode, Video
 from embodied_rl.evaluate import benchmark
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode, Video
 from tests.support.clock import executed, horizon, length, make_actor, make_handles, make_simulator, spec
 
 __all__ = ["executed", "horizon", "length", "make_actor", "make_handles", "make_simulator", "spec"]

@@ -11,8 +11,8 @@ from rich.table import Table
 from embodied_rl.benchmarks import peers
 from embodied_rl.benchmarks.peers import PeerResult
 from embodied_rl.commands import bench
-from embodied_rl.config.schema import AlgoNode, BenchConfig, Plan, PolicyNode, SimNode
 from embodied_rl.critic.examination import reward_comparison
+from embodied_rl.schema import AlgoNode, BenchConfig, Plan, PolicyNode, SimNode
 from tests.support.refusals import refuses
 
 

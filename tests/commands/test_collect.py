@@ -12,8 +12,6 @@ import pytest
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.commands import collect
 from embodied_rl.commands.collect import AT_ONCE, run
-from embodied_rl.config.checks import validate_config
-from embodied_rl.config.schema import CollectConfig, SimNode
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.datasets.record import ABOUT
@@ -21,6 +19,8 @@ from embodied_rl.deployment.execution.demonstration import read_demonstration
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
 from embodied_rl.rollout.episode_sampler import derive_episode_seed
+from embodied_rl.schema import CollectConfig, SimNode
+from embodied_rl.schema.checks import validate_config
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.refusals import refuses

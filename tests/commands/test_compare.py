@@ -8,12 +8,12 @@ import shutil
 import pytest
 
 from embodied_rl.commands.compare import compare_sweep, run
-from embodied_rl.config.schema import CompareConfig
 from embodied_rl.reports.comparison import average_curve, average_seeds, read_entry, to_markdown
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import mean_interval
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import CompareConfig
 from tests.support.refusals import refuses
 
 

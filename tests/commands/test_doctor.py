@@ -11,10 +11,10 @@ import pytest
 
 from embodied_rl.assembly import machine_doctor
 from embodied_rl.commands import doctor
-from embodied_rl.config.schema import DoctorConfig, RunConfig, SimNode
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import DoctorConfig, RunConfig, SimNode
 from embodied_rl_sims.tabletop.simulator import Tabletop
 
 Usage = namedtuple("Usage", "total used free")

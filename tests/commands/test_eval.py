@@ -7,8 +7,8 @@ from types import SimpleNamespace
 from embodied_rl.assembly import evaluated_policies
 from embodied_rl.commands import eval as command
 from embodied_rl.config.freeze import to_yaml
-from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, CompareConfig, EvalConfig, Plan, SimNode, Video
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import BenchmarkNode, BenchmarkPart, CompareConfig, EvalConfig, Plan, SimNode, Video
 from tests.support.refusals import refuses
 
 

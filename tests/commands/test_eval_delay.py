@@ -9,7 +9,8 @@ import pytest
 
 from embodied_rl.commands import eval as command
 from embodied_rl.commands.compare import run as compare
-from embodied_rl.config.schema import (
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import (
     BenchmarkNode,
     BenchmarkPart,
     CompareConfig,
@@ -19,7 +20,6 @@ from embodied_rl.config.schema import (
     SimNode,
     Video,
 )
-from embodied_rl.interfaces.errors import UserError
 from tests.support.refusals import refuses
 
 HOLD = (0.0, 0.0)

@@ -9,12 +9,11 @@ import pytest
 
 from embodied_rl.cli.main import main
 from embodied_rl.commands import eval as command
-from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, Plan, SimChange, Video
 from embodied_rl.evaluate import metadata, resumption
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runs import provenance
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, Plan, SimChange, Video
 from tests.support.refusals import refuses
 from tests.support.running import DEADLINE, Process, started
 

@@ -5,7 +5,7 @@ import numpy as np
 
 from embodied_rl.assembly.policy_factory import choose_policy
 from embodied_rl.commands.play import choose_one_of_each, run
-from embodied_rl.config.schema import PlayConfig, SimNode
+from embodied_rl.schema import PlayConfig, SimNode
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.refusals import refuses

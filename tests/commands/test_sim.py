@@ -11,9 +11,9 @@ import pytest
 
 from embodied_rl.commands import doctor
 from embodied_rl.commands import sim as install
-from embodied_rl.config.schema import EnvironmentConfig, SimNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.simulators import installation, python_environments
+from embodied_rl.schema import EnvironmentConfig, SimNode
 from tests.support.refusals import refuses
 
 RECIPE = """

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from embodied_rl import schema
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command_table import COMMANDS
-from embodied_rl.config import schema
 from embodied_rl.config.compose import compose_config, find_config_folder, list_experiments
 from tests.support.refusals import refuses
 

@@ -17,8 +17,8 @@ from embodied_rl.config.freeze import (
     thaw_config,
     to_yaml,
 )
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import TrainConfig
 from tests.support.refusals import refuses
 
 

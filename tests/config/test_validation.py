@@ -2,7 +2,9 @@
 
 import pytest
 
-from embodied_rl.config.checks import (
+from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
+from embodied_rl.schema.checks import (
     check_checkpoint,
     check_division,
     check_episodes,
@@ -10,8 +12,6 @@ from embodied_rl.config.checks import (
     check_sampler,
     check_timeouts,
 )
-from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
-from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from tests.support.refusals import refuses
 
 SPEC = SimulatorSpec((), (), (), (), (), 10.0, 5, (Task("lift_it", "lift"),), splits=("windy",))

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from embodied_rl.commands.critic_eval import check_evaluation, run
-from embodied_rl.config.schema import CriticEvalConfig, RewardNode, SimChange
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
 from embodied_rl.critic.evaluation import judge_episodes
 from embodied_rl.critic.examination import episode_source
@@ -20,6 +19,7 @@ from embodied_rl.critic.examination.strips import choose_frames, choose_strips, 
 from embodied_rl.datasets.lerobot.info import Feature
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.strips import encode_picture
+from embodied_rl.schema import CriticEvalConfig, RewardNode, SimChange
 from tests.support import making_datasets
 from tests.support.judging import LIMITS, Judge, current_time, episodes
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from embodied_rl.config.freeze import freeze_config, thaw_config
-from embodied_rl.config.schema import CriticTrainConfig, RewardNode, SimNode
 from embodied_rl.critic.assessment import MEANINGS, Assessment
 from embodied_rl.critic.examination import examined
 from embodied_rl.critic.examination.examined import (
@@ -25,6 +24,7 @@ from embodied_rl.critic.measures import Estimate, estimate_share
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
+from embodied_rl.schema import CriticTrainConfig, RewardNode, SimNode
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.judging import PROGRESS_SPEC
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import SimNode
 from embodied_rl.critic.gathering import Draw, EpisodeKind, gather_episodes, mix_sources
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import SimNode
 from tests.support.critics import BASE, SIM, gather_some
 
 

@@ -13,11 +13,11 @@ import httpx2
 import pytest
 
 from embodied_rl.commands.critic_probe import run
-from embodied_rl.config.schema import CriticProbeConfig, RewardNode
 from embodied_rl.critic.examination.probe import LoadResult, ProbeLimits, choose_load, probe_server
 from embodied_rl.critic.examination.stand_in import make_stand_in
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.vlm import VlmConfig
+from embodied_rl.schema import CriticProbeConfig, RewardNode
 
 URL = "http://server.example/v1"
 SPEC = make_stand_in(1, 16)

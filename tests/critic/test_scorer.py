@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.critic.scorer import EmbeddedConfig, EmbeddedScorer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreRequest, ScorerError
 from embodied_rl.judge.scorers.choice import choose_scorer, configure_scorer
+from embodied_rl.schema import RewardNode
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.critics import gather_some, make_critic
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from embodied_rl.commands.critic_probe import run
-from embodied_rl.config.schema import CriticProbeConfig, RewardNode
 from embodied_rl.critic.examination.stand_in import choose_words, read_prompt, read_stand_in
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import CriticProbeConfig, RewardNode
 
 pytest.importorskip("starlette")
 

@@ -17,7 +17,7 @@ from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.feature_statistics import combine
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from embodied_rl.datasets.lerobot.video_files import Encoder
-from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.making_datasets import (
     FEATURES,
     FPS,

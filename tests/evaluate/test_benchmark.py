@@ -11,15 +11,15 @@ import pytest
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.commands import eval as command
 from embodied_rl.config import compose as composition
-from embodied_rl.config.checks import validate_config
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
 from embodied_rl.evaluate import benchmark
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runtime.processes.handle import RestartLimitReached
 from embodied_rl.runtime.processes.local import wrap_simulator
+from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
+from embodied_rl.schema.checks import validate_config
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.refusals import refuses
 

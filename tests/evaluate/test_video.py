@@ -14,10 +14,10 @@ from embodied_rl.evaluate.video import (
     tile_recordings,
     write_mp4,
 )
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.runs.atomic_write import StorageError
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.system.atomic_write import StorageError
 
 
 def read_mp4(path):

@@ -15,7 +15,6 @@ import torch
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.learning.weights import Weights, WeightsDamaged, load_weights, publish_weights
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -24,6 +23,7 @@ from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, 
 from embodied_rl.runtime.processes.local import LocalRuntime, ProcessHandle
 from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
 
 NODE = PolicyNode(
     "pocket",

@@ -19,7 +19,7 @@ from embodied_rl.rollout.timeline import (
     read_timelines,
     summarise_utilisation,
 )
-from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.collecting import T, make, workers
 from tests.support.refusals import refuses
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.runs.atomic_write import StorageError, explain_errors, write_text
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.system.atomic_write import StorageError, explain_errors, write_text
 from tests.support.refusals import refuses
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)

@@ -16,8 +16,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from embodied_rl.runs.atomic_write import StorageError
 from embodied_rl.runs.lock import FILE, WATCHED_TOUCHES, LockOwner, RunInUseError, hold_run
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.refusals import refuses
 
 ELSEWHERE = LockOwner(4711, "node7", "another kernel", "2031-02-03T04:05:06+00:00")

@@ -12,13 +12,13 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from wandb.proto import wandb_internal_pb2
 
 from embodied_rl.config.plugins import configure_plugin, list_names
-from embodied_rl.config.schema import LoggerNode
 from embodied_rl.interfaces.logger import LoggedRun, NoKeys
-from embodied_rl.runs.atomic_write import StorageError
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.log import RunLog, open_log
 from embodied_rl.runs.loggers import LOGGERS
 from embodied_rl.runs.loggers.tensorboard import TensorBoard
+from embodied_rl.schema import LoggerNode
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.refusals import refuses
 
 Record: Any = wandb_internal_pb2.Record  # pyright: ignore[reportAttributeAccessIssue]

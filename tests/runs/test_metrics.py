@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.runs.atomic_write import StorageError
 from embodied_rl.runs.metrics_file import MetricsWriter, find_first_reached, read_metrics
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.refusals import refuses
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 import pytest
 
-from embodied_rl.config.schema import EvalConfig
 from embodied_rl.evaluate.result_file import ResultFile
 from embodied_rl.evaluate.resumption import choose_output_folder
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.lock import hold_run
+from embodied_rl.schema import EvalConfig
+from embodied_rl.system.atomic_write import write_text
 from tests.security.test_trust import write_run
 from tests.support import strangers
 from tests.support.planting import Plant

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from embodied_rl.checkpoints.policy_file import make_header
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.assets import resolve_path
-from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
+from embodied_rl.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
 from tests.support.planting import Plant
 
 Typed = Callable[..., tuple[int, str]]

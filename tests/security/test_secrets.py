@@ -21,7 +21,7 @@ from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.deployment.policy_server.wire import pack
 from embodied_rl.interfaces.scorer import ScorerError
 from embodied_rl.judge.scorers.http_json import JsonServer
-from embodied_rl.runs.untrusted_files import SecretFilter
+from embodied_rl.system.untrusted_files import SecretFilter
 from tests.support.faulty_policy_server import METADATA, faulty_server, reply
 from tests.support.policy_serving import make_observation
 

@@ -20,7 +20,13 @@ from embodied_rl.commands.train import read_run_to_resume
 from embodied_rl.config import assets, plugins, schema
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.compose import compose_config
-from embodied_rl.config.schema import (
+from embodied_rl.evaluate import resumption
+from embodied_rl.evaluate.benchmark import make_parts
+from embodied_rl.evaluate.resumption import FILE as EVALUATION
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import (
     AlgoNode,
     BenchmarkNode,
     BenchmarkPart,
@@ -37,7 +43,7 @@ from embodied_rl.config.schema import (
     TrainConfig,
     TrainLoop,
 )
-from embodied_rl.config.untrusted_settings import (
+from embodied_rl.schema.untrusted_settings import (
     Setting,
     check_file,
     format_override,
@@ -45,12 +51,6 @@ from embodied_rl.config.untrusted_settings import (
     freeze_file,
     list_settings,
 )
-from embodied_rl.evaluate import resumption
-from embodied_rl.evaluate.benchmark import make_parts
-from embodied_rl.evaluate.resumption import FILE as EVALUATION
-from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
-from embodied_rl.runs.folder import RunFolder
 from embodied_rl.training.extension import describe_resume
 from embodied_rl.training.planner.allocation import Allocation
 from tests.support.planting import Plant

@@ -8,7 +8,6 @@ import numpy as np
 
 from embodied_rl.assembly.loaded import LoadedPolicy, load_policy
 from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, EpisodeConductor
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.motion_files import make_motions
 from embodied_rl.deployment.bridge.running import Bridge
 from embodied_rl.deployment.robots.reading import load_robot
@@ -18,6 +17,7 @@ from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
+from embodied_rl.schema import BridgeConfig
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import START_NS

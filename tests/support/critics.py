@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import SimNode
 from embodied_rl.critic.gathering import Draw, EpisodeKind, gather_episodes
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.critic.network import CriticConfig, ProgressCritic
+from embodied_rl.schema import SimNode
 
 BASE = "asset:tabletop_base.safetensors"
 SIM = SimNode("tabletop")

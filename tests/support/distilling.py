@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl.config.schema import DistillNode, RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.judge.heads.base import Labels
 from embodied_rl.judge.heads.noting import list_columns
 from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import DistillNode, RewardNode
 from embodied_rl.testing.fakes import RowwiseFakeActor
 from tests.support.collecting import SPEC
 from tests.support.heads import INPUTS, pack

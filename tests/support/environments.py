@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.config.schema import SimNode
 from embodied_rl.runtime.simulators import python_environments
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 
 
 def python_of(name: str) -> Path:

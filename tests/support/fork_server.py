@@ -119,7 +119,7 @@ def _place(descriptors: list[int], numbers: list[int]) -> None:
 
 def _serve_below() -> None:
     """Fork a server for the children of this process, while it has one thread and has computed nothing."""
-    from embodied_rl.runtime.processes.signals import STOP_SIGNALS
+    from embodied_rl.system.signals import STOP_SIGNALS
     from tests.support.forked_children import fork_children
 
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -7,7 +7,6 @@ import numpy as np
 
 from embodied_rl.actors.scripted import OperatorPolicy
 from embodied_rl.commands.collect import AT_ONCE, collect_episodes
-from embodied_rl.config.schema import SimNode
 from embodied_rl.datasets.record import Record
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -15,6 +14,7 @@ from embodied_rl.interfaces.sim import Array, Observation, Operated, SimulatorSp
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode, split_into_batches
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 
 TABLETOP = SimNode("tabletop")
 HEIGHT, WIDTH = 2, 3

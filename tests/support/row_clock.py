@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl.config.schema import ProbesNode, RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import Observation, StepResult
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.schema import ProbesNode, RewardNode
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.enumeration import GAMMA, STATES, Path, walk
 

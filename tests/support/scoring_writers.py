@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.config.schema import ProbesNode, RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.schema import ProbesNode, RewardNode
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.collecting import SPEC, T
 

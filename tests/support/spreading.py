@@ -14,9 +14,9 @@ from embodied_rl.actors.flow import FlowActor
 from embodied_rl.actors.learning import checkpoint, sharded, shards, trainable
 from embodied_rl.actors.learning.weights import gather_whole, publish_weights
 from embodied_rl.checkpoints.policy_file import load_actor, save_actor
-from embodied_rl.config.schema import LoraNode
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.launch import Ranks
+from embodied_rl.schema import LoraNode
 from embodied_rl.training.algorithms.ppo import PPO, PPOConfig
 from tests.support import experience
 

@@ -19,8 +19,8 @@ from embodied_rl.actors.learning.checkpoint import save_checkpoint
 from embodied_rl.checkpoints.policy_file import make_header
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config.assets import resolve_path
-from embodied_rl.config.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
 from embodied_rl.rollout.timeline import INFER, RANK, Span, Timeline, keep_timelines
+from embodied_rl.schema import AlgoNode, PolicyNode, SimNode, TrainConfig
 from tests.support import building_checkpoints as building
 from tests.support import making_datasets as datasets
 from tests.support.planting import Plant

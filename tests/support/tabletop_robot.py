@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.config.schema import FaultsNode
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
 from embodied_rl.deployment.robots.description import (
     ActionEntry,
@@ -28,6 +27,7 @@ from embodied_rl.deployment.simulated_robot.settings import RobotSettings
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.qos import QoS
+from embodied_rl.schema import FaultsNode
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import LONG_S

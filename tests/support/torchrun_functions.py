@@ -8,7 +8,7 @@ import sys
 import time
 from pathlib import Path
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.ranks import launch as local
 from embodied_rl.runtime.ranks import torchrun
 from embodied_rl.runtime.ranks.launch import Ranks

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError, save_checkpoint
 from embodied_rl.cli.main import main
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.training.metrics import RunTotals
 from embodied_rl.training.restoring import explain_state_mismatch, read_progress
 from tests.support.refusals import refuses

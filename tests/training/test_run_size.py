@@ -12,12 +12,12 @@ from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format
 from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.assembly import build
 from embodied_rl.assembly.outline import outline_actor
-from embodied_rl.config.schema import AlgoNode, PolicyNode, SamplerNode, SimNode, TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.heads.inputs import HeadInputs
 from embodied_rl.judge.heads.noting import list_columns
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import AlgoNode, PolicyNode, SamplerNode, SimNode, TrainConfig
 from embodied_rl.training import cloning_checks, run_checks
 from embodied_rl.training.run_size import count_decision_bytes
 from tests.support.refusals import refuses

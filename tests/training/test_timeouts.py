@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.config.schema import Plan
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import Plan
 from embodied_rl.training import timeouts
 from embodied_rl.training.sources import SharedExperience
 

@@ -27,8 +27,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import explain_errors, set_usual_mode, sync_folder, write_text
-from embodied_rl.runs.untrusted_files import check_inside, check_name, read_json
+from embodied_rl.system.atomic_write import explain_errors, set_usual_mode, sync_folder, write_text
+from embodied_rl.system.untrusted_files import check_inside, check_name, read_json
 
 TENSORS, STATE, POLICY = "tensors.safetensors", "state.json", "policy.safetensors"
 _STEP = re.compile(r"\d{8,}$")

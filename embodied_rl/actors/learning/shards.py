@@ -21,9 +21,9 @@ from torch import Tensor
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.actors.learning.sharded import Moments, Sharding
-from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runs.untrusted_files import shorten
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.system.atomic_write import explain_errors
+from embodied_rl.system.untrusted_files import shorten
 
 FOLDER = "shards"
 _PLACES = "DCP_SHARDING_INFO"

@@ -6,9 +6,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from embodied_rl.config.schema import LoraNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
+from embodied_rl.schema import LoraNode
 
 ADAPTER = "default"
 

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
+from embodied_rl.system.atomic_write import explain_errors
 
 LOOKING_S = 0.02
 GRACE_S = 15.0

@@ -25,7 +25,6 @@ from embodied_rl.benchmarks.trials.results import (
 )
 from embodied_rl.checkpoints.policy_file import verify_weights
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config.schema import DeployConfig, EvalConfig, SimChange
 from embodied_rl.deployment.policy_server.settings import check_installed
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
@@ -42,6 +41,7 @@ from embodied_rl.reports.summary_table import make_summary_table
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.runs.folder import make_evaluation_folder
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import DeployConfig, EvalConfig, SimChange
 
 START_S = 300.0
 """Seconds that loading a policy, or a simulator, may take on a busy machine."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 
 DOMAINS = range(20, 100)
 """Domains whose UDP ports lie below those that Linux gives to other programs."""

@@ -19,9 +19,8 @@ from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.pictures import read_picture
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.qos import QoS
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runtime.processes.handle import RunFailed
 
 _SECONDS = re.compile(r" (for|takes|took) [0-9.]+ s\b.*")
 FILM_QOS = QoS("best_effort", depth=50)

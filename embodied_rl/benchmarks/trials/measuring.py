@@ -12,7 +12,6 @@ from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.benchmarks.trials.deployment import PlannedDeployment, conduct_episodes, plan_deployment
 from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode
 from embodied_rl.benchmarks.trials.stopping import Fault, measure_stop
-from embodied_rl.config.schema import DeployConfig
 from embodied_rl.deployment.control.fuzz import fuzz_core
 from embodied_rl.deployment.execution.fuzzing import VIOLATIONS, fuzz_filter
 from embodied_rl.deployment.transport.loopback import STREAMS, measure_stream
@@ -20,7 +19,8 @@ from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.reports.report import Rate
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
-from embodied_rl.runs.atomic_write import make_folder
+from embodied_rl.schema import DeployConfig
+from embodied_rl.system.atomic_write import make_folder
 
 FAULTS: tuple[Fault, ...] = ("server killed", "bridge killed", "emergency stop", "camera frozen")
 EQUAL = 1e-6

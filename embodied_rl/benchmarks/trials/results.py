@@ -10,11 +10,11 @@ import numpy as np
 from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, add_counts
 from embodied_rl.evaluate.protocol import TIME_LIMIT, measure_smoothness
 from embodied_rl.evaluate.video import SIZE, Recording, tile_recordings, write_mp4
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.reports.page import make_definitions, make_html_table
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.runtime.processes.handle import RunFailed
 
 FILMED = 16
 """Episodes in the film."""

@@ -20,7 +20,7 @@ from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.deployment.transport.qos import QoS
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 
 Fault = Literal["server killed", "bridge killed", "bridge stopped", "emergency stop", "camera frozen"]
 STILL = 0.02

@@ -21,14 +21,14 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.config.schema import CriticEvalConfig
 from embodied_rl.critic.evaluation import JudgedSequence
 from embodied_rl.critic.measures import Estimate, ReliabilityBin, estimate_calibration, sort_into_bins
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.scorers.calibration import FORMAT, VERSION, PlattMap, find_log_odds
 from embodied_rl.reports.chart import Series, draw_line_chart
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.schema import CriticEvalConfig
+from embodied_rl.system.atomic_write import write_text
 
 FILE = "calibration.json"
 LEAST = 10

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.config.schema import FilterNode, RewardNode
 from embodied_rl.critic.evaluation import build_scorer, choose_kind, judge_episodes, make_limits
 from embodied_rl.critic.examination.examined import check_built_scorer
 from embodied_rl.critic.examination.filter_rules import FilterVerdict, ProgressCurve, judge_curve, measure_falls
@@ -17,6 +16,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.judge.reward.run_scoring import name_model
+from embodied_rl.schema import FilterNode, RewardNode
 
 PICTURES = 512 * 2**20
 """Bytes of pictures that are judged together, about."""

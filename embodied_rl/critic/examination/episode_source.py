@@ -10,8 +10,6 @@ from typing import Any
 
 from embodied_rl.assembly.evaluated_policies import find_run, find_simulator, read_simulator
 from embodied_rl.assembly.policy_factory import find_policy_file
-from embodied_rl.config.checks import check_episodes
-from embodied_rl.config.schema import CriticEvalConfig, SimNode
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
 from embodied_rl.critic.gathering import Draw, EpisodeKind, check_sources, gather_episodes
 from embodied_rl.critic.judged_episode import JudgedEpisode
@@ -20,6 +18,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalWatched
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import CriticEvalConfig, SimNode
+from embodied_rl.schema.checks import check_episodes
 
 PURPOSE = "publish"
 """The episodes are such as no training and no other report ever shows."""

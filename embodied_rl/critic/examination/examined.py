@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.critic.examination.report import FORMAT, VERSION
 from embodied_rl.critic.gate import CRITERIA, USES, GateVerdict, Use, check_gate
 from embodied_rl.critic.measures import Estimate
@@ -21,7 +20,8 @@ from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.scorers.calibration import CalibratedScorer
 from embodied_rl.judge.scorers.choice import configure_scorer
-from embodied_rl.runs.untrusted_files import name_file, read_json
+from embodied_rl.schema import RewardNode
+from embodied_rl.system.untrusted_files import name_file, read_json
 
 _REMEDY = "reward.mode=audit logs its scores without using them."
 

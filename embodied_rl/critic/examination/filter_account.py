@@ -22,8 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from embodied_rl.critic.examination.demonstration_filter import DemonstrationFilter, Sifted
-from embodied_rl.runs.atomic_write import write_text
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.system.atomic_write import write_text
+from embodied_rl.system.untrusted_files import make_printable
 
 FILE = "filter.json"
 FORMAT, VERSION = "embodied-rl demonstration filter", 1

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.config.schema import FilterNode
 from embodied_rl.critic.measures import LEAST_FRAMES, correlate_ranks
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.schema import FilterNode
 
 LOSS = 0.01
 """From which fall on a step counts as a loss: VLAC's deltas are whole percents."""

@@ -27,7 +27,7 @@ from embodied_rl.critic.gate import USES, GateVerdict, Use, check_gate
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.runs import provenance
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.system.atomic_write import write_text
 
 FILE, PAGE = "critic.json", "critic.html"
 FORMAT, VERSION = "embodied-rl critic evaluation", 1

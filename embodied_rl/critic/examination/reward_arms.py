@@ -11,9 +11,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.config.schema import BenchConfig, TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import RunFolder
+from embodied_rl.schema import BenchConfig, TrainConfig
 
 SPARSE = "sparse"
 _ALL_SCORES = ("reward.wait_share=null", "reward.deadline=60")  # a busy machine must not decide which scores count

@@ -12,11 +12,11 @@ from typing import Any
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from embodied_rl.config.schema import BenchConfig
 from embodied_rl.critic.examination.reward_arms import SPARSE, list_runs, run_arms
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.statistics import Z95, mean_interval, wilson_interval
 from embodied_rl.runs.metrics_file import read_metrics
+from embodied_rl.schema import BenchConfig
 
 LATE = 1 / 3
 """The last part of the compared iterations, which "success" is of."""

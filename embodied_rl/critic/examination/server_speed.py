@@ -18,10 +18,10 @@ import numpy as np
 import psutil
 
 from embodied_rl.critic.critic_file import load_critic
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.processes.ready_line import start_until_ready
 
 ALONE = 100

@@ -8,7 +8,7 @@ import httpx2
 
 from embodied_rl.judge.prompts.labels import read_log_probabilities
 from embodied_rl.judge.scorers.http_json import LONGEST_ANSWER
-from embodied_rl.runs.untrusted_files import SecretFilter
+from embodied_rl.system.untrusted_files import SecretFilter
 
 
 class Watch(httpx2.AsyncBaseTransport):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from embodied_rl.datasets.lerobot.info import DatasetError, FilePlace
 from embodied_rl.runs import atomic_write
-from embodied_rl.runs.atomic_write import TEMPORARY, make_folder
+from embodied_rl.system.atomic_write import TEMPORARY, make_folder
 
 KEY = "the dataset's folder"
 """Name of the setting to change, in errors."""

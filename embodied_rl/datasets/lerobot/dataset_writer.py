@@ -36,7 +36,7 @@ from embodied_rl.datasets.lerobot.info import (
 from embodied_rl.datasets.lerobot.tables import DataFiles, make_frames_table, read_file, read_numbers
 from embodied_rl.datasets.lerobot.video_files import CODECS, VideoFiles
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.runs.atomic_write import explain_errors, make_folder, write_text
+from embodied_rl.system.atomic_write import explain_errors, make_folder, write_text
 
 
 class DatasetWriter:

@@ -14,7 +14,7 @@ from embodied_rl.datasets.lerobot.feature_statistics import Summary, from_lists
 from embodied_rl.datasets.lerobot.file_patterns import find_file
 from embodied_rl.datasets.lerobot.info import EPISODES, TASKS, DatasetError, FilePlace, Info
 from embodied_rl.datasets.lerobot.tables import read_file, write_table
-from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.system.untrusted_files import shorten
 
 FILE_EPISODES = 500
 """Largest number of episodes in a file of the list, which is rewritten with each episode."""

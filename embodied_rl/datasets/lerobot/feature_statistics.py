@@ -12,7 +12,7 @@ import numpy as np
 
 from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.runs.untrusted_files import parse_json, shorten
+from embodied_rl.system.untrusted_files import parse_json, shorten
 
 QUANTILES = {"q01": 0.01, "q10": 0.1, "q50": 0.5, "q90": 0.9, "q99": 0.99}
 BINS = 5000

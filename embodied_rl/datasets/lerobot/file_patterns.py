@@ -10,7 +10,7 @@ from pathlib import Path
 from string import Formatter
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import check_ends, check_inside, check_name
+from embodied_rl.system.untrusted_files import check_ends, check_inside, check_name
 
 _FORM = re.compile(r"(0?[1-9]?d?)?\Z")
 """Allowed formats of numbers: 3d, 03d or empty."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from embodied_rl.datasets.lerobot.file_patterns import DatasetError, check_feature_name, check_pattern
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runs.untrusted_files import check_ends, parse_json, shorten
+from embodied_rl.system.untrusted_files import check_ends, parse_json, shorten
 
 VERSION = "v3.0"
 INFO, STATISTICS, TASKS = "meta/info.json", "meta/stats.json", "meta/tasks.parquet"

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any, Self
 
 from embodied_rl.deployment.execution.tick import Mode, State
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.system.untrusted_files import make_printable
 
 SETTLED_S = 0.5
 """Seconds for which something must be so before it is told."""

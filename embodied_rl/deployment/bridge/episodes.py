@@ -7,7 +7,7 @@ from typing import Any
 from embodied_rl.deployment.robots.description import OperatorTopics
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.system.untrusted_files import shorten
 
 TEXT = "std_msgs/msg/String"
 LONGEST_WORDS = 1000

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from embodied_rl.config.schema import BridgeConfig
+from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.execution.settings import Settings, Strategy, check_budget, choose_replan
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.interfaces.description import PolicyDescription

@@ -7,7 +7,7 @@ from embodied_rl.deployment.bridge.controller import Controller
 from embodied_rl.deployment.bridge.inbox import Inbox
 from embodied_rl.deployment.execution.tick import State, Tick
 from embodied_rl.deployment.transport.interface import Transport
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 
 LOOKING_S = 0.02
 

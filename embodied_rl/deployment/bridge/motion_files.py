@@ -6,8 +6,8 @@ from random import SystemRandom
 
 import numpy as np
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.motions import MotionDesk
+from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.execution.demonstration import (
     Demonstration,
     Replay,
@@ -20,7 +20,7 @@ from embodied_rl.deployment.execution.return_points import make_return_point
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.return_file import LOST, ReturnFile, make_return_motion
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import make_printable, name_file
+from embodied_rl.system.untrusted_files import make_printable, name_file
 
 NEAR = 0.02
 """Share of an entry's box: a replay begins so near to the recorded start."""

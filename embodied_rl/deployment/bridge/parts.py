@@ -5,9 +5,9 @@ import os
 import time
 from collections.abc import Callable
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.checks import check_served_policy
 from embodied_rl.deployment.bridge.inbox import Inbox
+from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.settings import OVERRUN_S, CoreSettings, StreamRule
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.deployment.robots.description import RobotDescription

@@ -8,8 +8,7 @@ from embodied_rl.deployment.bridge.controller import Controller
 from embodied_rl.deployment.bridge.inbox import Inbox
 from embodied_rl.deployment.bridge.pacing import DurationHistogram, Pacer, prefer_this_thread, read_seconds
 from embodied_rl.deployment.execution.tick import State, Tick
-from embodied_rl.interfaces.errors import TransportError
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed, TransportError
 
 LEAVING_S = 10.0
 """Seconds in which any robot of sensible limits comes to rest."""

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.checks import wait_until
 from embodied_rl.deployment.bridge.reporting import BridgeReporter
+from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.recording.process import RecorderProcess, start_recorder
 from embodied_rl.deployment.recording.session import RecorderSettings
 from embodied_rl.deployment.robots.description import RobotDescription

@@ -7,7 +7,6 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.announcing import Announcer, describe_fare
 from embodied_rl.deployment.bridge.asking import AskerThread, ChunkAsker, DirectAsking
 from embodied_rl.deployment.bridge.checks import (
@@ -33,6 +32,7 @@ from embodied_rl.deployment.bridge.recorder import end_recording, start_recordin
 from embodied_rl.deployment.bridge.reporting import STATUS_HZ, BridgeReporter, measure_load
 from embodied_rl.deployment.bridge.signals import watch_signals
 from embodied_rl.deployment.bridge.topic_watch import TopicWatch
+from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import Mode, Tick

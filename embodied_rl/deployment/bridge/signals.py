@@ -5,7 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from embodied_rl.runs.stops import note_stop
+from embodied_rl.system.signals import note_stop
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.system.atomic_write import write_text
 
 FORMAT, VERSION = "embodied_rl return points", 1
 MOST_POINTS, MOST_BYTES, MOST_TEXT = 10_000, 16 * 2**20, 500

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.runtime.processes.handle import RunFailed
 
 LARGEST = 64 * 2**20
 """Bytes of an answer that is read."""

@@ -11,7 +11,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
 
 from embodied_rl.deployment.policy_server.exchange import RefusedConnection
-from embodied_rl.runs.untrusted_files import SecretFilter
+from embodied_rl.system.untrusted_files import SecretFilter
 
 CLOSING = 1.0
 """Seconds that closing may take."""

@@ -39,8 +39,8 @@ from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
 from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, pack, unpack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.runs.stops import note_stop
 from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
+from embodied_rl.system.signals import note_stop
 
 log = logging.getLogger(__name__)
 

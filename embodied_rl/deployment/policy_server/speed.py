@@ -17,7 +17,7 @@ import numpy as np
 
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.processes.ready_line import start_until_ready
 
 CLIENTS = (1, 8)

@@ -21,7 +21,7 @@ from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.mapping import ObservationMapping
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation, Source
-from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.system.untrusted_files import shorten
 
 Action = NDArray[np.float32]
 

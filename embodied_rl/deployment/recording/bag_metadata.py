@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.system.atomic_write import write_text
 
 METADATA = "metadata.yaml"
 

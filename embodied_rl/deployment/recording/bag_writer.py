@@ -19,7 +19,7 @@ from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.extras import require
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import explain_errors, make_folder
+from embodied_rl.system.atomic_write import explain_errors, make_folder
 
 Compression = Literal["none", "lz4", "zstd"]
 CHUNK = 2**20

@@ -5,13 +5,13 @@ import threading
 import time
 from pathlib import Path
 
-from embodied_rl.config.schema import RecordConfig
+from embodied_rl.deployment.configuration import RecordConfig
 from embodied_rl.deployment.recording.bag_writer import BagSettings, check_new
 from embodied_rl.deployment.recording.robot_file import write_robot
 from embodied_rl.deployment.recording.session import RecorderSettings, record_here
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.reading import load_robot
-from embodied_rl.runtime.processes.signals import handle_stop_signals
+from embodied_rl.system.signals import handle_stop_signals
 
 
 def record_robot(config: RecordConfig) -> None:

@@ -28,7 +28,7 @@ from embodied_rl.deployment.recording.steps import (
 from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import CommandTopic, RobotDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import shorten
+from embodied_rl.system.untrusted_files import shorten
 
 TEXT = "std_msgs/msg/String"
 Omissions = Counter[str]

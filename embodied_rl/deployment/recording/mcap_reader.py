@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from embodied_rl.deployment.transport.extras import require
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import name_file, shorten
+from embodied_rl.system.untrusted_files import name_file, shorten
 
 MAGIC = b"\x89MCAP0\r\n"
 LARGEST = 128 * 2**20

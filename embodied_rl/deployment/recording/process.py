@@ -26,7 +26,7 @@ from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.environment import RosEnvironment, read_environment
 from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runs.untrusted_files import parse_json
+from embodied_rl.system.untrusted_files import parse_json
 
 START_S = 30.0
 """A recorder that has not subscribed after so long is given up."""

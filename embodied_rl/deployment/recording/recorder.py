@@ -17,7 +17,7 @@ from embodied_rl.deployment.recording.bounded_queue import Arrival, BoundedQueue
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.interface import Subscription, Transport
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.system.atomic_write import StorageError
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from embodied_rl.deployment.recording.sqlite_reader import SqliteFile
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_topic
-from embodied_rl.runs.untrusted_files import name_file
+from embodied_rl.system.untrusted_files import name_file
 
 MOST_FILES = 10_000
 SUFFIXES = (".mcap", ".db3")

@@ -7,8 +7,8 @@ from embodied_rl.deployment.robots.consistency import check_consistency, check_m
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.runs.atomic_write import write_text
-from embodied_rl.runs.untrusted_files import check_inside, name_file
+from embodied_rl.system.atomic_write import write_text
+from embodied_rl.system.untrusted_files import check_inside, name_file
 
 ROBOT = "description.yaml"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
-from embodied_rl.runs.untrusted_files import parse_json
+from embodied_rl.system.untrusted_files import parse_json
 
 STATUS, STEPS = "/policy_bridge/status", "/policy_bridge/steps"
 LABELS = ("success", "failure", "abort")

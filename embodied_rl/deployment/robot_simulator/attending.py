@@ -14,7 +14,7 @@ from embodied_rl.deployment.robots.description import OperatorTopics
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.system.untrusted_files import make_printable
 
 TEXT = "std_msgs/msg/String"
 LONGEST = 4096

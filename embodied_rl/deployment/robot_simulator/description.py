@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from embodied_rl.config.schema import SimNode
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 
 
 def name_simulated(config: RobotSimulatorConfig) -> SimNode:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.checks import (
     check_command_topics,
     check_pace,
@@ -23,6 +22,7 @@ from embodied_rl.deployment.bridge.pacing import read_seconds
 from embodied_rl.deployment.bridge.parts import make_core_settings, make_source_clock
 from embodied_rl.deployment.bridge.realtime import ControlThread
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE, STATUS_HZ, BridgeReporter
+from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.modes import MOVING
 from embodied_rl.deployment.execution.messages import Reason
@@ -34,8 +34,7 @@ from embodied_rl.deployment.robot_simulator.chunks import OfferedChunks
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
-from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed, UserError
 
 LOOKING_S = 0.002
 _LATE = (Reason.EPOCH, Reason.SEQUENCE, Reason.STEP)

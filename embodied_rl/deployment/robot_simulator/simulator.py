@@ -22,9 +22,8 @@ from embodied_rl.deployment.robot_simulator.scripted_human import HumanSettings
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
-from embodied_rl.runtime.processes.handle import RunFailed
 
 
 class RobotSimulator:

@@ -8,7 +8,7 @@ from typing import Any
 from embodied_rl.deployment.robots.terms import is_number, split_field
 from embodied_rl.deployment.transport.messages import ARRAY, BASE, NAME, SEQUENCE, Messages
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.system.untrusted_files import make_printable
 
 NAMES = ("name", "joint_names")
 """Fields that name the entries of a message's lists, as JointState and JointTrajectory have them."""

@@ -8,7 +8,7 @@ from typing import Any
 import yaml
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import make_printable
+from embodied_rl.system.untrusted_files import make_printable
 
 LARGEST = 256 * 1024
 """Bytes; a robot of 50 joints has 20,000."""

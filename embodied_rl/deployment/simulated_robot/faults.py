@@ -10,9 +10,9 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from embodied_rl.config.schema import FaultsNode
 from embodied_rl.interfaces.servo import Pose, RobotReading
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.schema import FaultsNode
 
 Content = TypeVar("Content")
 

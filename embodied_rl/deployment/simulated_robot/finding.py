@@ -3,10 +3,10 @@
 from importlib import import_module
 from typing import Any
 
-from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import ServoedRobot
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 
 
 def find_servo_class(node: SimNode) -> tuple[str, Any]:

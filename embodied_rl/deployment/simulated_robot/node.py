@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.config.freeze import thaw_config
-from embodied_rl.config.schema import FaultsNode
 from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.simulated_robot.command_check import CommandCheck
@@ -24,6 +23,7 @@ from embodied_rl.deployment.transport.stop_holders import StopHolders
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import RobotOutcome, ServoedRobot
 from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl.schema import FaultsNode
 
 STATUS_S = 0.5
 """Seconds between two messages on /simulation/status, where nothing changes."""

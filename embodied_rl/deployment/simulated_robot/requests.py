@@ -7,9 +7,9 @@ import json
 from typing import Any, cast
 
 from embodied_rl.config.freeze import freeze_config, suggest_name
-from embodied_rl.config.schema import FaultsNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+from embodied_rl.schema import FaultsNode
 
 LONGEST = 4096
 """Characters of a request."""

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 
-from embodied_rl.config.schema import RobotConfig
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.simulated_robot.filming import FilmedEpisode, FilmWatcher
@@ -21,7 +20,8 @@ from embodied_rl.deployment.transport.interface import Endpoint, Transport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, SimulatorSpec
-from embodied_rl.runs.stops import note_stop
+from embodied_rl.schema import RobotConfig
+from embodied_rl.system.signals import note_stop
 
 NODE = "simulated_robot"
 ALONE_S = 1.0

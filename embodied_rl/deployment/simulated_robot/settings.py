@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from embodied_rl.config.schema import FaultsNode
+from embodied_rl.schema import FaultsNode
 
 FAULTS, STATUS, CLOCK = "/simulation/faults", "/simulation/status", "/clock"
 """Topics that every simulated robot has; its description names the others."""

@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.heads.agreement import measure_agreement
@@ -30,6 +29,7 @@ from embodied_rl.judge.reward.modes.shaping import count_settled, join_known
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import RewardNode
 
 HELD_OUT = 512
 """Newest labels that the head is compared with the judge on."""

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.judge.reward.probes import LEAST_GAP
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.schema import RewardNode
 
 log = logging.getLogger(__name__)
 

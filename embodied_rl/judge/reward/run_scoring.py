@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import RewardNode, TrainConfig
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Scorer, ScorerError, ScorerTraits
@@ -26,6 +25,7 @@ from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import RewardNode, TrainConfig
 
 log = logging.getLogger(__name__)
 Answer = TypeVar("Answer")

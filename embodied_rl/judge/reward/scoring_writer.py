@@ -16,7 +16,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
@@ -36,6 +35,7 @@ from embodied_rl.judge.scorers.cost import CostMeter, find_prices
 from embodied_rl.judge.scorers.score_log import FOLDER, ScoreLog, describe_score
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import Writer
+from embodied_rl.schema import RewardNode
 
 log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from embodied_rl.reports.strips import (
     encode_picture,
 )
 from embodied_rl.rollout.buffer import Rollout
-from embodied_rl.runs.atomic_write import write_text
+from embodied_rl.system.atomic_write import write_text
 
 FOLLOWED = 32
 """Episodes that are followed at once."""

@@ -2,7 +2,6 @@
 
 SCORERS = {
     "vlm": "embodied_rl.judge.scorers.vlm:VlmScorer",
-    "embedded": "embodied_rl.critic.scorer:EmbeddedScorer",
     "clip": "embodied_rl.judge.scorers.clip:ClipScorer",
     "clip_action": "embodied_rl.judge.scorers.clip_action:ClipActionScorer",
     "robometer": "embodied_rl.judge.scorers.robometer:RobometerScorer",

@@ -15,7 +15,7 @@ from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
-from embodied_rl.runs.untrusted_files import name_file, read_json
+from embodied_rl.system.untrusted_files import name_file, read_json
 
 FORMAT, VERSION = "embodied-rl calibration", 1
 EDGE = 1e-4

@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.calibration import CalibratedConfig, CalibratedScorer
+from embodied_rl.schema import RewardNode
 
 WITHOUT_SERVER = {"vlm": ("url", "embedded")}
 """A scorer behind a server → the key that names the server, and who judges in its place where there is none."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.scorers.clip_pictures import prepare_pictures, read_settings
-from embodied_rl.runs.untrusted_files import read_json
+from embodied_rl.system.untrusted_files import read_json
 
 MODELS = ("clip", "siglip")
 KEPT_TEXTS = 1024

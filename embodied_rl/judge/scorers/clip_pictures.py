@@ -14,7 +14,7 @@ from torch import Tensor
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.runs.untrusted_files import read_json
+from embodied_rl.system.untrusted_files import read_json
 
 FILE = "preprocessor_config.json"
 _READ = ("size", "crop_size", "resample", "image_mean", "image_std", "rescale_factor")

@@ -7,9 +7,9 @@ time may have been paid for.
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score
+from embodied_rl.schema import RewardNode
 
 _PAID: tuple[Reason, ...] = ("ok", "unreadable", "unsure", "range")
 """Reasons of scores that a server has answered."""

@@ -11,7 +11,7 @@ import httpx2
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, ScorerError
-from embodied_rl.runs.untrusted_files import SecretFilter, make_printable
+from embodied_rl.system.untrusted_files import SecretFilter, make_printable
 
 CONNECT_TIMEOUT = 4.0
 """Seconds in which a server must accept a connection, of which a second one is tried."""

@@ -11,7 +11,7 @@ from PIL import Image, UnidentifiedImageError
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.runs.untrusted_files import DAMAGED_ARRAY, shorten
+from embodied_rl.system.untrusted_files import DAMAGED_ARRAY, shorten
 
 PICTURES = (".png", ".jpg", ".jpeg")
 MOST_REFERENCES = 64

@@ -11,7 +11,7 @@ from typing import Any
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreKind
 from embodied_rl.runs.other_files import PICKLE_STARTS
-from embodied_rl.runs.untrusted_files import check_inside, read_whole
+from embodied_rl.system.untrusted_files import check_inside, read_whole
 
 FOLDER = "scores"
 """Folder of the logs in a run folder: <number of the collector>.jsonl."""

@@ -13,7 +13,7 @@ import numpy as np
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
-from embodied_rl.runs.untrusted_files import parse_json
+from embodied_rl.system.untrusted_files import parse_json
 
 NAME, VERSION = "embodied-rl replay", 1
 

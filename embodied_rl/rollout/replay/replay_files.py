@@ -19,8 +19,8 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.replay.format import REMEDY, ReplayError, ReplayFormat
-from embodied_rl.runs.atomic_write import explain_errors, sync_folder, write_text
-from embodied_rl.runs.untrusted_files import DAMAGED_ARRAY, check_ends, shorten
+from embodied_rl.system.atomic_write import explain_errors, sync_folder, write_text
+from embodied_rl.system.untrusted_files import DAMAGED_ARRAY, check_ends, shorten
 
 FORMAT, TEXTS = "format.json", "texts.jsonl"
 

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.interfaces.logger import LoggedRun, Logger, NoKeys
-from embodied_rl.runs.atomic_write import explain_errors
-from embodied_rl.runs.untrusted_files import check_inside
+from embodied_rl.system.atomic_write import explain_errors
+from embodied_rl.system.untrusted_files import check_inside
 
 
 class TensorBoard(Logger):

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec
 
 log = logging.getLogger(__name__)
-
-
-class RunFailed(RuntimeError):  # noqa: N818
-    """A process that a run needs is gone or cannot continue. The message is complete and needs no traceback."""
 
 
 class WorkerDied(RunFailed):

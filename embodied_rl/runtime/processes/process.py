@@ -15,7 +15,7 @@ from typing import IO, Any
 from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.processes.interpreter import Interpreter, make_own_command, make_own_environment
 from embodied_rl.runtime.processes.messages import receive, send
-from embodied_rl.runtime.processes.signals import hold_signals
+from embodied_rl.system.signals import hold_signals
 
 LOG_LINES = 30
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import IO
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 
 START_S = 120.0
 """Seconds that a server may take to load a model and print its address, on a busy machine."""

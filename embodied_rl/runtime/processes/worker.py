@@ -24,9 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Array, Camera, NotFinite, Observation, SimulatorSpec, StepResult, Unavailable
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.processes.messages import ShortenedLists, receive, send, send_greeting
 from embodied_rl.runtime.processes.simulator_checks import check_output
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, distributed, nn
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.ranks import serialisation
 
 LOOPBACK = "127.0.0.1"

@@ -16,14 +16,14 @@ from typing import Protocol, TypeVar
 
 import torch
 
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runtime.processes.handle import NoAnswer, RunFailed, WorkerDied
+from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied
 from embodied_rl.runtime.processes.messages import receive, send
 from embodied_rl.runtime.processes.process import ChildProcess
-from embodied_rl.runtime.processes.signals import handle_stop_signals, reraise_ignored_exceptions
 from embodied_rl.runtime.processes.worker import prepare_child
 from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks, choose_gpu, make_store
+from embodied_rl.system.signals import handle_stop_signals, reraise_ignored_exceptions
 
 __all__ = ["PeerLost", "RankFailed", "Ranks", "Stopped", "launch_ranks", "raise_on_signals", "stop_on_signals"]
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 
 MARK = b"ERL1"
 _LENGTH = struct.Struct("<Q")

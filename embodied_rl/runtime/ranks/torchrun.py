@@ -31,12 +31,12 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.processes.handle import WorkerDied
-from embodied_rl.runtime.processes.signals import STOP_SIGNALS, handle_stop_signals
 from embodied_rl.runtime.ranks import launch as local
 from embodied_rl.runtime.ranks.collective import GlooRanks, Ranks
 from embodied_rl.runtime.ranks.launch import GRACE, RankFailed, RankFailure
 from embodied_rl.runtime.ranks.torchrun_place import FAILED, TorchrunPlace
 from embodied_rl.runtime.ranks.torchrun_store import StoreClient, UnexpectedStoreEntry, open_store
+from embodied_rl.system.signals import STOP_SIGNALS, handle_stop_signals
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import distributed
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.ranks import addresses
 from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, choose_gpu
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.ray import cluster
 
 DEADLINE = 20.0

@@ -12,7 +12,6 @@ from typing import Any
 
 from embodied_rl.runtime.processes.arrays import pack, unpack
 from embodied_rl.runtime.processes.base import NodeShare
-from embodied_rl.runtime.processes.signals import handle_stop_signals
 from embodied_rl.runtime.ranks.launch import (
     GRACE,
     START_TIMEOUT,
@@ -26,6 +25,7 @@ from embodied_rl.runtime.ray.cluster import ActorDied, BundlePlace, CallTimeout,
 from embodied_rl.runtime.ray.handle import compare_versions
 from embodied_rl.runtime.ray.rank import RankHost, RankJob, RankOutcome, StoreAddress
 from embodied_rl.runtime.ray.resources import explain_wait
+from embodied_rl.system.signals import handle_stop_signals
 
 POLL = 0.2
 LAST_OUTPUT_S = 5.0

@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ray import cluster, hosting

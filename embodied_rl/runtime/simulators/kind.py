@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import Plan, SimNode
 from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
@@ -14,6 +13,7 @@ from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.processes.remote import RemoteSimulator
 from embodied_rl.runtime.simulators import python_environments
+from embodied_rl.schema import Plan, SimNode
 
 DESCRIPTION_ROLE = "embodied_rl.runtime.processes.worker:DescribedSimulator"
 

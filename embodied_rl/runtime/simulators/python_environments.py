@@ -23,9 +23,9 @@ from omegaconf import OmegaConf
 
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, suggest_name
-from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.processes.interpreter import Interpreter
+from embodied_rl.schema import SimNode
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ import logging
 from dataclasses import replace
 from pathlib import Path
 
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import write_text
 from embodied_rl.runs.progress import show_wait
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import TrainConfig
+from embodied_rl.system.atomic_write import write_text
 from embodied_rl.training.planner import plan_selection, profile
 from embodied_rl.training.planner import resources as available
 from embodied_rl.training.planner.allocation import Allocation

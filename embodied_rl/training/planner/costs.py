@@ -13,7 +13,7 @@ import numpy as np
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.untrusted_files import read_json, shorten
+from embodied_rl.system.untrusted_files import read_json, shorten
 
 
 @dataclass(frozen=True)

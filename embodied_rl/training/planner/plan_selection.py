@@ -10,11 +10,11 @@ from typing import Any
 from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
 from embodied_rl.config.freeze import thaw_config
-from embodied_rl.config.schema import Plan, TrainConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.training.planner.allocation import Allocation, Order
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.model import Workload

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import TrainConfig
 from embodied_rl.interfaces.sim import Timed
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
@@ -29,6 +28,7 @@ from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import launch_ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
 from embodied_rl.training.planner.plan_selection import find_group_size
 

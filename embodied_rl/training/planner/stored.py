@@ -9,7 +9,7 @@ from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import PLAN
-from embodied_rl.runs.untrusted_files import read_json, shorten
+from embodied_rl.system.untrusted_files import read_json, shorten
 from embodied_rl.training.planner.allocation import Allocation
 
 _COMPARED = ("cores", "cpu")

@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 
 from embodied_rl.actors.learning import checkpoint
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.refusals import refuses
 from tests.support.stepped_tensors import assert_equal, tensors
 

@@ -12,8 +12,8 @@ import pytest
 from embodied_rl.benchmarks.trials import children
 from embodied_rl.benchmarks.trials.children import TrialProcesses
 from embodied_rl.benchmarks.trials.domain import reserve_domain_id
-from embodied_rl.runs.atomic_write import StorageError
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.ended import gone, wait_for
 
 pytestmark = pytest.mark.process

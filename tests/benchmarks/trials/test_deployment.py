@@ -27,15 +27,14 @@ from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode
 from embodied_rl.benchmarks.trials.results import describe_deployment
 from embodied_rl.benchmarks.trials.stopping import Fault, StoppingBed, measure_stop, open_bed
 from embodied_rl.cli.main import main
-from embodied_rl.config.schema import DeployConfig, SimNode
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.reports.report import Report
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner
-from embodied_rl.runs.atomic_write import StorageError
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import DeployConfig, SimNode
+from embodied_rl.system.atomic_write import StorageError
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.deployment.bridge.test_lockstep import NotingObserver
 from tests.support.bridging import POLICY, load_local

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.benchmarks.trials.domain import DOMAINS, reserve_domain_id
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from embodied_rl.commands.critic_eval import check_evaluation, run
-from embodied_rl.config.schema import CriticEvalConfig, RewardNode, SimChange
 from embodied_rl.critic.evaluation import JudgedSequence
 from embodied_rl.critic.examination.calibrating import (
     FILE,
@@ -22,6 +21,7 @@ from embodied_rl.critic.judged_episode import JudgedGoal
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.scorers.calibration import PlattMap, read_calibration
+from embodied_rl.schema import CriticEvalConfig, RewardNode, SimChange
 
 NONE = np.zeros(0)
 

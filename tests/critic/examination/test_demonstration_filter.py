@@ -12,7 +12,6 @@ import pytest
 from rich.console import Console
 
 from embodied_rl.commands import collect
-from embodied_rl.config.schema import CollectConfig, FilterNode, RewardNode, SimNode
 from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.critic.examination.demonstration_filter import (
     DemonstrationFilter,
@@ -33,6 +32,7 @@ from embodied_rl.datasets.record import Record
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.schema import CollectConfig, FilterNode, RewardNode, SimNode
 from embodied_rl.training.algorithms.imitation.demonstrations import Demonstrations
 from tests.support.critics import make_critic
 from tests.support.planted_demonstrations import (

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.config.schema import FilterNode
 from embodied_rl.critic.examination.demonstration_filter import choose_frames
 from embodied_rl.critic.examination.filter_rules import ProgressCurve, judge_curve, measure_curve, measure_falls
+from embodied_rl.schema import FilterNode
 
 NONE = np.zeros(0)
 

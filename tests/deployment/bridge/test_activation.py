@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import BridgeConfig, FaultsNode
 from embodied_rl.deployment.bridge import running
 from embodied_rl.deployment.bridge.checks import check_served_policy
 from embodied_rl.deployment.bridge.executor_settings import choose_settings
@@ -23,6 +22,7 @@ from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.schema import BridgeConfig, FaultsNode
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.bridging import RealTimeBench

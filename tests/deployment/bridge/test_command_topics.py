@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.parts import find_lost_s
 from embodied_rl.deployment.bridge.running import check_bridge
@@ -21,6 +20,7 @@ from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.sim import Source
+from embodied_rl.schema import BridgeConfig
 from tests.deployment.bridge.test_activation import refuse
 from tests.deployment.bridge.test_real_time import MovingPolicy
 from tests.support.bridging import RealTimeBench

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.executor_settings import choose_settings
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import BridgeConfig
 from tests.support.bridging import RealTimeBench
 from tests.support.policy_serving import DEADLINE, running_policy
 from tests.support.robots import describe_policy

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from embodied_rl.evaluate.protocol import enumerate_episodes
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
-from embodied_rl.runtime.processes.handle import RunFailed
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.bridging import LockstepBench, load_local

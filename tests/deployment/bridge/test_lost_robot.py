@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.running import Bridge
 from embodied_rl.deployment.execution.tick import Mode, State
 from embodied_rl.deployment.recording.steps import STEPS, ControlStep
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.schema import BridgeConfig
 from tests.support.robots import change_robot, describe_policy
 from tests.support.transports import START_NS
 

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.motion_files import load_demonstration, make_motions
 from embodied_rl.deployment.bridge.motions import MotionDesk
 from embodied_rl.deployment.bridge.running import check_bridge
@@ -29,6 +28,7 @@ from embodied_rl.deployment.robots.return_file import ReturnFile
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
+from embodied_rl.schema import BridgeConfig
 from tests.support.demonstrations import write_episode
 from tests.support.recorded_robot import FakeRun, record_run
 

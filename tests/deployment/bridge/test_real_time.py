@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from embodied_rl.benchmarks.trials.episode_runner import list_reasons
-from embodied_rl.config.schema import BridgeConfig, FaultsNode
 from embodied_rl.deployment.bridge.inbox import Inbox
 from embodied_rl.deployment.bridge.pacing import read_seconds
 from embodied_rl.deployment.bridge.parts import make_core_settings
@@ -18,6 +17,7 @@ from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.schema import BridgeConfig, FaultsNode
 from tests.deployment.bridge.test_activation import ROBOT, SPEC, StillPolicy
 from tests.support.bridging import RealTimeBench
 from tests.support.transports import START_NS

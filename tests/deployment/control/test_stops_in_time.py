@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import BridgeConfig
 from embodied_rl.deployment.bridge.inbox import Inbox
 from embodied_rl.deployment.bridge.parts import make_core_settings
 from embodied_rl.deployment.control.core import DeploymentCore
@@ -20,6 +19,7 @@ from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, St
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import BridgeConfig
 
 ROBOT = load_robot("tabletop")
 SETTINGS = make_core_settings(

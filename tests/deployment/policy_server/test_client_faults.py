@@ -17,8 +17,7 @@ import pytest
 from embodied_rl.deployment.policy_server.client import NoPolicyAnswer, PolicyClient, PolicyRefusal
 from embodied_rl.deployment.policy_server.link import LinkLost
 from embodied_rl.deployment.policy_server.wire import pack
-from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from tests.support.ended import stop_process, wait_for
 from tests.support.faulty_policy_server import GREETING, METADATA, faulty_server, reply
 from tests.support.policy_serving import DEADLINE, ToldPolicy, as_batch, make_observation, running_policy

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from embodied_rl.deployment.policy_server.speed import CLIENTS, count_answers, measure_serving
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 
 
 @pytest.mark.process

@@ -15,7 +15,7 @@ from embodied_rl.deployment.recording.recording_folder import Recording
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.recording import IMAGE, JOINTS, TEXT, open_studio
 from tests.support.transports import START_NS
 

@@ -7,8 +7,6 @@ import pytest
 
 from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.commands.collect import collect_episodes
-from embodied_rl.config.schema import SimNode
-from embodied_rl.config.untrusted_settings import check_file
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robot_simulator.simulator import RobotSimulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
@@ -16,6 +14,8 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Simulator, Source, StepResult
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
+from embodied_rl.schema.untrusted_settings import check_file
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
 POLICY = "asset:tabletop_careful.safetensors"

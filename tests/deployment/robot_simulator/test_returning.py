@@ -17,9 +17,8 @@ from embodied_rl.deployment.execution.return_points import (
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robot_simulator.simulator import RobotSimulator
 from embodied_rl.deployment.robots.reading import load_robot
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Episode, Source
-from embodied_rl.runtime.processes.handle import RunFailed
 
 ROBOT = load_robot("tabletop")
 STILL = np.tile(np.array([0, 0, 0, 1], np.float32), (1, 4, 1))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import FaultsNode
+from embodied_rl.schema import FaultsNode
 from tests.support.tabletop_robot import START_NS, Bench
 
 MOVE = [0.1, 0.1, 0.0, 1.0]

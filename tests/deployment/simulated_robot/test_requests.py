@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from embodied_rl.config.schema import FaultsNode
 from embodied_rl.deployment.simulated_robot.requests import LONGEST, make_printable, read_episode, read_faults
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
+from embodied_rl.schema import FaultsNode
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
 SPEC = Tabletop.spec_of(TabletopConfig())

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.schema import DistillNode, RewardNode
 from embodied_rl.judge.reward.guard import FADE, WINDOW, RewardHackingMonitor, find_hacking
 from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.schema import DistillNode, RewardNode
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 NODE = RewardNode(name="told")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Array, Episode, Observation
@@ -19,6 +18,7 @@ from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
 from embodied_rl.mathematics.objectives.advantages import make_discounts
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
+from embodied_rl.schema import RewardNode
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 

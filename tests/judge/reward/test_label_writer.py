@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.schema import DistillNode, ProbesNode, RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.judge.heads.inputs import HeadInputs
@@ -21,6 +20,7 @@ from embodied_rl.judge.reward.scoring_writer import ScoringOptions
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.schema import DistillNode, ProbesNode, RewardNode
 from tests.support.collecting import SEED, SPEC, N, T, half_skilled, inline
 from tests.support.ended import wait_for
 from tests.support.scoring import ToldScorer, request

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.judge.reward.guard import FADE, WINDOW, RewardHackingMonitor
 from embodied_rl.judge.reward.modes.base import ModeOptions
@@ -15,6 +14,7 @@ from embodied_rl.judge.reward.run_scoring import describe_reward
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
+from embodied_rl.schema import RewardNode
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 NODE = RewardNode(name="told", mode="rises", weight=2.0)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.critic.examination.examined import check_run_scorer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScorerTraits
@@ -21,6 +20,7 @@ from embodied_rl.judge.scorers.calibration import (
     read_calibration,
 )
 from embodied_rl.judge.scorers.choice import configure_scorer
+from embodied_rl.schema import RewardNode
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.collecting import SPEC
 from tests.support.scoring import Answer, ToldScorer, request

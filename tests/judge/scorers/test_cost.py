@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.judge.scorers.cost import CostMeter, Prices, check_budget, check_prices, describe_cost, find_prices
+from embodied_rl.schema import RewardNode
 from tests.support.ended import wait_for
 from tests.support.scoring import ToldScorer, request, serving
 

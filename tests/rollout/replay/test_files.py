@@ -21,7 +21,7 @@ from embodied_rl.interfaces.sim import Camera
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.replay.transitions import PLAIN
-from embodied_rl.runs.atomic_write import StorageError
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.collecting import SPEC, half_skilled, inline, make
 from tests.support.refusals import refuses
 from tests.support.replaying import Script, assert_holds, assert_transition, everything, invented, layout

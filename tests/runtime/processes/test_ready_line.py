@@ -2,7 +2,7 @@
 
 import pytest
 
-from embodied_rl.runtime.processes.handle import RunFailed
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.processes.ready_line import ProcessWithReadyLine, start_until_ready
 from tests.support.ended import gone
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from embodied_rl.config import plugins
-from embodied_rl.config.schema import Plan, SimNode
 from embodied_rl.runtime.processes import local
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.schema import Plan, SimNode
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 from embodied_rl_sims.tabletop_warp import TabletopWarpConfig
 
 NAME = "tabletop_warp"

@@ -3,9 +3,9 @@
 import pytest
 
 from embodied_rl.assembly import build
-from embodied_rl.config.schema import AlgoNode
 from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import AlgoNode
 from embodied_rl.training.algorithms.grpo import GRPO, GRPOConfig
 from embodied_rl.training.algorithms.imitation.cloning import SFT, SFTConfig
 from embodied_rl.training.algorithms.ppo import PPO, PPOConfig

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from embodied_rl.config.schema import Plan
+from embodied_rl.schema import Plan
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload, predict_iteration

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from embodied_rl.config.schema import RewardNode
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.reward.score_table import RolloutScores
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.schema import RewardNode
 
 
 @dataclass(frozen=True)

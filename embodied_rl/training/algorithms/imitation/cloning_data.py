@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.config.schema import SftConfig
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import Observation
+from embodied_rl.schema import SftConfig
 from embodied_rl.training.algorithms.imitation.cloning import CloningBatch, SFTConfig
 from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
 from embodied_rl.training.algorithms.imitation.step_sources import count_steps_ahead

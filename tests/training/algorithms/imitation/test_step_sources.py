@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.config.schema import SimNode
 from embodied_rl.datasets.lerobot import stream
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
@@ -17,6 +16,7 @@ from embodied_rl.datasets.lerobot.info import Feature, make_features
 from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, count_steps_ahead

@@ -5,7 +5,14 @@ plug-ins of the kind share, and, in `options`, the plug-in's own keys, which are
 is found.
 """
 
-from embodied_rl.config.schema.commands import (
+from embodied_rl.deployment.configuration import (
+    BridgeConfig,
+    ContractConfig,
+    RecordConfig,
+    RobotDoctorConfig,
+    ServedNode,
+)
+from embodied_rl.schema.commands import (
     BenchConfig,
     CollectConfig,
     CompareConfig,
@@ -22,18 +29,8 @@ from embodied_rl.config.schema.commands import (
     TrainConfig,
     Video,
 )
-from embodied_rl.config.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
-from embodied_rl.config.schema.deployment import (
-    BridgeConfig,
-    ContractConfig,
-    ConvertConfig,
-    DeployConfig,
-    FaultsNode,
-    RecordConfig,
-    RobotConfig,
-    ServeConfig,
-)
-from embodied_rl.config.schema.nodes import (
+from embodied_rl.schema.critic import CriticEvalConfig, CriticProbeConfig, CriticServeConfig, CriticTrainConfig
+from embodied_rl.schema.nodes import (
     AlgoNode,
     BenchmarkNode,
     BenchmarkPart,
@@ -49,8 +46,14 @@ from embodied_rl.config.schema.nodes import (
     RewardNode,
     RunConfig,
     SamplerNode,
-    ServedNode,
     SimChange,
     SimNode,
     TrainLoop,
+)
+from embodied_rl.schema.robots import (
+    ConvertConfig,
+    DeployConfig,
+    FaultsNode,
+    RobotConfig,
+    ServeConfig,
 )

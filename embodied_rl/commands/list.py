@@ -4,15 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_rl.cli.documentation import list_plugin_keys, read_summary
+from embodied_rl.cli.help import HELP_OPTIONS
 from embodied_rl.cli.options import make_option_parser, read_config_folder
 from embodied_rl.cli.text import print_columns, print_hanging
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.config.schema import SimNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.prompts.prompt import find_prompt, list_prompts
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.runtime.simulators.python_environments import find_recipe_file
+from embodied_rl.schema import SimNode
 
 _KINDS = {
     "sims": ("sims", "sim"),
@@ -31,6 +32,7 @@ def list_choices(words: Sequence[str]) -> int:
     Raises:
         UserError: an unknown section, name or option.
     """
+    words = [] if any(word in HELP_OPTIONS for word in words) else words
     typed, words = make_option_parser().parse_known_args(words)
     if unknown := [text for text in words if text.startswith("-")]:
         raise UserError(f"unknown option '{unknown[0]}': list takes only --config-dir DIR.", code="option-unknown")

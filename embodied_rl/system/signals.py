@@ -1,4 +1,4 @@
-"""Handlers of the signals that stop a run, and exceptions of these handlers that Python ignored."""
+"""Handlers of the signals that stop a run, a record of these signals, and exceptions ignored in handlers."""
 
 import os
 import signal
@@ -8,11 +8,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from embodied_rl.runs.stops import note_stop
-
 STOP_SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 RESEND_S = 0.05
 """Seconds after which the signal is sent again, when the finaliser has normally ended."""
+_received: list[int] = []
+
+
+def note_stop(number: int) -> None:
+    """Record a signal; handlers that end a command in order call this."""
+    _received.append(number)
+
+
+def count_stops() -> int:
+    """Return how many signals were recorded in this process."""
+    return len(_received)
+
+
+def find_stop_code(since: int) -> int | None:
+    """Return the exit code of the first signal after the first `since` ones, as shells count: 128 + its number."""
+    return 128 + _received[since] if len(_received) > since else None
 
 
 @contextmanager

@@ -16,9 +16,9 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import DataclassInstance, find_rest_field, freeze_config, join_key, thaw_config
-from embodied_rl.config.schema import SimChange, SimNode
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.trust import Trust
+from embodied_rl.schema import SimChange, SimNode
 
 Config = TypeVar("Config", bound=DataclassInstance)
 Hint = Any

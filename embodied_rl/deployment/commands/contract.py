@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from embodied_rl.config.schema import ContractConfig
+from embodied_rl.deployment.configuration import ContractConfig
 from embodied_rl.deployment.robots.reading import find_robot_file
 from embodied_rl.deployment.rosetta.contract_reading import read_contract
 from embodied_rl.deployment.rosetta.contract_writing import write_contract
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.atomic_write import make_folder, write_text
+from embodied_rl.system.atomic_write import check_folder, make_folder, write_text
 
 
 def run(config: ContractConfig) -> int:
@@ -34,6 +34,8 @@ def convert(config: ContractConfig) -> tuple[str, list[str]]:
         raise UserError(
             "contract takes one of robot=<name or yaml> and contract=<yaml of rosetta>.", code="keys-contradict"
         )
+    if config.out is not None:
+        check_folder(config.out, "out", names_folder=False)
     if config.out is not None and Path(config.out).exists() and not config.replace:
         raise UserError(
             f"out={config.out} is there already: choose another name, or replace=true.", code="output-exists"

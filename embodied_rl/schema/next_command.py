@@ -11,8 +11,8 @@ from omegaconf import OmegaConf
 from embodied_rl.config import plugins
 from embodied_rl.config.compose import find_option_file, list_options
 from embodied_rl.config.freeze import thaw_config
-from embodied_rl.config.schema import PolicyNode, SftConfig, SimNode
 from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.schema import PolicyNode, SftConfig, SimNode
 
 
 def make_next_command(config: SftConfig, spec: SimulatorSpec, folder: Path) -> str:

@@ -1,19 +1,19 @@
 """Check configuration keys against each other, the disk and the simulator, before any worker starts."""
 
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from embodied_rl.config import assets
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.config.schema import (
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.names import check_folder_name
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.schema import (
     AlgoNode,
     BenchConfig,
     CollectConfig,
-    ContractConfig,
     EvalConfig,
     ImportConfig,
     Plan,
@@ -25,9 +25,7 @@ from embodied_rl.config.schema import (
     SimNode,
     TrainConfig,
 )
-from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.names import check_folder_name
-from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.system.atomic_write import check_folder
 
 LONGEST_TIMEOUT = 86_400
 
@@ -48,7 +46,7 @@ def validate_config(config: Any) -> None:
         check_folder_name(run.experiment, "run.experiment")
     for key in ("out", "export"):
         if isinstance(target := getattr(config, key, None), str):
-            names_folder = key == "out" and not isinstance(config, ImportConfig | ContractConfig)
+            names_folder = key == "out" and not isinstance(config, ImportConfig)
             check_folder(target, key, names_folder)
     if isinstance(policy := getattr(config, "policy", None), PolicyNode):
         check_checkpoint(policy)
@@ -203,34 +201,6 @@ def check_checkpoint(policy: PolicyNode) -> None:
         raise UserError(
             f"policy.checkpoint: {found} is not there. policy.checkpoint=null starts from new weights.",
             code="checkpoint-missing",
-        )
-
-
-def check_folder(path: str, key: str, names_folder: bool = True) -> None:
-    """Check, without creating anything, that a path is given and that its folder can be created and written.
-
-    Args:
-        path: where results go.
-        key: the configuration key of the path, for messages.
-        names_folder: whether the path is a folder; otherwise it is a file in one.
-
-    Raises:
-        UserError: the path is empty, or the folder cannot be written.
-    """
-    if not path.strip():
-        raise UserError(f"{key}= is empty: give a path, or leave {key} out.", code="path-empty")
-    folder = path if names_folder else str(Path(path).absolute().parent)
-    absolute = Path(folder).expanduser().absolute()
-    existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
-    if not existing.is_dir():
-        raise UserError(
-            f"{key}={folder}: {existing} is a file, not a folder. Choose another, such as {key}=runs.",
-            code="folder-is-a-file",
-        )
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise UserError(
-            f"{key}={folder}: {existing} cannot be written. Choose another, such as {key}=/tmp/runs.",
-            code="folder-not-writable",
         )
 
 

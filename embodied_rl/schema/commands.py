@@ -4,7 +4,9 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from embodied_rl.config.freeze import at_least
-from embodied_rl.config.schema.nodes import (
+from embodied_rl.deployment.configuration import RobotDoctorConfig, ServedNode
+from embodied_rl.interfaces.trust import Code, FilePath, Text, Trust
+from embodied_rl.schema.nodes import (
     MOST_EPISODES,
     AlgoNode,
     BenchmarkNode,
@@ -16,12 +18,10 @@ from embodied_rl.config.schema.nodes import (
     PolicyNode,
     RewardNode,
     RunConfig,
-    ServedNode,
     SimChange,
     SimNode,
     TrainLoop,
 )
-from embodied_rl.interfaces.trust import Address, Code, FilePath, Text, Trust
 
 Joining = Literal["prefix", "naive", "blend", "stop", "replacement", "guided"]
 """How a new chunk joins the actions that are executed while it is inferred."""
@@ -308,21 +308,9 @@ class TraceConfig:
 
 
 @dataclass(frozen=True)
-class DoctorConfig:
+class DoctorConfig(RobotDoctorConfig):
     sim: SimNode | None = None
     """A simulator to examine as well: its environment, packages, assets and renderer."""
-    robot: FilePath | None = None
-    """A robot to examine in place of this machine: a name, or a YAML file; its topics are listened to."""
-    policy: Address | None = None
-    """ws://<host>:<port>: a policy server for that robot, whose fit and latency are checked."""
-    transport: Literal["dds", "rclpy"] = "dds"
-    """How the robot's topics are reached: without an installation of ROS 2, or with it."""
-    seconds: float = at_least(0.5, 3.0, at_most=600)
-    """How long rates are measured."""
-    questions: int = at_least(1, 50)
-    """Questions to the policy server, the first ones besides."""
-    server: ServedNode = field(default_factory=ServedNode)
-    """How the policy server is asked."""
     run: RunConfig = field(default_factory=RunConfig)
     """Where runs would live."""
 

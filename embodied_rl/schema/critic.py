@@ -4,14 +4,14 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from embodied_rl.config.freeze import at_least
-from embodied_rl.config.schema.commands import LAST_SEED
-from embodied_rl.config.schema.nodes import (
+from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text
+from embodied_rl.schema.commands import LAST_SEED
+from embodied_rl.schema.nodes import (
     MOST_EPISODES,
     RewardNode,
     SimChange,
     SimNode,
 )
-from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text
 
 
 @dataclass(frozen=True)

@@ -126,3 +126,31 @@ def check_writable(path: Path, key: str) -> None:
         pass
     if not path.stat().st_size:
         path.unlink()
+
+
+def check_folder(path: str, key: str, names_folder: bool = True) -> None:
+    """Check, without creating anything, that a path is given and that its folder can be created and written.
+
+    Args:
+        path: where results go.
+        key: the configuration key of the path, for messages.
+        names_folder: whether the path is a folder; otherwise it is a file in one.
+
+    Raises:
+        UserError: the path is empty, or the folder cannot be written.
+    """
+    if not path.strip():
+        raise UserError(f"{key}= is empty: give a path, or leave {key} out.", code="path-empty")
+    folder = path if names_folder else str(Path(path).absolute().parent)
+    absolute = Path(folder).expanduser().absolute()
+    existing = next(parent for parent in (absolute, *absolute.parents) if parent.exists())
+    if not existing.is_dir():
+        raise UserError(
+            f"{key}={folder}: {existing} is a file, not a folder. Choose another, such as {key}=runs.",
+            code="folder-is-a-file",
+        )
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{key}={folder}: {existing} cannot be written. Choose another, such as {key}=/tmp/runs.",
+            code="folder-not-writable",
+        )

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from embodied_rl.config.freeze import at_least, take_other_keys
-from embodied_rl.interfaces.trust import Code, FilePath, SecretName, Text, Trust
+from embodied_rl.interfaces.trust import Code, FilePath, Text, Trust
 
 MOST_EPISODES = 1_000_000
 """Episodes of one command at most: more would take longer than any run, and tell nothing more."""
@@ -366,18 +366,3 @@ class FilterNode:
         """Return the thresholds that are set."""
         named = {"voc": self.voc, "losses": self.losses, "end": self.end, "drop": self.drop}
         return {name: value for name, value in named.items() if value is not None}
-
-
-@dataclass(frozen=True)
-class ServedNode:
-    """A policy behind a server that an evaluation asks."""
-
-    keys: dict[Text, Text] = field(default_factory=dict)
-    """How the server calls entries of observations, our name: its name, such as {images/front: observation/image}. A
-    state that it takes as several entries: their names and sizes, a:7+b:1."""
-    actions: Text = "actions"
-    """How a server of others calls the actions in its answer."""
-    deadline: float = at_least(0.1, 60.0)
-    """Seconds for each question, connecting again included."""
-    token_variable: SecretName | None = None
-    """Environment variable that holds the server's token."""
