@@ -18,7 +18,7 @@ from embodied_rl.cli.command import Command
 from embodied_rl.cli.options import Options
 from embodied_rl.config import compose
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.folder import note_new_folders
+from embodied_rl.system.atomic_write import note_new_folders
 from embodied_rl.system.signals import count_stops
 
 # Hydra makes only the sweep's folder, with multirun.yaml, and configures no logging: runs make their own folders.

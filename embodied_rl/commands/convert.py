@@ -6,8 +6,9 @@
 import json
 from pathlib import Path
 
+from embodied_rl.datasets.robot_recordings import write_dataset
 from embodied_rl.deployment.recording.bag_writer import check_new
-from embodied_rl.deployment.recording.conversion import Conversion, write_dataset
+from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.messages import Messages

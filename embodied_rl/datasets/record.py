@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
+from embodied_rl.deployment.execution.demonstration import ABOUT
 from embodied_rl.interfaces.description import SI
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-
-ABOUT = ("action_names", "state_names", "action_low", "action_high", "control_hz", "state_units")
-"""Entries of an episode's file that describe the robot."""
 
 
 @dataclass

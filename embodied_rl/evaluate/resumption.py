@@ -13,9 +13,9 @@ from typing import Any
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
 from embodied_rl.evaluate import result_file
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runs.folder import RunFolder, make_evaluation_folder, note_folder
+from embodied_rl.runs.folder import RunFolder, make_evaluation_folder
 from embodied_rl.schema import EvalConfig
-from embodied_rl.system.atomic_write import explain_errors, make_folder, write_text
+from embodied_rl.system.atomic_write import explain_errors, make_folder, note_folder, write_text
 from embodied_rl.system.untrusted_files import check_inside, read_json
 
 FILE = "evaluation.json"

@@ -7,7 +7,6 @@ import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import count
@@ -17,7 +16,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.names import check_folder_name
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runs import lock, provenance
-from embodied_rl.system.atomic_write import explain_errors, write_text
+from embodied_rl.system.atomic_write import explain_errors, note_folder, write_text
 from embodied_rl.system.untrusted_files import check_inside, read_json, read_whole
 
 PLAN = "plan.json"
@@ -28,8 +27,6 @@ _TIME = "%Y%m%d-%H%M%S"
 _CLONES = re.compile(r"^eval_episodes:", re.MULTILINE)
 """A key of `sft` that `train` lacks; these two commands make run folders."""
 _WRITTEN_BEFORE = ("config.yaml", "overrides.txt", "git.diff", provenance.FILE, PLAN, lock.FILE)
-_MADE: ContextVar[list[Path] | None] = ContextVar("made", default=None)
-"""The list of `note_new_folders`, while one is kept."""
 _UNCLEAR = "Restore the file or remove that folder; or name the run with resume=<its folder>."
 _STATE_FILES = "checkpoints/[0-9]*/state.json"
 
@@ -168,25 +165,6 @@ def make_evaluation_folder(parent: Path, split: str, now: datetime | None = None
     with explain_errors(parent, key):
         parent.mkdir(parents=True, exist_ok=True)
         return _claim(parent / f"{split}_{_format_time(now)}")
-
-
-@contextmanager
-def note_new_folders() -> Iterator[list[Path]]:
-    """Yield a list that gets each folder of a run or an evaluation that this process makes; a context manager."""
-    made: list[Path] = []
-    token = _MADE.set(made)
-    try:
-        yield made
-    finally:
-        _MADE.reset(token)
-
-
-def note_folder(path: Path) -> Path:
-    """Add a folder of a run or an evaluation to the list of `note_new_folders`, if one is kept; return the folder."""
-    made = _MADE.get()
-    if made is not None:
-        made.append(path)
-    return path
 
 
 def _claim(base: Path) -> Path:

@@ -5,6 +5,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
@@ -12,6 +13,8 @@ from embodied_rl.interfaces.errors import UserError
 TEMPORARY = ".tmp-"
 """Prefix of the names of unfinished files."""
 
+_MADE: ContextVar[list[Path] | None] = ContextVar("made", default=None)
+"""The list of `note_new_folders`, while one is kept."""
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _GONE = {errno.ENOENT, errno.ESTALE}
 _REFUSED = {
@@ -154,3 +157,22 @@ def check_folder(path: str, key: str, names_folder: bool = True) -> None:
             f"{key}={folder}: {existing} cannot be written. Choose another, such as {key}=/tmp/runs.",
             code="folder-not-writable",
         )
+
+
+@contextmanager
+def note_new_folders() -> Iterator[list[Path]]:
+    """Yield a list that gets each folder of a run or an evaluation that this process makes; a context manager."""
+    made: list[Path] = []
+    token = _MADE.set(made)
+    try:
+        yield made
+    finally:
+        _MADE.reset(token)
+
+
+def note_folder(path: Path) -> Path:
+    """Add a folder of a run or an evaluation to the list of `note_new_folders`, if one is kept; return the folder."""
+    made = _MADE.get()
+    if made is not None:
+        made.append(path)
+    return path

@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.datasets.record import ABOUT
 from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.tick import Mode
@@ -25,6 +24,8 @@ from embodied_rl.interfaces.description import SI
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.robot import Body
 
+ABOUT = ("action_names", "state_names", "action_low", "action_high", "control_hz", "state_units")
+"""Entries of an episode's file that describe the robot."""
 _ROUNDING_S = 1e-6
 """A tick that comes earlier than a step by rounding belongs to that step."""
 LONGEST_GAP_S = 0.25

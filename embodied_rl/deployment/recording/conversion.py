@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from embodied_rl.deployment.recording.alignment import EpisodePart, align_recording
 from embodied_rl.deployment.recording.episodes import Omissions, list_episodes
@@ -20,7 +20,6 @@ from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Source, Task
 
-PROPOSED, VALID, VERSION = "proposed_action", "proposed_action.valid", "policy_version"
 NO_WORDS = "unnamed"
 """The name of a task of which no instruction was recorded."""
 
@@ -100,49 +99,6 @@ class Conversion:
         by = ", ".join(f"{many} by {source}" for source, many in sorted(self.kept.items()))
         lines = [f"{self.kept.total()} of {self.steps} control steps kept" + (f": {by}" if by else "")]
         return lines + [f"left out: {what} ({many})" for what, many in sorted(self.omissions.items())]
-
-
-def write_dataset(conversion: Conversion, out: Path, images: Literal["video", "png"]) -> Iterator[dict[str, Any]]:
-    """Write a recording as a LeRobotDataset; yield the line of the index of each episode that was written.
-
-    Raises:
-        DatasetError: the folder holds a dataset already. Unavailable: the extra lerobot is missing.
-    """
-    from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter  # needs the optional pyarrow and PyAV
-    from embodied_rl.datasets.lerobot.info import ACTION, INFO, DatasetError, Feature, make_features
-
-    if (out / INFO).exists():
-        raise DatasetError(f"out={out} holds a dataset already, which would store episodes twice: give a new folder.")
-    spec = conversion.make_spec()
-    features = make_features(spec, images)
-    features |= {
-        PROPOSED: features[ACTION], VALID: Feature("bool", (1,)), VERSION: Feature("int64", (1,)),
-    }  # fmt: skip
-    with DatasetWriter(out, features, spec.control_hz, conversion.robot.name) as writer:
-        for part in conversion.read_parts():
-            index = writer.add_episode(list_frames(part), part.episode.instruction)
-            yield {"episode": index} | describe_part(part)
-
-
-def list_frames(part: EpisodePart) -> Iterator[dict[str, Any]]:
-    """Yield the frame of each control step."""
-    from embodied_rl.datasets.lerobot.info import ACTION, DONE, IMAGES, REWARD, SOURCE, STATE, SUCCESS
-
-    for position, step in enumerate(part.steps):
-        last = part.ends and position == len(part.steps) - 1
-        success = last and part.label == "success"
-        yield {
-            **{f"{IMAGES}{camera}": picture[0] for camera, picture in step.observation.images.items()},
-            STATE: step.observation.state[0],
-            ACTION: step.executed,
-            REWARD: float(success),
-            SUCCESS: success,
-            DONE: last,
-            SOURCE: int(step.source),
-            PROPOSED: step.executed if step.proposed is None else step.proposed,
-            VALID: step.proposed is not None,
-            VERSION: step.policy_version,
-        }
 
 
 def describe_part(part: EpisodePart) -> dict[str, Any]:

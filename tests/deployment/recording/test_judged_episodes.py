@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from embodied_rl.datasets.robot_recordings import list_frames
 from embodied_rl.deployment.recording.bag_writer import BagWriter
-from embodied_rl.deployment.recording.conversion import Conversion, list_frames
+from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.recorder import TopicRecorder
 from embodied_rl.deployment.recording.robot_file import write_robot
 from embodied_rl.deployment.recording.topics import list_topics

@@ -10,8 +10,9 @@ import pytest
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
+from embodied_rl.datasets.robot_recordings import list_frames
 from embodied_rl.deployment.recording.commanded_steps import CommandedSteps
-from embodied_rl.deployment.recording.conversion import Conversion, list_frames
+from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.description import RobotDescription

@@ -7,7 +7,8 @@ import pytest
 
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.file_patterns import DatasetError
-from embodied_rl.deployment.recording.conversion import PROPOSED, VALID, VERSION, Conversion, write_dataset
+from embodied_rl.datasets.robot_recordings import PROPOSED, VALID, VERSION, write_dataset
+from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.rollout.replay.recorded_episodes import write_replay
