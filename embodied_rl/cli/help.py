@@ -8,8 +8,10 @@ from embodied_rl.cli.command import Command
 from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.cli.documentation import Key, list_plugin_keys, list_schema_keys
 from embodied_rl.cli.options import parse_arguments
+from embodied_rl.cli.run_command import load_preparation
 from embodied_rl.cli.text import print_columns, print_hanging, print_keys
 from embodied_rl.config import plugins
+from embodied_rl.config.option_files import list_default_choices, list_experiments, list_groups, list_options
 
 HELP_ALL = "--help-all"
 HELP_OPTIONS = ("--help", "-h", HELP_ALL)
@@ -88,8 +90,6 @@ def _print_choices(command: Command, values: Mapping[str, Any]) -> None:
     """Print the groups of the configuration, with the names of their YAML files."""
     if command.config is None:
         return
-    from embodied_rl.config.compose import list_default_choices, list_experiments, list_options  # Hydra
-
     rows = list[tuple[str, str]]()
     for group, default in list_default_choices(command.config).items():
         names = [option.name for option in list_options(group)]
@@ -113,9 +113,7 @@ def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
     options = parse_arguments(command, typed)
     if options.sweep or command.config is None:
         return {}
-    from embodied_rl.config.compose import compose_config, list_groups
-
-    composed = compose_config(command.config, options.overrides, command.values, options.config_dir)
+    composed = load_preparation(command).compose(command, options)
     pairs = (text.lstrip("+").partition("=") for text in options.overrides)
     chosen = {f"choice of {key}": value for key, _, value in pairs if key in list_groups(options.config_dir)}
     return {**_flatten(composed, ""), **chosen}

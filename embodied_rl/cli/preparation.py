@@ -3,7 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
+from embodied_rl.cli.command import Command
+from embodied_rl.cli.options import Options
 from embodied_rl.config.freeze import freeze_config
+from embodied_rl.config.overrides import parse_overrides
+from embodied_rl.interfaces.errors import UserError
 
 Plugins = dict[str, type[Any]]
 """Node of the configuration → the plug-in's class."""
@@ -14,9 +18,29 @@ Rows = list[tuple[str, str]]
 class Preparation:
     """The steps from words to a checked configuration; commands with plug-ins, plans or runs have a subclass."""
 
-    def expand(self, overrides: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the overrides with those that stand for several replaced by these."""
-        return overrides
+    def check_options(self, command: Command, options: Options) -> Options:
+        """Check the words of a command; return them with those that stand for several replaced by these.
+
+        Raises:
+            UserError: a word has no effect, or would have another than it seems.
+        """
+        return options
+
+    def compose(self, command: Command, options: Options) -> dict[str, Any]:
+        """Return the mapping of a command's configuration.
+
+        Raises:
+            UserError: an override cannot be parsed, or a choice is unknown.
+        """
+        return parse_overrides(options.overrides, options.config_dir)
+
+    def sweep(self, command: Command, options: Options) -> int:
+        """Run a command for each combination of values, or handle an option of Hydra's; return the exit code.
+
+        Raises:
+            UserError: the command cannot be swept.
+        """
+        raise UserError(f"{command.name} takes one value for each key: leave -m out.", code="command-not-swept")
 
     def freeze(self, name: str, kind: type[Any], mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
         """Freeze a composed mapping of the command `name` into a `kind`.

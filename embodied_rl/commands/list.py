@@ -9,6 +9,7 @@ from embodied_rl.cli.options import make_option_parser, read_config_folder
 from embodied_rl.cli.text import print_columns, print_hanging
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
+from embodied_rl.config.option_files import list_experiments, list_options
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.prompts.prompt import find_prompt, list_prompts
 from embodied_rl.runtime.simulators.kind import SimulatorKind
@@ -62,8 +63,6 @@ def list_choices(words: Sequence[str]) -> int:
 
 def _print_keys(section: str, name: str, config_dir: Path | None) -> None:
     """Print the keys of the plug-in that the choice `name` uses, or of the plug-in `name`."""
-    from embodied_rl.config.compose import list_options  # Hydra: only where it is needed
-
     kind, node = _KINDS[section]
     chosen = (item.plugin for item in list_options(node, config_dir) if item.name == name and item.plugin)
     plugin = next(chosen, name)
@@ -74,8 +73,6 @@ def _print_keys(section: str, name: str, config_dir: Path | None) -> None:
 
 
 def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
-    from embodied_rl.config.compose import list_experiments, list_options
-
     if section == "experiments":
         return [(item.name, f"embodied-rl {item.command}", item.summary) for item in list_experiments(config_dir)]
     if section == "prompts":

@@ -2,12 +2,19 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+
+from embodied_rl.cli.command import Command
+from embodied_rl.cli.options import Options
 from embodied_rl.cli.preparation import Plugins, Preparation, Rows
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
+from embodied_rl.config.option_files import list_experiments
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
@@ -24,15 +31,30 @@ from embodied_rl.schema import (
     TrainLoop,
 )
 from embodied_rl.schema.checks import check_episodes, validate_config
+from embodied_rl.schema.compose import compose_config
 from embodied_rl.training.planner.stored import expand_stored_plan
 
 
 class TrainingPreparation(Preparation):
     """The steps for every command of the platform: each does what its configuration has keys for."""
 
-    def expand(self, overrides: tuple[str, ...]) -> tuple[str, ...]:
-        """Return the overrides with `plan=<file>.json` replaced by the stored plan."""
-        return expand_stored_plan(overrides)
+    def check_options(self, command: Command, options: Options) -> Options:
+        """Replace `plan=<file>.json` by the stored plan; check the experiment, and overrides without effect."""
+        options = replace(options, overrides=expand_stored_plan(options.overrides))
+        check_experiment(command, options)
+        for override in () if options.hydra else options.overrides:
+            check_override(override, options.sweep)
+        return options
+
+    def compose(self, command: Command, options: Options) -> dict[str, Any]:
+        """Compose YAML and overrides with Hydra."""
+        return compose_config(command.config, options.overrides, command.values, options.config_dir)
+
+    def sweep(self, command: Command, options: Options) -> int:
+        """Run every combination of a sweep, or handle an option of Hydra's."""
+        from embodied_rl.commands import sweep  # most commands are no sweep
+
+        return sweep.run_sweep(command, options)
 
     def freeze(self, name: str, kind: type[Any], mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
         """Freeze a composed mapping, after adding the experiment's name and the overrides."""
@@ -95,6 +117,37 @@ class TrainingPreparation(Preparation):
         if isinstance(run_config := getattr(config, "run", None), RunConfig):
             rows.append(("run", f"{run_config.root}/{run_config.experiment}/<time>_s{getattr(config, 'seed', 0)}"))
         return rows
+
+
+def check_experiment(command: Command, options: Options) -> None:
+    """Check that a chosen experiment was written for this command, or for one with the same YAML."""
+    known = {item.name: item for item in list_experiments(options.config_dir)}
+    for override in options.overrides:
+        key, _, value = override.partition("=")
+        if key == "experiment" and value in known and known[value].command not in (command.name, command.config):
+            wanted = known[value].command
+            raise UserError(
+                f"experiment={value} is for `{wanted}`, not for `{command.name}`. "
+                f"Type: embodied-rl {wanted} experiment={value}",
+                code="experiment-of-another-command",
+            )
+
+
+def check_override(text: str, sweep: bool) -> None:
+    """Refuse an override that would have no effect, and several values without `-m`."""
+    key, _, value = text.partition("=")
+    if key.startswith("~"):
+        raise UserError(f"{text}: keys cannot be removed. Set {key[1:]} to another value.", code="override-removes-key")
+    if key.startswith("hydra.") and not sweep:
+        raise UserError(
+            f"{text} has no effect here. run.root=<folder> chooses where runs are written.", code="override-no-effect"
+        )
+    with suppress(HydraException):  # what cannot be parsed is quoted, and checked, when it is composed
+        if not sweep and OverridesParser.create().parse_override(text).is_sweep_override():
+            raise UserError(
+                f"{text} has several values: add -m to run each, or write {key}=[{value}] for a list.",
+                code="override-several-values",
+            )
 
 
 def drop_keys_of_other_algorithm(mapping: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

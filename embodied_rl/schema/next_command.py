@@ -9,8 +9,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from embodied_rl.config import plugins
-from embodied_rl.config.compose import find_option_file, list_options
 from embodied_rl.config.freeze import thaw_config
+from embodied_rl.config.option_files import find_option_file, list_options
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.schema import PolicyNode, SftConfig, SimNode
 

@@ -9,7 +9,8 @@ import pytest
 from embodied_rl import schema
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command_table import COMMANDS
-from embodied_rl.config.compose import compose_config, find_config_folder, list_experiments
+from embodied_rl.config.option_files import find_config_folder, list_experiments
+from embodied_rl.schema.compose import compose_config
 from tests.support.refusals import refuses
 
 FILES = sorted(find_config_folder().rglob("*.yaml"))

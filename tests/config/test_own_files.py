@@ -6,7 +6,8 @@ import pytest
 
 from embodied_rl.cli.main import USER_ERROR, main
 from embodied_rl.cli.options import read_config_folder
-from embodied_rl.config.compose import compose_config, list_experiments
+from embodied_rl.config.option_files import list_experiments
+from embodied_rl.schema.compose import compose_config
 from tests.support.refusals import refuses
 
 

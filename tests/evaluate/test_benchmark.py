@@ -10,7 +10,6 @@ import pytest
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.commands import eval as command
-from embodied_rl.config import compose as composition
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.evaluate import benchmark
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
@@ -19,6 +18,7 @@ from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runtime.processes.handle import RestartLimitReached
 from embodied_rl.runtime.processes.local import wrap_simulator
 from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
+from embodied_rl.schema import compose as composition
 from embodied_rl.schema.checks import validate_config
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.refusals import refuses

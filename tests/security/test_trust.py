@@ -19,7 +19,6 @@ from embodied_rl.commands.eval import read_resumed
 from embodied_rl.commands.train import read_run_to_resume
 from embodied_rl.config import assets, plugins, schema
 from embodied_rl.config import freeze as configuration
-from embodied_rl.config.compose import compose_config
 from embodied_rl.evaluate import resumption
 from embodied_rl.evaluate.benchmark import make_parts
 from embodied_rl.evaluate.resumption import FILE as EVALUATION
@@ -43,6 +42,7 @@ from embodied_rl.schema import (
     TrainConfig,
     TrainLoop,
 )
+from embodied_rl.schema.compose import compose_config
 from embodied_rl.schema.untrusted_settings import (
     Setting,
     check_file,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from embodied_rl.config.compose import find_config_folder
+from embodied_rl.config.option_files import find_config_folder
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import read_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport

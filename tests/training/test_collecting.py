@@ -8,11 +8,10 @@ import pytest
 import torch
 
 from embodied_rl.cli import command_table, run_command
-from embodied_rl.config import compose
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.schema import TrainConfig
+from embodied_rl.schema import TrainConfig, compose
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL, TABLETOP

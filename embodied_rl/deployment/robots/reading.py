@@ -53,7 +53,7 @@ def find_robot_file(name: str | Path, config_dir: Path | None = None) -> Path:
     Raises:
         UserError: there is none of that name, and no such file.
     """
-    from embodied_rl.config.compose import find_option_file, list_options  # Hydra: only where it is needed
+    from embodied_rl.config.option_files import find_option_file, list_options
 
     known = [option.name for option in list_options(GROUP, config_dir)]
     if str(name) in known:

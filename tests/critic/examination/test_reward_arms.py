@@ -10,7 +10,6 @@ from rich.console import Console
 
 from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.cli.run_command import freeze_command_config, prepare_config
-from embodied_rl.config.compose import compose_config
 from embodied_rl.critic.examination import reward_arms
 from embodied_rl.critic.examination.reward_arms import ARMS, ArmRun, list_runs, run_arms
 from embodied_rl.critic.examination.reward_comparison import (
@@ -23,6 +22,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.statistics import mean_interval, wilson_interval
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.schema import BenchConfig
+from embodied_rl.schema.compose import compose_config
 
 TYPED = ("what=potentials", "experiment=tabletop_chain", "decisions=5000", "seeds=2", "out=x", "algo.epochs=1")
 

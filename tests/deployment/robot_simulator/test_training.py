@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from embodied_rl.cli import command_table, run_command
-from embodied_rl.config import compose
 from embodied_rl.deployment.robot_simulator.simulator import RobotSimulator
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
@@ -18,7 +17,7 @@ from embodied_rl.mathematics.objectives.reduce import step_mask
 from embodied_rl.reports.report import Report
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.schema import TrainConfig
+from embodied_rl.schema import TrainConfig, compose
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.loop import evaluate_before
 from embodied_rl.training.planner.auto import resolve_plan

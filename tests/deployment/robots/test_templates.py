@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.config.compose import find_config_folder, list_options
+from embodied_rl.config.option_files import find_config_folder, list_options
 from embodied_rl.deployment.robots.mapping import ObservationMapping
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.messages import Messages

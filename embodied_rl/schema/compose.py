@@ -1,10 +1,7 @@
-"""Compose YAML and overrides into a plain mapping with Hydra. Only this module decides where the YAML files are."""
+"""Compose YAML and overrides into a plain mapping with Hydra."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib.metadata import entry_points
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, cast
 
@@ -20,41 +17,19 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from embodied_rl.config.freeze import RENAMED, describe_renamed, read_text, suggest_name
-from embodied_rl.config.plugins import make_import_error
+from embodied_rl.config.freeze import RENAMED, describe_renamed, suggest_name
+from embodied_rl.config.option_files import (
+    READ_AS_DATA,
+    check_key,
+    find_config_folder,
+    find_data_file,
+    list_groups,
+    list_third_party,
+)
 from embodied_rl.interfaces.errors import UserError
 
 VALUE_OF = "value_of_"
 """Prefix that hides a key from Hydra, where a folder of that name would make it choose a file."""
-READ_AS_DATA = ("robot",)
-"""Groups whose files are not composed."""
-
-
-def find_config_folder() -> Path:
-    """Return the folder of our own YAML: `configs/` in a checkout, inside the package in a wheel."""
-    package = Path(__file__).parents[1]
-    packaged = package / "_configs"
-    return packaged if packaged.is_dir() else package.parent / "configs"
-
-
-def list_third_party() -> dict[str, Path]:
-    """Return package name → folder of YAML for other distributions with an entry point in `embodied_rl.configs`.
-
-    Raises:
-        UserError: the package of an entry point cannot be imported.
-    """
-    found: dict[str, Path] = {}
-    for entry in entry_points(group="embodied_rl.configs"):
-        try:
-            found[entry.value] = Path(str(files(entry.value)))
-        except ModuleNotFoundError as error:
-            raise make_import_error(entry, error) from error
-    return found
-
-
-def list_config_folders(config_dir: Path | None = None) -> list[Path]:
-    """Return all folders that are searched for YAML, in order."""
-    return [find_config_folder(), *list_third_party().values(), *([config_dir] if config_dir else [])]
 
 
 class ConfigPackages(SearchPathPlugin):
@@ -63,71 +38,6 @@ class ConfigPackages(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         for package in list_third_party():
             search_path.append("embodied-rl", f"pkg://{package}")
-
-
-@dataclass(frozen=True)
-class GroupOption:
-    """A file that an override such as `algo=flow_sde` chooses; its first comment describes it.
-
-    Attributes:
-        name: the name to type. plugin: the value of its key `name`, or empty. summary: the comment.
-    """
-
-    name: str
-    plugin: str
-    summary: str
-
-
-@dataclass(frozen=True)
-class Experiment:
-    """A file in `configs/experiment/`. Its first comment reads `# <command>: <summary>`."""
-
-    name: str
-    command: str
-    summary: str
-
-
-def list_options(group: str, config_dir: Path | None = None) -> list[GroupOption]:
-    """Return all files of a group, sorted by name."""
-    paths = {
-        path.stem: path for folder in list_config_folders(config_dir) for path in sorted(folder.glob(f"{group}/*.yaml"))
-    }
-    options: list[GroupOption] = []
-    for name, path in sorted(paths.items()):
-        lines = read_text(path).splitlines()
-        plugin = next((line.partition(":")[2].strip() for line in lines if line.startswith("name:")), "")
-        comments = (line[1:].strip() for line in lines if line.startswith("#"))
-        options.append(GroupOption(name, plugin, next((line for line in comments if not line.startswith("@")), "")))
-    return options
-
-
-def list_experiments(config_dir: Path | None = None) -> list[Experiment]:
-    """Return all experiments that can be chosen, sorted by name."""
-    experiments: list[Experiment] = []
-    for option in list_options("experiment", config_dir):
-        command, colon, summary = option.summary.partition(": ")
-        experiments.append(Experiment(option.name, *((command, summary) if colon else ("train", option.summary))))
-    return experiments
-
-
-def find_option_file(group: str, name: str, config_dir: Path | None = None) -> Path:
-    """Return the file of an option that `list_options` returned."""
-    paths = (folder / group / f"{name}.yaml" for folder in reversed(list_config_folders(config_dir)))
-    return next(path for path in paths if path.is_file())
-
-
-def list_default_choices(name: str) -> dict[str, str]:
-    """Return the choices that `configs/<name>.yaml` starts from: group → name of a file, or null."""
-    lines = (find_config_folder() / f"{name}.yaml").read_text(encoding="utf-8").splitlines()
-    pairs = (line.strip().removeprefix("- ").partition(": ") for line in lines if line.strip().startswith("- "))
-    return {group: choice.strip("'\"") for group, colon, choice in pairs if colon}
-
-
-def list_groups(config_dir: Path | None = None) -> set[str]:
-    """Return the names of all groups: folders of YAML that an override such as `sim=tabletop` chooses a file from."""
-    return {
-        folder.name for top in list_config_folders(config_dir) for folder in top.iterdir() if any(folder.glob("*.yaml"))
-    }
 
 
 def make_hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir: Path | None = None) -> list[str]:
@@ -153,17 +63,13 @@ def _make_hydra_override(text: str, groups: set[str], values: Sequence[str], con
     key = override.key_or_group
     if text.startswith(("+", "~")) or key.startswith(("hydra.", "hydra/")):
         return text
-    if (data := key.partition(".")[0]) in READ_AS_DATA and key != data:
-        raise UserError(
-            f"{text}: copy the {data}'s YAML file, change it there, and type {data}=<file>.", code="key-only-in-file"
-        )
+    check_key(text, key)
     group = key.partition("/")[0].partition("@")[0]
     if group not in groups:
         return f"++{text}"
     if group in values:
-        if group in READ_AS_DATA and config_dir is not None:  # the file is read where `config_dir` is not known
-            file = (config_dir / group / f"{text.partition('=')[2]}.yaml").resolve()
-            text = f"{group}='{file}'" if file.is_file() else text
+        if group in READ_AS_DATA and (file := find_data_file(group, text.partition("=")[2], config_dir)) is not None:
+            text = f"{group}='{file}'"
         return f"++{VALUE_OF}{text}"
     value = override.value()
     names = value.list if isinstance(value, ChoiceSweep) else [value]

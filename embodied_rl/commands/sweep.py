@@ -16,8 +16,9 @@ from omegaconf import DictConfig
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command import Command
 from embodied_rl.cli.options import Options
-from embodied_rl.config import compose
+from embodied_rl.config.option_files import find_config_folder
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.schema import compose
 from embodied_rl.system.atomic_write import note_new_folders
 from embodied_rl.system.signals import count_stops
 
@@ -90,7 +91,7 @@ def _run_hydra(
     folder = ["--config-dir", str(options.config_dir)] if options.config_dir else []
     quiet = () if options.hydra else _QUIET
     Plugins.instance().register(compose.ConfigPackages)
-    main = hydra.main(version_base="1.3", config_path=str(compose.find_config_folder()), config_name=command.config)
+    main = hydra.main(version_base="1.3", config_path=str(find_config_folder()), config_name=command.config)
     with _set_hydra_arguments([*folder, *flags, *quiet, *overrides]), compose.explain_errors():
         main(task)()
     return folders[0]
