@@ -8,12 +8,11 @@ from typing import Any
 from embodied_rl.assembly.policy_factory import find_policy_file, names_file
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets, plugins
-from embodied_rl.config import freeze as configuration
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.rollout.delay import Chunks
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.schema import EvalConfig, SimChange, SimNode
+from embodied_rl.schema import EvalConfig, SimChange, SimNode, config_file
 from embodied_rl.schema.untrusted_settings import check_file
 from embodied_rl.system.untrusted_files import check_inside
 
@@ -83,7 +82,7 @@ def read_simulator(file: Path, folder: RunFolder | None) -> dict[str, Any] | Non
         sim = read_metadata(file).extra.get("sim")
     else:
         check_inside(folder.path, folder.config)
-        sim = configuration.read_config(folder.config).get("sim")
+        sim = config_file.read_config(folder.config).get("sim")
     if isinstance(sim, str):
         return {"name": sim}
     if sim is None:

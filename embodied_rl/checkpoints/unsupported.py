@@ -7,7 +7,7 @@ from typing import Any
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import tensor_files
 from embodied_rl.config import plugins
-from embodied_rl.config.freeze import read_config
+from embodied_rl.schema.config_file import read_config
 
 SUPPORTED = "lerobot's pi0, pi05 and smolvla, and openpi's π0 and π0.5"
 

@@ -20,7 +20,7 @@ from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.ranks.launch import Stopped
 from embodied_rl.runtime.ranks.torchrun import decide_on_rank_0
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.schema import TrainConfig, untrusted_settings
+from embodied_rl.schema import TrainConfig, config_file, untrusted_settings
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.system.untrusted_files import check_links, name_file
 from embodied_rl.training import extension
@@ -67,7 +67,7 @@ def print_moves(config: TrainConfig, folder: RunFolder) -> None:
     print(f"Device: {describe_placement(config.policy)}")
     if note := stored.describe_move(folder.path / provenance.FILE):
         print(note)
-    before = configuration.load_config(TrainConfig, folder.config).policy.device
+    before = config_file.load_config(TrainConfig, folder.config).policy.device
     if before != config.policy.device:
         print(
             f"The run had policy.device={before} and continues on {config.policy.device}: "
@@ -233,7 +233,7 @@ def read_run_to_resume(config: TrainConfig) -> tuple[TrainConfig, RunFolder]:
     """
     folder = find_run_to_resume(config)
     check_links(folder.path)
-    stored = configuration.load_config(TrainConfig, folder.config)
+    stored = config_file.load_config(TrainConfig, folder.config)
     with name_file(folder.config):
         old = untrusted_settings.merge_typed_settings(
             stored,

@@ -13,9 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-from yaml import YAMLError
+import yaml
 
 from embodied_rl.interfaces.errors import UserError
 
@@ -27,8 +25,12 @@ class DataclassInstance(Protocol):
 
 
 Config = TypeVar("Config", bound=DataclassInstance)
+_TRUTH_VALUES = {
+    form
+    for word in ("y", "yes", "n", "no", "true", "false", "on", "off")
+    for form in (word, word.title(), word.upper())
+}
 LARGEST_FLOAT = int(sys.float_info.max)
-_RESTORE = "Restore it from a copy; or start a new run from this one's weights: policy.checkpoint={}."
 RENAMED = {"episodes": "curriculum", "logger.tensorboard": "logger=tensorboard|json"}
 """Old name of a key, or of a folder of YAML → its new name."""
 SYNONYMS = {
@@ -51,11 +53,6 @@ SYNONYMS = {
     "episodes": "curricula",
 }
 """Name of a key in other libraries → its name here, without its node."""
-_DAMAGED = (
-    YAMLError, ValueError, OmegaConfBaseException, OSError, RecursionError,
-    IndexError, KeyError, AttributeError, TypeError,
-)  # fmt: skip
-"""What reading YAML raises; the last four come from values that are not what their tags (!!int) say."""
 _SCALARS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", Path: "a path"}
 
 
@@ -145,45 +142,30 @@ def thaw_config(config: DataclassInstance) -> dict[str, Any]:
 
 def to_yaml(config: DataclassInstance) -> str:
     """Return the whole configuration, including defaults, as YAML."""
-    return OmegaConf.to_yaml(OmegaConf.create(thaw_config(config)))
+    return yaml.dump(thaw_config(config), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
 
 
-def load_config(kind: type[Config], path: Path) -> Config:
-    """Read the configuration in a run's folder, which holds every key of `kind`.
+class _Dumper(yaml.SafeDumper):
+    """Writes YAML as OmegaConf does: text that some reader would take for a number or a truth value gets quotes."""
 
-    Raises:
-        UserError: the file is missing or ends early, or does not fit `kind`; the message names the remedy.
-    """
+    def ignore_aliases(self, data: Any) -> bool:  # equal values are written again
+        return True
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = "'" if _looks_like_number(text) or text in _TRUTH_VALUES else None
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+def _looks_like_number(text: str) -> bool:
     try:
-        mapping = read_config(path)
-    except UserError as error:
-        raise UserError(f"{str(error).rstrip()} {_RESTORE.format(path.parent)}", code=error.code) from None
-    if (last := fields(kind)[-1].name) not in mapping:  # else defaults would silently replace what was cut off
-        raise UserError(
-            f"{path} is damaged: it ends before {last}. {_RESTORE.format(path.parent)}", code="config-damaged"
-        )
-    try:
-        return freeze_config(kind, mapping)
-    except UserError as error:
-        raise UserError(f"{path}: {error}", code=error.code) from None
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
-def read_config(path: Path) -> dict[str, Any]:
-    """Read a YAML configuration as plain values. References are not resolved, because the file may be untrusted.
-
-    Raises:
-        UserError: the file is missing, is damaged, or holds no keys.
-    """
-    if not path.is_file():
-        raise UserError(f"{path} is not there: is this the folder of a run?", code="config-missing")
-    try:
-        mapping = cast("Any", OmegaConf.to_container(OmegaConf.load(path), resolve=False))
-    except _DAMAGED as error:
-        problem = " ".join(str(error).split())
-        raise UserError(f"{path} is damaged: {problem:.300}", code="config-damaged") from None
-    if not isinstance(mapping, dict):
-        raise UserError(f"{path} is damaged: it holds no keys.", code="config-damaged")
-    return {str(key): value for key, value in cast("dict[Any, Any]", mapping).items()}
+_Dumper.add_representer(str, _represent_text)
 
 
 def read_text(path: Path) -> str:

@@ -11,7 +11,7 @@ from embodied_rl.config import freeze as configuration
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.schema import TrainConfig, untrusted_settings
+from embodied_rl.schema import TrainConfig, config_file, untrusted_settings
 from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 
@@ -78,7 +78,7 @@ def extend_run(folder: RunFolder, iterations: int) -> str | None:
 
     Other changes typed with `resume` are not written. The report is removed, because it marks a run as finished.
     """
-    old = configuration.load_config(TrainConfig, folder.config)
+    old = config_file.load_config(TrainConfig, folder.config)
     if old.train.iterations == iterations:
         return None
     note = f"Extended from {old.train.iterations} to {iterations} iterations. {describe_exactness(old)}"

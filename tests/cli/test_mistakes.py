@@ -102,7 +102,7 @@ def test_run_root_must_be_a_writable_folder(run, tmp_path, monkeypatch) -> None:
     (tmp_path / "occupied").write_text("")
     code, _, err = run(*TOY, "run.root=occupied/runs")
     assert code == 2 and "run.root=occupied/runs" in err and "[folder-is-a-file]" in err
-    monkeypatch.setattr("embodied_rl.schema.checks.os.access", lambda path, mode: False)
+    monkeypatch.setattr("embodied_rl.system.atomic_write.os.access", lambda path, mode: False)
     code, _, err = run(*TOY)
     assert code == 2 and "run.root=runs" in err and "[folder-not-writable]" in err
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl import schema
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.config.option_files import find_config_folder, list_experiments
@@ -33,12 +32,12 @@ def frozen(command: str, *overrides: str):
     known = COMMANDS[command]
     typed = [*REQUIRED.get(command, []), *overrides]
     config = run_command.freeze_command_config(known, compose_config(known.config, typed, known.values), typed)
-    return run_command.find_plugins(config)[0]
+    return run_command.load_preparation(known).find_plugins(config)[0]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_starts_from_a_sound_configuration(command: str) -> None:
-    assert isinstance(frozen(command), getattr(schema, COMMANDS[command].schema))
+    assert isinstance(frozen(command), run_command.import_name(str(COMMANDS[command].schema)))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)

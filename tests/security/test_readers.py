@@ -23,7 +23,6 @@ from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.cli.main import main
 from embodied_rl.commands.compare import read_entry, to_markdown, write_comparison
-from embodied_rl.config.freeze import load_config
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.score_log import read_scores
@@ -33,6 +32,7 @@ from embodied_rl.runs.lock import hold_run
 from embodied_rl.runs.metrics_file import MetricsWriter, read_metrics
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, SimNode, TrainConfig
+from embodied_rl.schema.config_file import load_config
 from embodied_rl.system.untrusted_files import check_inside, check_name, parse_json, shorten
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.stored import expand_stored_plan

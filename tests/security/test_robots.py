@@ -12,7 +12,6 @@ import pytest
 pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
-from embodied_rl.config.freeze import read_config
 from embodied_rl.deployment.bridge.episodes import EpisodeDesk
 from embodied_rl.deployment.robot_simulator.attending import read_end
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
@@ -28,6 +27,7 @@ from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.trust import Trust
+from embodied_rl.schema.config_file import read_config
 from embodied_rl.schema.untrusted_settings import list_settings
 from tests.support.recording import TEXT
 from tests.support.robots import change_robot, make_tabletop_messages, write_robot

@@ -24,7 +24,7 @@ def configured(*overrides: str) -> TrainConfig:
     config = run_command.freeze_command_config(
         command, compose.compose_config(command.config, words, command.values), words
     )
-    return run_command.prepare_config(config)[0]
+    return run_command.load_preparation(command).check(config)[0]
 
 
 def notes(folder: Path) -> list[dict]:

@@ -19,11 +19,11 @@ from embodied_rl.actors.learning import update_memory
 from embodied_rl.actors.learning.memory_budget import find_free_bytes
 from embodied_rl.actors.learning.update_memory import UpdateMemory
 from embodied_rl.commands import train
-from embodied_rl.config.freeze import load_config
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import choose_gpu
 from embodied_rl.schema import AlgoNode, PolicyNode, RunConfig, SimNode, TrainConfig
+from embodied_rl.schema.config_file import load_config
 from embodied_rl.training import device_memory, extension
 from tests.support.running import REACHING, SMALL
 

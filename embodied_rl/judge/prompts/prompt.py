@@ -6,12 +6,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.config.freeze import freeze_config, read_config, suggest_name
+from embodied_rl.config.freeze import freeze_config, suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreKind, Span
 from embodied_rl.judge.prompts.prompt_checks import check_prompt
 from embodied_rl.judge.prompts.prompt_parts import Part, PromptPictures, make_part
 from embodied_rl.judge.prompts.reading import EntryKeys, Reading
+from embodied_rl.schema.config_file import read_config
 
 FOLDER = Path(__file__).parent
 PROMPT_NAMES = frozenset(path.stem for path in FOLDER.glob("*.yaml"))

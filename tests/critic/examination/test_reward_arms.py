@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from embodied_rl.cli.command_table import COMMANDS
-from embodied_rl.cli.run_command import freeze_command_config, prepare_config
+from embodied_rl.cli.run_command import freeze_command_config, load_preparation
 from embodied_rl.critic.examination import reward_arms
 from embodied_rl.critic.examination.reward_arms import ARMS, ArmRun, list_runs, run_arms
 from embodied_rl.critic.examination.reward_comparison import (
@@ -43,7 +43,7 @@ def test_every_arm_is_a_training_run_that_can_be_composed(tmp_path: Path) -> Non
     for run in runs[: len(ARMS)]:
         words = run.command(None)
         assert words[0] == "train" and "algo.epochs=1" in words and not {"decisions=5000", "out=x"} & set(words)
-        config, _ = prepare_config(
+        config, _ = load_preparation(train).check(
             freeze_command_config(train, compose_config(train.config, words[1:], train.values, None), words[1:])
         )
         assert config.train.iterations == 3, "5,000 decisions are 3 rollouts of 96 × 24"

@@ -36,7 +36,7 @@ def configure(*words: str) -> TrainConfig:
     config = run_command.freeze_command_config(
         command, compose.compose_config(command.config, told, command.values), told
     )
-    return run_command.prepare_config(config)[0]
+    return run_command.load_preparation(command).check(config)[0]
 
 
 def learn(config: TrainConfig, folder: Path) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:

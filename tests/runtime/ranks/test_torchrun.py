@@ -15,7 +15,7 @@ from typing import IO, Any
 import pytest
 
 from embodied_rl import schema
-from embodied_rl.cli.run_command import set_torchrun_ranks
+from embodied_rl.commands.preparation import set_torchrun_ranks
 from embodied_rl.runtime.ranks import addresses, torchrun, torchrun_store
 from embodied_rl.runtime.ranks import launch as ranks
 from embodied_rl.runtime.ranks.collective import make_store

@@ -1,0 +1,69 @@
+"""Overrides that are parsed without Hydra mean what Hydra takes them to mean, and YAML is written as OmegaConf does."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from embodied_rl.config.freeze import to_yaml
+from embodied_rl.config.overrides import parse_overrides
+from embodied_rl.schema.compose import compose_config
+from tests.support.refusals import refuses
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["3", "-3", "1e-3", "2.", ".5", "+4", "true", "False", "null", "word", "two words", "ws://127.0.0.1:8000", "a.yaml",
+     "[1,b,null]", "[]", "{a: 1, b/c: [x,y]}", "'3'", "yes", "off", "2026-11-24", "0x10", "1_000", "~/x", "a:b", "nan-x"],
+)  # fmt: skip
+def test_a_value_means_what_hydra_takes_it_to_mean(value: str) -> None:
+    assert parse_overrides([f"key={value}"]) == compose_config(None, [f"key={value}"])
+
+
+def test_keys_are_nested() -> None:
+    assert parse_overrides(["a.b=1", "a.c.d=x", "e=2"]) == {"a": {"b": 1, "c": {"d": "x"}}, "e": 2}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "data"),
+    [
+        (["word"], "setting-invalid", "word"),
+        (["~key"], "setting-invalid", "~key"),
+        (["+key=1"], "setting-invalid", "+key=1"),
+        (["a=[1"], "setting-invalid", "a=[1"),
+        (["a=1", "a=2"], "key-set-twice", "a"),
+        (["a=1", "a.b=2"], "key-set-twice", "a.b=2"),
+        (["robot.rate=3"], "key-only-in-file", "robot.rate=3"),
+    ],
+)
+def test_what_is_no_setting_is_refused(words: list[str], code: str, data: str) -> None:
+    with refuses(code, data):
+        parse_overrides(words)
+
+
+def test_a_robot_in_the_users_folder_is_found(tmp_path: Path) -> None:
+    (tmp_path / "robot").mkdir()
+    (tmp_path / "robot" / "mine.yaml").touch()
+    assert parse_overrides(["robot=mine"], tmp_path) == {"robot": str(tmp_path / "robot" / "mine.yaml")}
+    assert parse_overrides(["robot=other"], tmp_path) == {"robot": "other"}
+
+
+@dataclass(frozen=True)
+class Anything:
+    value: Any
+
+
+@given(st.text("0123456789eE+-._:yYnNotrufalsiOFx '\"#äß\n\t{}[],&*!|>%@`=~", max_size=6))
+@example("oN")
+@example("1e3")
+@example("1_0")
+@example(".inf")
+@example("12:30")
+@example("2026-11-24")
+def test_text_in_yaml_is_quoted_as_omegaconf_quotes_it(text: str) -> None:
+    value = {"text": text, "list": [text, 1.5, None, True], "empty": {}, "none": []}
+    assert to_yaml(Anything(value)) == OmegaConf.to_yaml(OmegaConf.create({"value": value}))
