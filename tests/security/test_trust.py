@@ -113,9 +113,7 @@ def list_restricted(kind: type[Any], said: dict[str, Any] | None = None, where: 
 # declarations
 
 
-@pytest.mark.parametrize(
-    "name", sorted({command.schema for command in COMMANDS.values() if command.schema is not None})
-)
+@pytest.mark.parametrize("name", sorted({command.schema for command in COMMANDS.values() if command.schema}))
 def test_each_key_of_each_command_is_declared(name: str) -> None:
     assert [each.key for each in list_settings(import_name(name)) if each.trust is None] == []
 

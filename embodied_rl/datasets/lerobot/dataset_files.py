@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from embodied_rl.datasets.lerobot.info import DatasetError, FilePlace
-from embodied_rl.runs import atomic_write
+from embodied_rl.system import atomic_write
 from embodied_rl.system.atomic_write import TEMPORARY, make_folder
 
 KEY = "the dataset's folder"

@@ -11,7 +11,7 @@ from typing import IO
 
 from embodied_rl.interfaces.errors import RunFailed
 
-START_S = 120.0
+START_S = 300.0
 """Seconds that a server may take to load a model and print its address, on a busy machine."""
 STOP_S = 10.0
 """Seconds that it may take to end after SIGTERM."""

@@ -90,7 +90,8 @@ def test_only_rank_0_prints(agent: bool) -> None:
 def test_rank_0_reports_an_exception_of_another_rank_once() -> None:
     (code, output), (other, silence) = start("fail", {"rank": 1, "how": "raise"})
     assert code == other == 3 and silence == ""
-    assert output.startswith("failed: rank 1 failed first:") and output.count("KeyError: 'the first cause'") == 1
+    ours = output[output.index("failed: rank 1 failed first:") :]  # Gloo may log before that its connection is lost
+    assert ours.count("KeyError: 'the first cause'") == 1
     assert "PeerLost" not in output
 
 
