@@ -9,8 +9,11 @@ RUN := $(VENV)/bin/
 # torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt
 
+# The distribution for the computers of robots, on which this one depends.
+ROBOT := ./sims/embodied_rl_robot
+
 # What runs in the Python environments of simulators, from 3.10 on.
-FOREIGN := sims embodied_rl/interfaces $(addprefix embodied_rl/runtime/processes/,worker.py messages.py bootstrap.py)
+FOREIGN := sims/embodied_rl_sims embodied_rl/interfaces $(addprefix embodied_rl/runtime/processes/,worker.py messages.py bootstrap.py)
 
 .PHONY: demo test lint style types foreign_types packaging check clean
 
@@ -41,16 +44,16 @@ check: lint packaging test
 clean:
 	rm -rf $(VENV) dist
 
-$(VENV)/.core: pyproject.toml constraints.txt hatch_build.py
+$(VENV)/.core: pyproject.toml constraints.txt hatch_build.py sims/embodied_rl_robot/pyproject.toml
 	test -x $(RUN)python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch
-	$(PIP) --editable '.[lerobot,lora,ray]'
+	$(PIP) --editable $(ROBOT) --editable '.[lerobot,lora,ray]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.core
-	$(PIP) --editable '.[test]'
+	$(PIP) --editable $(ROBOT) --editable '.[test]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test
-	$(PIP) --editable '.[test,dev]'
+	$(PIP) --editable $(ROBOT) --editable '.[test,dev]'
 	touch $@

@@ -5,6 +5,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
+OF_ROBOTS = {"robot"}  # folders of `configs/` that are in the distribution `embodied-rl-robot`
 LEFT_OUT = {"media"}  # pictures for the README
 
 
@@ -13,7 +14,9 @@ class CustomBuildHook(BuildHookInterface):
         if version != "standard":
             return
         root = Path(self.root)
-        build_data["force_include"][str(root / "configs")] = "embodied_rl/_configs"
+        for item in sorted((root / "configs").glob("*")):
+            if item.name not in OF_ROBOTS:
+                build_data["force_include"][str(item)] = f"embodied_rl/_configs/{item.name}"
         for item in sorted((root / "assets").glob("*")):
             if item.name not in LEFT_OUT:
                 build_data["force_include"][str(item)] = f"embodied_rl/_assets/{item.name}"
