@@ -23,7 +23,12 @@ def load_policy(policy: "str | PathLike[str]", *, seed: "int | None" = None, dev
     Raises:
         UserError: there is no such policy, its file is damaged or of a policy that is not installed, or the seed or the
             device is none.
+        ModuleNotFoundError: only the distribution for robots, embodied-rl-robot, is installed.
     """
-    from embodied_rl.assembly import loaded  # imports torch, which workers of simulators may lack
-
+    try:
+        from embodied_rl.assembly import loaded  # imports torch, which workers of simulators may lack
+    except ModuleNotFoundError as error:
+        if error.name != "embodied_rl.assembly":
+            raise
+        raise ModuleNotFoundError("a policy needs the training platform: pip install embodied-rl") from error
     return loaded.load_policy(policy, seed=seed, device=device)

@@ -1,11 +1,11 @@
-"""What tests of packages share: our wheel, and a folder that is not ours."""
+"""What tests of packages share: our wheels, and a folder that is not ours."""
 
 import tarfile
 from pathlib import Path
 
 import pytest
 
-from tests.support.packaging import CHECKOUT, build
+from tests.support.packaging import CHECKOUT, ROBOT, build
 
 
 @pytest.fixture(scope="session")
@@ -14,13 +14,27 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def robot_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wheel", ROBOT, tmp_path_factory.mktemp("robot_wheel"))
+
+
+@pytest.fixture(scope="session")
 def wheel_of_sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("sdist")
-    with tarfile.open(build("sdist", CHECKOUT, folder)) as archive:
+    return build_from_sdist(CHECKOUT, tmp_path_factory.mktemp("wheel_of_sdist"))
+
+
+@pytest.fixture(scope="session")
+def robot_wheel_of_sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_from_sdist(ROBOT, tmp_path_factory.mktemp("robot_wheel_of_sdist"))
+
+
+def build_from_sdist(source: Path, folder: Path) -> Path:
+    """The wheel of an unpacked sdist."""
+    with tarfile.open(build("sdist", source, folder)) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
         archive.extractall(folder)
-    (source,) = (item for item in folder.iterdir() if item.is_dir())
-    return build("wheel", source, tmp_path_factory.mktemp("wheel_of_sdist"))
+    (unpacked,) = (item for item in folder.iterdir() if item.is_dir())
+    return build("wheel", unpacked, folder / "wheel")
 
 
 @pytest.fixture

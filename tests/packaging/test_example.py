@@ -26,9 +26,9 @@ def example_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def both(wheel: Path, example_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that has our wheel and the example's."""
-    return install(tmp_path_factory.mktemp("both"), wheel, example_wheel)
+def both(wheel: Path, robot_wheel: Path, example_wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The bin folder of an environment that has our wheels and the example's."""
+    return install(tmp_path_factory.mktemp("both"), robot_wheel, wheel, example_wheel)
 
 
 def read_commands() -> list[str]:

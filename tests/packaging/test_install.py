@@ -6,11 +6,13 @@ heavy packages are not installed again: the new environments see those of the on
 
 import json
 import zipfile
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
 
-from tests.support.packaging import CHECKOUT, install, run
+from embodied_rl import __version__
+from tests.support.packaging import CHECKOUT, ROBOT, install, run
 
 pytestmark = [pytest.mark.packaging, pytest.mark.process]
 
@@ -26,23 +28,39 @@ TINY = (
 
 @pytest.fixture(scope="session", params=["wheel", "wheel_of_sdist", "editable"])
 def installed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bin folder of an environment that has the package in one of the three ways."""
+    """The bin folder of an environment that has both packages in one of the three ways."""
     folder = tmp_path_factory.mktemp(request.param)
-    return install(folder, CHECKOUT if request.param == "editable" else request.getfixturevalue(request.param))
+    if request.param == "editable":
+        return install(folder, ROBOT, CHECKOUT)
+    return install(folder, *(request.getfixturevalue(name) for name in (f"robot_{request.param}", request.param)))
 
 
-def test_a_wheel_holds_what_it_needs_and_nothing_else(wheel: Path, wheel_of_sdist: Path) -> None:
-    contents = [set(zipfile.ZipFile(path).namelist()) for path in (wheel, wheel_of_sdist)]
-    assert contents[0] == contents[1]
-    top = {name.partition("/")[0] for name in contents[0]}
-    assert {name for name in top if not name.endswith(".dist-info")} == {
-        "embodied_rl", "embodied_rl_sims", "embodied_rl_policies"
-    }  # fmt: skip
-    for folder, inside in (("configs", "_configs"), ("assets", "_assets")):
+def read_names(wheel: Path) -> set[str]:
+    return {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+
+
+def test_the_wheels_hold_all_files_once(
+    wheel: Path, wheel_of_sdist: Path, robot_wheel: Path, robot_wheel_of_sdist: Path
+) -> None:
+    platform, robot = read_names(wheel), read_names(robot_wheel)
+    assert (platform, robot) == (read_names(wheel_of_sdist), read_names(robot_wheel_of_sdist))
+    assert not platform & robot, "files of both would be lost when one is removed"
+    roots = {"embodied_rl": "", "embodied_rl_sims": "sims", "embodied_rl_policies": "policies"}
+    assert {name.partition("/")[0] for name in platform | robot} == set(roots)
+    sources = {
+        path.relative_to(CHECKOUT / above).as_posix()
+        for top, above in roots.items()
+        for path in (CHECKOUT / above / top).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    for folder in ("configs", "assets"):
         files = [path for path in (CHECKOUT / folder).rglob("*") if path.is_file() and "media" not in path.parts]
-        wanted = {f"embodied_rl/{inside}/{path.relative_to(CHECKOUT / folder).as_posix()}" for path in files}
-        assert wanted <= contents[0]
-    assert {f"{name}/py.typed" for name in top if not name.endswith(".dist-info")} <= contents[0]
+        sources |= {f"embodied_rl/_{folder}/{path.relative_to(CHECKOUT / folder).as_posix()}" for path in files}
+    assert platform | robot == sources | {"embodied_rl/LICENSE"}
+
+
+def test_both_packages_have_the_same_version() -> None:
+    assert f"embodied-rl-robot=={__version__}" in (requires("embodied-rl") or [])
 
 
 def test_list_from_an_unrelated_folder(installed: Path, elsewhere: Path) -> None:

@@ -3,10 +3,16 @@
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from importlib.metadata import distribution, requires
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 CHECKOUT = Path(__file__).parents[2]
+ROBOT = CHECKOUT / "sims" / "embodied_rl_robot"
+"""The project of the distribution for robots, on which the other one depends."""
 OFFLINE = {name: "http://127.0.0.1:9" for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")}
 
 
@@ -33,19 +39,51 @@ def build(kind: str, source: Path, folder: Path) -> Path:
     return built
 
 
-def install(folder: Path, package: Path, *others: Path) -> Path:
-    """Install wheels, or a checkout as editable, in a new environment; returns its bin folder.
+def install(folder: Path, *packages: Path, only: Collection[str] | None = None) -> Path:
+    """Install wheels, or checkouts as editable, in a new environment; returns its bin folder.
 
-    The heavy packages are not installed again: the environment sees those of the one that runs the tests.
+    What they require is not installed again: the environment sees the packages of the one that runs the tests.
+
+    Args:
+        folder: where the environment is made.
+        packages: wheels, or folders of sources.
+        only: names of the distributions that the environment sees; None: all.
     """
     environment = folder / "venv"
     run([sys.executable, "-m", "venv", "--without-pip", environment], folder)
-    (packages,) = environment.glob("lib/python*/site-packages")
-    heavy = [path for path in sys.path if Path(path).name == "site-packages"]
-    (packages / "heavy.pth").write_text("\n".join(heavy))
+    (site,) = environment.glob("lib/python*/site-packages")
+    if only is None:
+        heavy = [path for path in sys.path if Path(path).name == "site-packages"]
+        (site / "heavy.pth").write_text("\n".join(heavy))
+    for name in only or ():
+        link_distribution(name, site)
     python = environment / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-build-isolation"]
-    run([*pip, *(["--editable"] if package.is_dir() else []), package, *others], folder)
+    for package in packages:
+        run([*pip, *(["--editable"] if package.is_dir() else []), package], folder)
     where = Path(run([python, "-c", "import embodied_rl; print(embodied_rl.__file__)"], folder).strip())
-    assert where.is_relative_to(package if package.is_dir() else packages)
+    assert where.is_relative_to(CHECKOUT if packages[0].is_dir() else site)
     return environment / "bin"
+
+
+def list_requirements(name: str) -> set[str]:
+    """The names of the distributions that a distribution needs, directly or not, without its extras."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        for text in requires(waiting.pop()) or []:
+            requirement = Requirement(text)
+            known = canonicalize_name(requirement.name)
+            if known not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+                found.add(known)
+                waiting.append(known)
+    return found
+
+
+def link_distribution(name: str, site: Path) -> None:
+    """Link a distribution's packages and metadata of this environment into another one's site-packages."""
+    found = distribution(name)
+    tops = {file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")}
+    for top in tops:
+        if not (site / top).exists():  # several distributions may share a folder
+            (site / top).symlink_to(Path(str(found.locate_file(top))))

@@ -7,7 +7,7 @@ COMMANDS = (
     Command(
         "bridge",
         "Drive a robot over ROS 2 with a policy behind a server, with or without an installation of ROS 2.",
-        "embodied_rl.schema:BridgeConfig",
+        "embodied_rl.deployment.configuration:BridgeConfig",
         "embodied_rl.deployment.bridge.running:run_bridge",
         ("robot=<yaml> policy=ws://127.0.0.1:8000", "robot=<yaml> policy=ws://127.0.0.1:8000 dry_run=true"),
         values=("policy", "robot"),
@@ -20,7 +20,7 @@ COMMANDS = (
     Command(
         "record",
         "Record what a robot, its operator and the bridge say over ROS 2, as MCAP.",
-        "embodied_rl.schema:RecordConfig",
+        "embodied_rl.deployment.configuration:RecordConfig",
         "embodied_rl.deployment.commands.record:run",
         ("robot=tabletop out=recordings/monday", "recover=recordings/monday out=recordings/recovered"),
         values=("robot",),
@@ -30,7 +30,7 @@ COMMANDS = (
     Command(
         "contract",
         "Convert a robot's file to a contract of rosetta (ROS 2 and lerobot), or a contract to a robot's file.",
-        "embodied_rl.schema:ContractConfig",
+        "embodied_rl.deployment.configuration:ContractConfig",
         "embodied_rl.deployment.commands.contract:run",
         ("robot=my_arm.yaml out=contract.yaml", "contract=contract.yaml out=my_arm.yaml"),
         values=("robot",),
