@@ -142,7 +142,12 @@ def thaw_config(config: DataclassInstance) -> dict[str, Any]:
 
 def to_yaml(config: DataclassInstance) -> str:
     """Return the whole configuration, including defaults, as YAML."""
-    return yaml.dump(thaw_config(config), Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
+    return dump_yaml(thaw_config(config))
+
+
+def dump_yaml(mapping: Mapping[str, Any]) -> str:
+    """Return plain values as YAML."""
+    return yaml.dump(mapping, Dumper=_Dumper, default_flow_style=False, allow_unicode=True, sort_keys=False)
 
 
 class _Dumper(yaml.SafeDumper):

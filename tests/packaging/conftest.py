@@ -34,7 +34,8 @@ def build_from_sdist(source: Path, folder: Path) -> Path:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
         archive.extractall(folder)
     (unpacked,) = (item for item in folder.iterdir() if item.is_dir())
-    return build("wheel", unpacked, folder / "wheel")
+    (folder / "built").mkdir()
+    return build("wheel", unpacked, folder / "built")
 
 
 @pytest.fixture

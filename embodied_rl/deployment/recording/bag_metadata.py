@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from omegaconf import OmegaConf
-
+from embodied_rl.config.freeze import dump_yaml
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.system.atomic_write import write_text
@@ -59,7 +58,7 @@ def write_metadata(
         "custom_data": dict(notes) or None,
         "ros_distro": messages.distro,
     }
-    write_text(folder / METADATA, OmegaConf.to_yaml(OmegaConf.create({"rosbag2_bagfile_information": content})), "out")
+    write_text(folder / METADATA, dump_yaml({"rosbag2_bagfile_information": content}), "out")
 
 
 def _describe(topic: RecordedTopic, count: int, messages: Messages) -> dict[str, object]:

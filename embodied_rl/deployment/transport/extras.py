@@ -4,7 +4,7 @@ from importlib import metadata
 
 from embodied_rl.interfaces.sim import Unavailable
 
-REMEDY = "pip install 'embodied-rl[ros2]'"
+REMEDY = "pip install embodied-rl-robot"
 
 
 def require(package: str, purpose: str) -> str:

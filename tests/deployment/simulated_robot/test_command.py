@@ -94,7 +94,7 @@ def test_a_missing_extra_is_named_with_its_remedy(
         return version(name)
 
     monkeypatch.setattr("embodied_rl.deployment.transport.extras.metadata.version", find)
-    assert "pip install 'embodied-rl[ros2]'" in refuse(capsys)
+    assert "pip install embodied-rl-robot" in refuse(capsys)
 
 
 def test_ros_security_is_refused_in_words(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
