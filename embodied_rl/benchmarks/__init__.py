@@ -1,1 +1,1 @@
-"""Measurements behind `embodied-rl bench`: simulator speed, overlap of simulation and inference, core usage, memory."""
+"""Measurements behind `embodied-rl bench`, and a policy on a simulated robot (`trials`)."""

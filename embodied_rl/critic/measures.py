@@ -1,4 +1,4 @@
-"""How good a judge is: pure functions of its scores and the truth, with NumPy alone.
+"""How good a judge is: pure functions of its scores and the truth.
 
 Intervals resample whole episodes, because frames of one episode are not independent. A resample is a row of weights:
 how often each episode was drawn. Measures are computed with weights.
@@ -54,19 +54,15 @@ class ReliabilityBin:
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def rank(values: Array) -> Array:
-    """Return ranks from 1 on, float64 [m]; equal values share the mean of theirs."""
-    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(counts) - (counts - 1) / 2)[place]
-
-
 def correlate_ranks(first: Array, second: Array) -> float:
     """Compute Spearman's rank correlation, with ties (Spearman, 1904); NaN where either is constant.
 
     Args:
         first, second: float [m], finite.
     """
-    a, b = (ranks - ranks.mean() for ranks in (rank(np.asarray(first)), rank(np.asarray(second))))
+    from scipy.stats import rankdata
+
+    a, b = (ranks - ranks.mean() for ranks in (rankdata(first), rankdata(second)))
     size = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / size if size else math.nan
 

@@ -1,4 +1,4 @@
-"""Intervals and tests for success rates. Imports the standard library only; tests compare the results with SciPy."""
+"""Intervals and tests for success rates. SciPy is imported only where it is used."""
 
 import math
 from collections.abc import Sequence
@@ -109,28 +109,7 @@ def mean_interval(values: Sequence[float]) -> Mean:
     count, mean = len(values), fmean(values)
     if count == 1:
         return Mean(mean, None, None, 1)
-    half = student_quantile(count - 1) * stdev(values) / math.sqrt(count)
+    from scipy.special import stdtrit
+
+    half = float(stdtrit(count - 1, 0.975)) * stdev(values) / math.sqrt(count)
     return Mean(mean, mean - half, mean + half, count)
-
-
-def student_quantile(freedom: int, probability: float = 0.95) -> float:
-    """Compute t with P(|T| ≤ t) = `probability` for Student's distribution with integer degrees of freedom."""
-    low, high = 0.0, 1.0
-    while _student_central(high, freedom) < probability:
-        high *= 2
-    for _ in range(80):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _student_central(middle, freedom) < probability else (low, middle)
-    return high
-
-
-def _student_central(t: float, freedom: int) -> float:
-    """Compute P(|T| ≤ t) as a finite sum (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
-    angle = math.atan(t / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
-    odd = freedom % 2 == 1
-    term, total = (cosine, 0.0) if odd else (1.0, 0.0)
-    for k in range(1 if odd else 0, freedom - 1, 2):
-        total += term
-        term *= cosine * cosine * (k + 1) / (k + 2)
-    return 2 / math.pi * (angle + sine * total) if odd else sine * total

@@ -267,14 +267,9 @@ class PlayConfig:
 @dataclass(frozen=True)
 class BenchConfig(TrainConfig):
     what: Text = "sim"
-    """What is measured, the first word after `bench`: a simulator, overlap, pipeline, async, cluster, policy, memory,
-    critic, delay, server, deploy, potentials or ablations."""
+    """What is measured, the first word after `bench`: a simulator, delay, deploy or potentials."""
     seconds: float = at_least(0.1, 10.0)
     """Length of each measurement."""
-    device: Text = "cpu"
-    """For `bench policy`: where the networks are; on a CUDA device they have their full size."""
-    compiled: bool = False
-    """For `bench policy`: also compile the denoise steps, which takes minutes."""
     arms: tuple[Text, ...] = ("sparse", "oracle", "embedded", "inverted", "rises")
     """For `bench potentials`: the rewards that are compared; there is hackable, too."""
     seeds: int = at_least(1, 3)
@@ -284,7 +279,7 @@ class BenchConfig(TrainConfig):
     target: float = at_least(0.0, 0.6, at_most=1.0)
     """For `bench potentials`: the success while exploring of which is told when it was reached."""
     policy_file: FilePath | None = None
-    """For `bench delay`, `server` and `deploy`: whose policy, a run folder, a file or asset:<name>; null takes ours."""
+    """For `bench delay` and `bench deploy`: whose policy, a run folder, a file or asset:<name>; null takes ours."""
     episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
     """For `bench delay`: episodes of each combination; for `bench deploy` at most 48 of them are run, twice."""
     ticks: int = at_least(1, 20_000)

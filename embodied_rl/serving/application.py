@@ -125,13 +125,13 @@ class ChatServer:
             self._count(500, "failed")
             raise
         self._count(200)
-        self._meters.request_seconds.add(time.monotonic() - began)
+        self._meters.request_seconds.observe(time.monotonic() - began)
         return Response(json.dumps(answer, allow_nan=False), media_type="application/json")
 
     def _count(self, status: int, reason: str | None = None) -> None:
-        self._meters.answered[status] += 1
+        self._meters.answered.labels(status).inc()
         if reason is not None:
-            self._meters.rejected[reason] += 1
+            self._meters.rejected.labels(reason).inc()
 
     async def _complete(self, request: Request, memory: Reservation) -> dict[str, Any]:
         body = await _read_body(request, self._limits.body, memory)

@@ -1,92 +1,56 @@
-"""Metrics of a server in the text format of Prometheus. Standard library only."""
+"""Metrics of a server in the text format of Prometheus."""
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, exposition
 
-MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-PREFIX = "embodied_rl_"
+MEDIA_TYPE = exposition.CONTENT_TYPE_PLAIN_0_0_4
+NAMESPACE = "embodied_rl"
 SECONDS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-
-
-class Histogram:
-    """Histogram with given upper bounds.
-
-    Args:
-        bounds: ascending; "+Inf" is added.
-    """
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
-
-    def add(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.sum += value
-
-    @property
-    def count(self) -> int:
-        """Return how many values were counted."""
-        return sum(self.counts)
-
-    def write(self, name: str) -> Iterator[str]:
-        """Yield the lines of the histogram."""
-        total = 0
-        for bound, count in zip((*(f"{bound:g}" for bound in self.bounds), "+Inf"), self.counts, strict=True):
-            total += count
-            yield f'{name}_bucket{{le="{bound}"}} {total}'
-        yield f"{name}_sum {self.sum:g}"
-        yield f"{name}_count {total}"
 
 
 class Meters:
     """Metrics of a server since its start.
 
     Attributes:
-        answered: HTTP status → completion requests.
-        rejected: reason → requests that were not enqueued, or were removed from the queue.
-        batch_sizes, batch_seconds: of each call of the model.
+        answered: completion requests by HTTP status.
+        rejected: requests that were not enqueued, or were removed from the queue, by reason.
         request_seconds: of each answered request, from its first byte to the answer.
         open: completion requests that were received completely and not answered yet.
     """
 
     def __init__(self) -> None:
-        self.answered: Counter[int] = Counter()
-        self.rejected: Counter[str] = Counter()
-        self.batch_sizes, self.batch_seconds = Histogram(SIZES), Histogram(SECONDS)
-        self.request_seconds = Histogram(SECONDS)
+        disable_created_metrics()
+        self._registry = registry = CollectorRegistry()
+        self.answered = Counter(
+            "requests", "Requests for completions, by status.", ["status"], NAMESPACE, registry=registry
+        )
+        self.rejected = Counter(
+            "rejected", "Requests that were not answered, by reason.", ["reason"], NAMESPACE, registry=registry
+        )
+        self._batches = Counter("batches", "Calls of the model.", (), NAMESPACE, registry=registry)
+        self._queue = Gauge("queue", "Questions that wait.", (), NAMESPACE, registry=registry)
         self.open = 0
+        Gauge("open", "Requests without an answer yet.", (), NAMESPACE, registry=registry).set_function(
+            lambda: self.open
+        )
+        self._batch_sizes = Histogram(
+            "batch_size", "Questions of a call of the model.", (), NAMESPACE, registry=registry, buckets=SIZES
+        )
+        self._batch_seconds = Histogram(
+            "batch_seconds", "Seconds of a call of the model.", (), NAMESPACE, registry=registry, buckets=SECONDS
+        )
+        self.request_seconds = Histogram(
+            "request_seconds", "Seconds from a request to its answer.", (), NAMESPACE, registry=registry,
+            buckets=SECONDS,
+        )  # fmt: skip
 
     def watch_batch(self, size: int, seconds: float) -> None:
         """Count a batch."""
-        self.batch_sizes.add(size)
-        self.batch_seconds.add(seconds)
+        self._batches.inc()
+        self._batch_sizes.observe(size)
+        self._batch_seconds.observe(seconds)
 
-    def write(self, waiting: int) -> str:
+    def write(self, waiting: int) -> bytes:
         """Return all metrics and the queue length as text."""
-        lines: list[str] = []
-        _write_counter(lines, "requests_total", "Requests for completions, by status.", "status", self.answered)
-        _write_counter(lines, "rejected_total", "Requests that were not answered, by reason.", "reason", self.rejected)
-        lines += [
-            *_head("batches_total", "counter", "Calls of the model."),
-            f"{PREFIX}batches_total {self.batch_sizes.count}",
-        ]
-        lines += [*_head("queue", "gauge", "Questions that wait."), f"{PREFIX}queue {waiting}"]
-        lines += [*_head("open", "gauge", "Requests without an answer yet."), f"{PREFIX}open {self.open}"]
-        for name, said, histogram in (
-            ("batch_size", "Questions of a call of the model.", self.batch_sizes),
-            ("batch_seconds", "Seconds of a call of the model.", self.batch_seconds),
-            ("request_seconds", "Seconds from a request to its answer.", self.request_seconds),
-        ):
-            lines += [*_head(name, "histogram", said), *histogram.write(PREFIX + name)]
-        return "\n".join(lines) + "\n"
-
-
-def _head(name: str, kind: str, said: str) -> tuple[str, str]:
-    return f"# HELP {PREFIX}{name} {said}", f"# TYPE {PREFIX}{name} {kind}"
-
-
-def _write_counter(lines: list[str], name: str, said: str, label: str, counts: Counter[str] | Counter[int]) -> None:
-    lines += _head(name, "counter", said)
-    lines += [f'{PREFIX}{name}{{{label}="{value}"}} {count}' for value, count in sorted(counts.items(), key=str)]
+        self._queue.set(waiting)
+        return exposition.generate_latest(self._registry)

@@ -2,13 +2,16 @@
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving.batcher import MicroBatcher
 from embodied_rl.serving.limits import Memory, RequestLimits
-from embodied_rl.serving.meters import Meters
 from embodied_rl.serving.model import ChatModel, ModelInput
 from embodied_rl.serving.reply import ChatReply
+
+if TYPE_CHECKING:
+    from embodied_rl.serving.meters import Meters
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,15 @@ def check_settings(settings: ServerSettings) -> None:
     Raises:
         UserError: the extra is missing, or the address requires a token and none is set.
     """
-    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
-        raise UserError(f"a server needs {' and '.join(missing)}: pip install 'embodied-rl[serve]'")
+    if missing := [name for name in ("starlette", "uvicorn", "prometheus_client") if find_spec(name) is None]:
+        message = f"a server needs {' and '.join(missing)}: pip install 'embodied-rl[serve]'"
+        raise UserError(message, code="package-missing")
     from embodied_rl.serving.access import find_token
 
     find_token(settings.host, settings.token_variable)
 
 
-def make_batcher(model: ChatModel, settings: ServerSettings, meters: Meters) -> MicroBatcher[ModelInput, ChatReply]:
+def make_batcher(model: ChatModel, settings: ServerSettings, meters: "Meters") -> MicroBatcher[ModelInput, ChatReply]:
     """Return the request queue of a model; a batch does not wait once all open requests are in the queue."""
     return MicroBatcher(
         model.answer, settings.batch, settings.wait, settings.places, meters.watch_batch, lambda: meters.open
@@ -65,6 +69,7 @@ def start_server(model: ChatModel, settings: ServerSettings) -> None:
     from embodied_rl.serving.access import find_token
     from embodied_rl.serving.application import ChatServer
     from embodied_rl.serving.listening import format_url, open_socket, serve
+    from embodied_rl.serving.meters import Meters
 
     meters = Meters()
     batcher = make_batcher(model, settings, meters)

@@ -2,10 +2,10 @@
 
 import pytest
 
-from embodied_rl.benchmarks.overlap import Overlap, Stages, find_bound, measure_stages
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from tests.benchmarks.overlap import Overlap, Stages, find_bound, measure_stages
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from embodied_rl.benchmarks import scoring
-from embodied_rl.benchmarks.scoring import OFF, IterationTime, make_sleeping, make_variants, summarise_samples
+from tests.benchmarks import scoring
+from tests.benchmarks.scoring import OFF, IterationTime, make_sleeping, make_variants, summarise_samples
 
 
 @pytest.fixture

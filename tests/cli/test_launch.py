@@ -102,9 +102,9 @@ def test_policy_is_a_plain_value_for_collect_and_play(run, received) -> None:
 
 def test_plain_words(run, received) -> None:
     run("compare", "runs/a b", "runs/it's", "out=there")
-    run("bench", "overlap", "sim=toy", "policy=toy")
+    run("bench", "delay", "sim=toy", "policy=toy")
     assert received[0] == schema.CompareConfig(runs=("runs/a b", "runs/it's"), out="there")
-    assert received[1].what == "overlap"
+    assert received[1].what == "delay"
 
 
 def test_eval_takes_the_simulator_of_the_checkpoint_unless_one_is_chosen(run, received) -> None:

@@ -75,7 +75,7 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ("critic serve x megapixels=inf", "value-out-of-range", "megapixels 1000, inf"),
         ("eval --dry-run", "policy-not-given-once", "policy=<"),
         ("compare", "key-missing", "runs"),
-        ("bench tabletop overlap", "too-many-words", "bench tabletop overlap"),
+        ("bench tabletop delay", "too-many-words", "bench tabletop delay"),
         ("collect sim=toy task=lift_i --dry-run", "task-unknown", "'lift_i' 'lift_it'"),
         ("collect sim=toy split=widny --dry-run", "split-unknown", "'widny' 'windy'"),
         ("collect sim.name=hungry --dry-run", "package-missing", "'a_simulator_nobody_has'"),

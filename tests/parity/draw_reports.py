@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.commands.compare import ComparedReport, pair_all
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.reports.comparison import ComparedReport, pair_all
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 

@@ -299,5 +299,5 @@ def test_measuring_leaves_nothing_in_this_process(typed, cache) -> None:
 
 def test_a_benchmark_needs_no_plan(typed) -> None:
     words = [word for word in SMALL if not word.startswith("run.")]
-    code, _, err = typed("bench", "overlap", *words, *REACHING, "plan.workers=1", "--dry-run")
+    code, _, err = typed("bench", "potentials", *words, *REACHING, "plan.workers=1", "--dry-run")
     assert code == 0, err

@@ -7,8 +7,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
@@ -296,23 +295,6 @@ def find_local_cluster() -> str:
 def is_actor() -> bool:
     """Return whether this process is an actor, whose child processes inherit its environment."""
     return ray.get_runtime_context().get_actor_id() is not None
-
-
-@contextmanager
-def start_fake_nodes(nodes: int, cpus: int) -> Iterator[Any]:
-    """Run several nodes on this machine in the context, for tests; yield Ray's `Cluster`, not yet joined."""
-    from ray.cluster_utils import Cluster
-
-    plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
-    memory = 256 << 20
-    head = {"num_cpus": cpus, "object_store_memory": memory, "include_dashboard": False, "_system_config": plain}
-    made = Cluster(True, head_node_args=head)
-    try:
-        for _ in range(nodes - 1):
-            made.add_node(num_cpus=cpus, object_store_memory=memory)
-        yield made
-    finally:
-        made.shutdown()
 
 
 def start_cluster(cpus: float, variables: Mapping[str, str]) -> None:

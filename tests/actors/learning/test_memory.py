@@ -14,11 +14,11 @@ from embodied_rl.actors.learning import memory_budget, update_memory
 from embodied_rl.actors.learning.memory_budget import LiveBytes, measure_peak
 from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_row_bytes, count_update
-from embodied_rl.benchmarks import networks
-from embodied_rl.benchmarks.networks import TINY
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import Batch
+from tests.benchmarks import networks
+from tests.benchmarks.networks import TINY
 from tests.support.experience import make_update
 
 ROWS = 24

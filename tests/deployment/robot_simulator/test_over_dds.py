@@ -12,8 +12,8 @@ from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, Source
-from embodied_rl.runtime.processes.ready_line import start_until_ready
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.support.ready_line import start_until_ready
 from tests.support.transports import borrow_domain
 
 READY = r"The robot tabletop is simulated in .*; Ctrl-C ends it\."

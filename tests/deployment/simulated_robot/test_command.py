@@ -20,8 +20,8 @@ from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.processes.ready_line import start_until_ready
 from tests.support.ended import gone, wait_for
+from tests.support.ready_line import start_until_ready
 from tests.support.tabletop_robot import Peer
 from tests.support.transports import borrow_domain
 

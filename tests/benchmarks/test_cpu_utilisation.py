@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks import busy
-from embodied_rl.benchmarks.busy import read_queued_seconds
+from tests.benchmarks import cpu_utilisation
+from tests.benchmarks.cpu_utilisation import read_queued_seconds
 
 TOLD = Path("/proc/thread-self/schedstat").exists()
 SPIN = """
@@ -25,7 +25,7 @@ while True:
 
 def test_where_the_system_does_not_tell_there_is_no_figure(monkeypatch) -> None:
     assert (read_queued_seconds() is not None) == TOLD
-    monkeypatch.setattr(busy, "_SCHEDULER", Path("/nowhere"))
+    monkeypatch.setattr(cpu_utilisation, "_SCHEDULER", Path("/nowhere"))
     assert read_queued_seconds() is None
 
 

@@ -4,15 +4,22 @@ import statistics
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+from rich.table import Table
+
+from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import launch_ranks
 from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
+from tests.benchmarks.settings import BenchmarkConfig
 
 _SCHEDULER = Path("/proc/thread-self/schedstat")
 _WARM_UP = 3
@@ -20,7 +27,7 @@ _WARM_UP = 3
 
 
 @dataclass(frozen=True)
-class Busy:
+class Utilisation:
     """Measurement of some training iterations, each with rollout and update.
 
     Attributes:
@@ -40,19 +47,15 @@ class Busy:
     times: tuple[float, ...]
     decisions_per_second: float
 
-    def summary(self) -> dict[str, Any]:
-        """Return the measurement as a dictionary for the report."""
-        return asdict(self)
 
-
-def measure_busy(config: TrainConfig, plan: Plan, seconds: float) -> Busy:
+def measure_utilisation(config: TrainConfig, plan: Plan, seconds: float) -> Utilisation:
     """Train for `seconds`, at least one iteration, under a plan; save nothing."""
     with tempfile.TemporaryDirectory() as root:
         folder = RunFolder.create(root, "bench", config.seed)
         return launch_ranks(_train, (replace(config, plan=plan), folder, seconds), plan.ranks)
 
 
-def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
+def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Utilisation:
     """Run one rank's part of the measurement; return the same result on every rank."""
     config, folder, seconds = job
     parts = assemble_parts(config, folder, ranks)
@@ -74,7 +77,7 @@ def _train(job: tuple[TrainConfig, RunFolder, float], ranks: Ranks) -> Busy:
     demands = tuple(share for share in ranks.gather(told) if share is not None)
     parts.close()
     decisions = len(times) * config.train.decisions * config.sim.num_envs
-    return Busy(shares, demands, len(times), statistics.median(times), tuple(times), decisions / sum(times))
+    return Utilisation(shares, demands, len(times), statistics.median(times), tuple(times), decisions / sum(times))
 
 
 def read_queued_seconds() -> float | None:
@@ -83,3 +86,27 @@ def read_queued_seconds() -> float | None:
         return int(_SCHEDULER.read_text(encoding="ascii").split()[1]) / 1e9
     except (OSError, IndexError):
         return None
+
+
+def make_utilisation_table(found: Utilisation) -> Table:
+    """Make a table of each rank's processor time, as a share of the elapsed time."""
+    caption = (
+        f"Rollout and update: {found.iterations} iterations of {found.seconds:.2f} s, "
+        f"{found.decisions_per_second:.0f} decisions/s.\n"
+        "Had work: busy, or waiting while other programs had the core."
+    )
+    rows = [
+        (str(rank), f"{share:.1%}", "–" if demand is None else f"{demand:.1%}")
+        for rank, (share, demand) in enumerate(zip_longest(found.shares, found.demands))
+    ]
+    return make_table("plan=colocated", caption, ("rank", "core busy", "had work"), rows)
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure colocated ranks, one per core, as many as divide the environments equally."""
+    ranks = min(int(provenance.describe_hardware()["cores"]), config.sim.num_envs)
+    while config.sim.num_envs % ranks:
+        ranks -= 1
+    found = measure_utilisation(config, Plan("colocated", ranks), config.seconds)
+    Console().print(make_utilisation_table(found))
+    return asdict(found)

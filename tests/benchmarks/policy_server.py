@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,10 @@ import numpy as np
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import RunFailed
-from embodied_rl.runtime.processes.ready_line import start_until_ready
+from tests.benchmarks.settings import BenchmarkConfig
+from tests.support.ready_line import start_until_ready
 
+POLICY = "asset:tabletop_base.safetensors"
 CLIENTS = (1, 8)
 ROUNDS = 3
 WARM = 10
@@ -165,3 +167,11 @@ def _observe(spec: PolicyDescription, seed: int) -> dict[str, Any]:
     images = {f"{IMAGES}{name}": random.integers(0, 256, (*size, 3), np.uint8) for name, size in spec.cameras.items()}
     state = random.normal(0, 0.1, len(spec.state_names)).astype(np.float32)
     return {**images, STATE: state, PROMPT: " ".join(spec.words[:1]) or "go"}
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure `policy_file`, by default a pocket policy, behind `serve`."""
+    policy = config.policy_file or POLICY
+    found = measure_serving(policy, config.seconds)
+    print(f"{policy} behind `serve`, asked from this machine:\n{found.describe()}")
+    return {"policy": policy, **asdict(found)}

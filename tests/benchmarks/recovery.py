@@ -4,7 +4,8 @@ import os
 import signal
 import statistics
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from embodied_rl.runtime.processes.handle import WorkerDied, restart_and_reset
 from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import Plan
+from tests.benchmarks.settings import BenchmarkConfig
 
 KILLS = 3
 """As many as the budget of restarts allows within an hour."""
@@ -68,3 +70,10 @@ def measure_recovery(kind: SimulatorKind, envs: int, kills: int = KILLS) -> Simu
             restart_and_reset(handle, episodes)
             recovered.append(time.perf_counter() - began)
     return SimulatorRecovery(statistics.median(noticed), statistics.median(recovered), envs, kills)
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure the configured simulator, with a quarter of its environments."""
+    found = measure_recovery(SimulatorKind.find(config.sim), max(1, config.sim.num_envs // 4))
+    print(found)
+    return asdict(found)

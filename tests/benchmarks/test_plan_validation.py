@@ -1,10 +1,10 @@
 """Intervals and remarks on whole training iterations."""
 
-from embodied_rl.benchmarks.live import PIPELINED, SYNC, LiveRun, make_remarks
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Prediction, Workload
 from embodied_rl.training.planner.search import Candidate
+from tests.benchmarks.plan_validation import PIPELINED, SYNC, LiveRun, make_remarks
 
 COSTS = Costs(step=LinearCost(0, 0.5), inference=LinearCost(0, 1.0), update=LinearCost())
 

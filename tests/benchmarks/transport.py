@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
@@ -16,6 +17,7 @@ from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, Simu
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.testing.sleeping_stages import EXECUTED
+from tests.benchmarks.settings import BenchmarkConfig
 
 STEPS = 200
 """Of which the median counts."""
@@ -160,3 +162,10 @@ def make_transport_table(found: Sequence[TransportTimes]) -> Table:
     seconds = [(each.load.name, (each.signal, each.whole, each.pickled)) for each in found]
     rows = [(name, *(f"{1e3 * value:.3f}" for value in values)) for name, values in seconds]
     return make_table("transport", caption, ("step", "messages", "whole", "plain pipe"), rows)
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure all loads; the configuration has no effect."""
+    found = [measure_transport(load) for load in LOADS]
+    Console().print(make_transport_table(found))
+    return {"loads": [each.summary() for each in found]}

@@ -11,10 +11,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from embodied_rl.actors.learning.update_memory import without_memory
-from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.benchmarks.networks import NetworkSize
 from embodied_rl.interfaces.policy import PolicyInput
+from tests.benchmarks import networks
+from tests.benchmarks.networks import NetworkSize
 
 ROWS, STEPS = (1, 32), (4, 10)
 
@@ -114,7 +114,7 @@ def make_limit_table(found: Sequence[DecisionLimit]) -> Table:
         least = ("/".join(f"{1e3 * each.seconds(on, steps):.1f}" for steps in STEPS) for on in ACCELERATORS)
         rows.append((each.policy, str(each.rows), work, *least))
     headings = ("policy", "rows", "operations", *(each.name for each in ACCELERATORS))
-    return make_table("bench memory: limit of a decision", caption, headings, rows)
+    return make_table("limit of a decision", caption, headings, rows)
 
 
 def _operations() -> FlopCounterMode:

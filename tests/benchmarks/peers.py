@@ -1,6 +1,6 @@
 """Measure other simulators of the same kind, if they are installed, each in its own process.
 
-As a script it measures one simulator and prints a line of JSON: `python -m embodied_rl.benchmarks.peers fetch 10`.
+As a script it measures one simulator and prints a line of JSON: `python -m tests.benchmarks.peers fetch 10`.
 """
 
 import importlib.util
@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import import_module, metadata
 from typing import Any
 
 import numpy as np
+
+from tests.benchmarks.settings import BenchmarkConfig
 
 _CHUNK = 5  # control steps between two pictures, as in our own measurement
 _SIZE = 64  # pixels on each side
@@ -64,7 +66,7 @@ def measure_peer(name: str, seconds: float) -> PeerResult:
 def _run(name: str, seconds: float, backend: str) -> float | str:
     """Measure a peer in a subprocess; return control steps per second, or the last line of its error output."""
     environment = {**os.environ, "MUJOCO_GL": backend, "PYOPENGL_PLATFORM": backend, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", __spec__.name if __name__ != "__main__" else "embodied_rl.benchmarks.peers"]
+    command = [sys.executable, "-m", __spec__.name if __name__ != "__main__" else "tests.benchmarks.peers"]
     try:
         done = subprocess.run(
             [*command, name, str(seconds)], capture_output=True, text=True, env=environment, check=False,
@@ -123,6 +125,15 @@ PEERS = {
     "fetch": Peer("gymnasium-robotics FetchPickAndPlace", "gymnasium-robotics", "gymnasium_robotics", _fetch),
     "lift": Peer("robosuite Lift", "robosuite", "robosuite", _lift),
 }
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure all peers for `seconds` each."""
+    found = [measure_peer(name, config.seconds) for name in PEERS]
+    for each in found:
+        rate = each.control_steps_per_second
+        print(f"{each.title}: {each.why_not}" if rate is None else f"{each.title}: {rate:,.0f} steps/s, {each.version}")
+    return {"peers": [asdict(each) for each in found]}
 
 
 def main() -> None:

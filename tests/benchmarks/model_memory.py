@@ -5,13 +5,15 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.actors.backbone import Keep
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
-from embodied_rl.benchmarks import limit, networks
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.benchmarks.networks import NetworkSize
+from tests.benchmarks import networks, roofline
+from tests.benchmarks.networks import NetworkSize
+from tests.benchmarks.settings import BenchmarkConfig
 
 MEMORIES = (24, 80, 141)
 """GB (10⁹ bytes) of an RTX 4090, an A100 or H100, and an H200."""
@@ -77,7 +79,7 @@ def make_held_table(found: Sequence[Account]) -> Table:
         held = each.plain.weights, each.plain.gradients, each.plain.moments, each.plain.held
         rows.append((f"{each.policy} {each.train}, {each.precision}", *(f"{value / 1e9:.2f}" for value in held)))
     caption = "GB (10⁹ bytes) that are held all the time where a policy learns."
-    return make_table("bench memory: held", caption, ("policy", "weights", "gradients", "Adam", "all"), rows)
+    return make_table("held", caption, ("policy", "weights", "gradients", "Adam", "all"), rows)
 
 
 def make_rows_table(found: Sequence[Account]) -> Table:
@@ -93,7 +95,7 @@ def make_rows_table(found: Sequence[Account]) -> Table:
         fits = ("/".join(str(way.most_rows(size * 1e9)) for way in ways) for size in MEMORIES)
         cells.append((f"{each.policy} {each.train}, {each.precision}", rows, *fits))
     headings = ("policy", "MB a row", *(f"{size} GB" for size in MEMORIES))
-    return make_table("bench memory: micro-batches", caption, headings, cells)
+    return make_table("micro-batches", caption, headings, cells)
 
 
 def make_recorded_table(found: Sequence[dict[str, Any]]) -> Table:
@@ -103,19 +105,21 @@ def make_recorded_table(found: Sequence[dict[str, Any]]) -> Table:
     for each in found:
         stored = "bfloat16" if each["precision"] == "mixed" else "float32"
         rows.append((f"{each['policy']}, {stored} prefix", *(f"{each[keep] / 1e6:.2f}" for keep in KINDS)))
-    return make_table("bench memory: traces", caption, ("policy", *KINDS.values()), rows)
+    return make_table("traces", caption, ("policy", *KINDS.values()), rows)
 
 
-def measure_memory(size: NetworkSize) -> tuple[list[Table], dict[str, Any]]:
-    """Compute all memory figures; return the tables and the report."""
-    updates, traces, least = count_all(size), count_recorded(size), limit.count_decisions(size)
-    sizes = {policy: size.text(policy) for policy in networks.POLICIES}
-    sources = {each.name: each.source for each in limit.ACCELERATORS}
-    report: dict[str, Any] = {"updates": [each.summary() for each in updates], "traces": traces}
-    report |= {"sizes": sizes, "sources": sources}
-    return [
-        make_held_table(updates),
-        make_rows_table(updates),
-        make_recorded_table(traces),
-        limit.make_limit_table(least),
-    ], report | {"limits": [each.summary() for each in least]}
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Compute all figures at full size; the configuration has no effect."""
+    size = networks.FULL
+    updates, traces, least = count_all(size), count_recorded(size), roofline.count_decisions(size)
+    console = Console()
+    for table in (make_held_table(updates), make_rows_table(updates), make_recorded_table(traces)):
+        console.print(table)
+    console.print(roofline.make_limit_table(least))
+    return {
+        "updates": [each.summary() for each in updates],
+        "traces": traces,
+        "sizes": {policy: size.text(policy) for policy in networks.POLICIES},
+        "sources": {each.name: each.source for each in roofline.ACCELERATORS},
+        "limits": [each.summary() for each in least],
+    }

@@ -9,10 +9,11 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
@@ -32,6 +33,7 @@ from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, S
 from embodied_rl.training.metrics import add_counts
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
+from tests.benchmarks.settings import BenchmarkConfig
 
 LATENCY = 0.3
 """Seconds until an answer."""
@@ -222,3 +224,10 @@ def make_scoring_table(found: Sequence[ScoringCost]) -> Table:
     )
     headings = ("scores", "iteration", "of off", "waits", "in time", "held", "chunk, p99")
     return make_table("scores beside a run", caption, headings, rows)
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure all variants on sleeping stages and on those of the configured run."""
+    found = measure_scoring(config, config.seconds)
+    Console().print(make_scoring_table(found))
+    return {"scoring": [asdict(each) for each in found]}

@@ -1,4 +1,4 @@
-"""`embodied-rl bench cluster`: compare plans on a Ray cluster with plans on this machine, and time recovery.
+"""Compare plans on a Ray cluster with plans on this machine, and measure the recovery time.
 
 The cluster has two nodes, both on this machine. Stages sleep for a known time, so that they overlap even on few cores,
 and move real pictures.
@@ -8,29 +8,31 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.benchmarks import ahead, pipeline
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle, WorkerDied, restart_and_reset
 from embodied_rl.runtime.processes.local import LocalRuntime
-from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import RayRuntime
 from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingConfig, SleepingSimulator
+from tests.benchmarks import async_collection, pipeline
+from tests.benchmarks.settings import BenchmarkConfig
 
 CORES, ENVS, KILLS, REPEATS = 8, 8, 3, 3
 APART = pipeline.PipelineCase("simulators apart, two slices of two", *pipeline.BALANCED, 2, workers=2)
 WORKERS = (
-    ahead.AheadCase("two rollout workers, in turn", 0.05, 0.02, 0.3, staleness=0, workers=2),
-    ahead.AheadCase("two rollout workers, one ahead", 0.05, 0.02, 0.6, staleness=1, workers=2),
+    async_collection.AheadCase("two rollout workers, in turn", 0.05, 0.02, 0.3, staleness=0, workers=2),
+    async_collection.AheadCase("two rollout workers, one ahead", 0.05, 0.02, 0.6, staleness=1, workers=2),
 )
 
 
@@ -68,12 +70,30 @@ class ClusterRecovery:
         )
 
 
+@contextmanager
+def start_fake_nodes(nodes: int, cpus: int) -> Iterator[Any]:
+    """Run several nodes on this machine in the context; yield Ray's `Cluster`, not yet joined."""
+    from ray.cluster_utils import Cluster
+
+    plain = {"prestart_worker_first_driver": False, "worker_niceness": 0}
+    memory = 256 << 20
+    head = {"num_cpus": cpus, "object_store_memory": memory, "include_dashboard": False, "_system_config": plain}
+    made = Cluster(True, head_node_args=head)
+    try:
+        for _ in range(nodes - 1):
+            made.add_node(num_cpus=cpus, object_store_memory=memory)
+        yield made
+    finally:
+        made.shutdown()
+
+
 def measure_cluster() -> tuple[list[ClusterOutcome], ClusterRecovery]:
     """Measure all cases in turns on this machine and on the cluster, then the recovery from deaths."""
-    with cluster.start_fake_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
+    with start_fake_nodes(2, CORES) as nodes, RayRuntime(nodes.address) as runtime:
         outcomes = [measure_both(APART.name, runtime, lambda where: pipeline.measure_case(APART, 0, where))]
         outcomes += [
-            measure_both(case.name, runtime, lambda where, c=case: ahead.measure_case(c, where)[0]) for case in WORKERS
+            measure_both(case.name, runtime, lambda where, c=case: async_collection.measure_case(c, where)[0])
+            for case in WORKERS
         ]
         return outcomes, measure_recovery(nodes, runtime)
 
@@ -152,6 +172,9 @@ def make_cluster_table(outcomes: Sequence[ClusterOutcome]) -> Table:
     return make_table("a Ray cluster, stages that sleep", caption, ("plan", "local", "Ray", "throughput"), rows)
 
 
-def summarise_cluster(outcomes: Sequence[ClusterOutcome], found: ClusterRecovery) -> dict[str, Any]:
-    """Return the outcomes and the recovery as a dictionary for the report."""
-    return {"plans": [asdict(each) | {"share": each.share} for each in outcomes], "recovery": asdict(found)}
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure all plans and the recovery; the configuration has no effect."""
+    outcomes, recovery = measure_cluster()
+    Console().print(make_cluster_table(outcomes))
+    print(recovery)
+    return {"plans": [asdict(each) | {"share": each.share} for each in outcomes], "recovery": asdict(recovery)}

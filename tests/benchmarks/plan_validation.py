@@ -1,22 +1,27 @@
 """Measure training iterations under several allocations of this machine, and compare with the planner's prediction."""
 
+import json
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.benchmarks import busy
 from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.schema import TrainConfig
-from embodied_rl.training.planner import plan_selection
+from embodied_rl.system.atomic_write import write_text
+from embodied_rl.training.planner import plan_selection, profile
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import CostFile, Costs
 from embodied_rl.training.planner.model import Workload
-from embodied_rl.training.planner.resources import Resources
+from embodied_rl.training.planner.resources import Resources, find_own_resources
 from embodied_rl.training.planner.search import Candidate, predict_candidate
+from tests.benchmarks import cpu_utilisation
+from tests.benchmarks.settings import BenchmarkConfig
 
 SYNC, PIPELINED = Allocation("split", 1, 2, 1), Allocation("split", 1, 1, 2)
 
@@ -78,7 +83,12 @@ def choose_plans(config: TrainConfig, measured: CostFile, resources: Resources) 
 
 def run_plan(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> LiveRun:
     """Train for `seconds` under an allocation."""
-    return LiveRun(item, busy.measure_busy(config, plan_selection.to_plan(item.allocation, config.plan), seconds).times)
+    return LiveRun(
+        item,
+        cpu_utilisation.measure_utilisation(
+            config, plan_selection.to_plan(item.allocation, config.plan), seconds
+        ).times,
+    )
 
 
 def make_remarks(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> list[str]:
@@ -112,3 +122,16 @@ def make_live_table(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> Ta
     ]
     caption = f"Seconds of the median iteration; {shares}."
     return make_table("training", caption, ("allocation", "predicted", "measured", "error"), rows)
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure the stages, write the predictions, then train under each allocation."""
+    resources = find_own_resources()
+    costs = profile.measure_stages(config, resources.cores)
+    plans, work = choose_plans(config, costs, resources), plan_selection.make_workload(config)
+    predicted = {"plans": [asdict(item) for item in plans], "costs": json.loads(costs.text())}
+    write_text(Path(config.out) / "plan_validation_predictions.json", json.dumps(predicted, indent=2) + "\n")
+    runs = [run_plan(config, item) for item in plans]
+    Console().print(make_live_table(runs, costs.costs, work))
+    print(*make_remarks(runs, costs.costs, work), sep="\n")
+    return {"predicted": predicted, "plans": [run.summary() for run in runs]}

@@ -10,20 +10,25 @@ import statistics
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx2
 import numpy as np
 import psutil
 
+from embodied_rl.config.assets import find_asset
 from embodied_rl.critic.critic_file import load_critic
 from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
-from embodied_rl.runtime.processes.ready_line import start_until_ready
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from tests.benchmarks.settings import BenchmarkConfig
+from tests.support.ready_line import start_until_ready
 
+CRITIC = "tabletop_critic.safetensors"
 ALONE = 100
 """Requests that are asked one after the other."""
 DECISIONS = 8
@@ -150,3 +155,10 @@ def _make_request(episode: int, decision: int, spec: SimulatorSpec, words: Seque
     first = {name: begun.integers(0, 256, shape, np.uint8) for name, shape in shapes.items()}
     state = random.normal(size=len(spec.state_names)).astype(np.float32)
     return ScoreRequest(episode, decision, "absolute", words[episode % len(words)], frames, first, state)
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure the shipped critic behind `critic serve`."""
+    found = measure_server(find_asset(CRITIC), SimulatorKind.find(config.sim).spec, config.seconds)
+    print(f"{CRITIC} behind `critic serve`, asked from this machine: {found.describe()}")
+    return asdict(found)

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
-from embodied_rl.deployment.policy_server.speed import CLIENTS, count_answers, measure_serving
 from embodied_rl.interfaces.errors import RunFailed
+from tests.benchmarks.policy_server import CLIENTS, count_answers, measure_serving
 
 
 @pytest.mark.process
@@ -16,7 +16,6 @@ def test_a_served_policy_is_measured() -> None:
     assert set(found.per_second) == set(CLIENTS) and all(rate > 0 for rate in found.per_second.values())
     assert found.alone_ms >= found.infer_ms > 0 and found.overhead_ms > 0
     assert found.first_s > 0 and found.first_cpu_s > 0.1, "Python started, and loaded a policy"
-    assert "answers a second for one client" in found.describe()
 
 
 def test_a_server_that_ends_does_not_hold_up_the_measurement() -> None:

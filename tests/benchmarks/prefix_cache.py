@@ -7,21 +7,21 @@ from itertools import product
 from typing import Any
 
 import torch
+from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.benchmarks import networks
 from embodied_rl.benchmarks.console_table import make_table
-from embodied_rl.benchmarks.networks import NetworkSize
 from embodied_rl.benchmarks.stopwatch import TurnTimes, hold_one_thread, take_turns
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.schema import BenchConfig
 from embodied_rl.training.algorithms.batch import Batch
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
+from tests.benchmarks import networks
+from tests.benchmarks.networks import NetworkSize
+from tests.benchmarks.settings import BenchmarkConfig
 
 STEPS = (4, 10)
 """Denoise steps of a decision."""
@@ -105,13 +105,9 @@ class Update:
         }  # fmt: skip
 
 
-def measure_policies(config: BenchConfig) -> tuple[list[Denoising], list[Update]]:
-    """Measure every case, policy and number of steps; with one thread on the host.
-
-    Raises:
-        UserError: the device, or a package that the policies need, is missing here.
-    """
-    device = _device(config.device)
+def measure_policies(config: BenchmarkConfig) -> tuple[list[Denoising], list[Update]]:
+    """Measure every case, policy and number of steps; with one thread on the host."""
+    device = torch.device(config.device)
     cases = HOST if device.type == "cpu" else ACCELERATOR
     decisions, updates = list[Denoising](), list[Update]()
     with hold_one_thread():
@@ -187,18 +183,6 @@ def _actor(policy: str, size: NetworkSize, device: str) -> FlowActor:
     return networks.fill_actor(networks.lay_out(policy, size, train="expert", precision=precision), device)
 
 
-def _device(name: str) -> torch.device:
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise UserError(f"device={name}: {error}") from error
-    if device.type not in ("cpu", "cuda"):
-        raise UserError(f"device={name}: policies are measured on cpu or cuda.")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError(f"device={name}: torch finds no CUDA device here; leave it at device=cpu.")
-    return device
-
-
 def _batch(trace: Trace, log_prob: Tensor) -> Batch:
     rows = len(log_prob)
     advantage = torch.randn(rows, generator=torch.Generator().manual_seed(0))
@@ -220,7 +204,7 @@ def make_denoising_table(found: Sequence[Denoising]) -> Table:
             (*asked, once, fused, again, f"{each.turns.ratio('uncached', 'cached'):.2f}", f"{each.difference:.1g}")
         )
     headings = ("policy", "rows", "K", "once", "compiled", "every step", "times", "differ")
-    return make_table("bench policy: decisions", caption, headings, rows)
+    return make_table("decisions", caption, headings, rows)
 
 
 def make_update_table(found: Sequence[Update]) -> Table:
@@ -236,9 +220,14 @@ def make_update_table(found: Sequence[Update]) -> Table:
         name, rest = f"{each.policy} {each.size.name}", (f"{ratio:.2f}", f"{each.difference:.1g}", f"{size:,.0f}")
         rows.append((name, str(each.rows), *rates, *rest))
     headings = ("policy", "rows", *networks.KEEPS, "times", "differ", "kB")
-    return make_table("bench policy: update", caption, headings, rows)
+    return make_table("update", caption, headings, rows)
 
 
-def describe_sizes(found: Sequence[Denoising]) -> list[str]:
-    """Describe the sizes of all networks, one line each."""
-    return list(dict.fromkeys(f"{each.policy} {each.size.text(each.policy)}" for each in found))
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Measure decisions and updates of π0 and π0.5."""
+    decisions, updates = measure_policies(config)
+    console = Console()
+    console.print(make_denoising_table(decisions))
+    console.print(make_update_table(updates))
+    print(*dict.fromkeys(f"{each.policy} {each.size.text(each.policy)}" for each in decisions), sep="\n")
+    return {"decisions": [each.summary() for each in decisions], "updates": [each.summary() for each in updates]}

@@ -1,17 +1,20 @@
-"""`embodied-rl bench pipeline`: compare the planner's predictions with the measured time of `collect`.
+"""Compare the planner's predictions with the measured time of `collect`.
 
 Stages sleep for a known time, so that they overlap even on few cores, and move real pictures. All predictions are made
 and written before the first run; the jitter of the runs has other seeds than the jitter of the predictions.
 """
 
+import json
 import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks.console_table import make_table
@@ -21,11 +24,13 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.local import LocalRuntime
+from embodied_rl.system.atomic_write import write_text
 from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.planner.allocation import Allocation, Order
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import DRAWS, Workload, predict_rollout
 from embodied_rl.training.planner.resources import Resources
+from tests.benchmarks.settings import BenchmarkConfig
 
 DECISIONS = 24
 REPEATS = 3
@@ -210,3 +215,14 @@ def make_remarks(outcomes: Sequence[PipelineOutcome]) -> list[str]:
 
 def _sampler(case: PipelineCase) -> EpisodeSampler:
     return EpisodeSampler(SleepingSimulator.spec_of(SleepingConfig()), 0)
+
+
+def run(config: BenchmarkConfig) -> dict[str, Any]:
+    """Predict all cases, write the predictions, then measure."""
+    extra = measure_overhead()
+    predicted = [predict_case(case, extra) for case in CASES]
+    write_text(Path(config.out) / "pipeline_predictions.json", json.dumps(predicted) + "\n")
+    cases = [run_case(case, seconds) for case, seconds in zip(CASES, predicted, strict=True)]
+    Console().print(make_pipeline_table(cases))
+    print(*make_remarks(cases), sep="\n")
+    return {"cases": [case.summary() for case in cases]}

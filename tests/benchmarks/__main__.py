@@ -1,0 +1,44 @@
+"""Run one benchmark from the repository root: `python -m tests.benchmarks <name> key=value…`.
+
+Each benchmark is a module of this package with a function `run(config)`, which prints tables and returns the figures.
+They are written to `<out>/<name>.json`. Keys are those of `train`, and those of `BenchmarkConfig`.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from embodied_rl.commands.preparation import TrainingPreparation
+from embodied_rl.config.freeze import freeze_config
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.runs import provenance
+from embodied_rl.schema.compose import compose_config
+from embodied_rl.system.atomic_write import make_folder, write_text
+from tests.benchmarks.settings import BenchmarkConfig
+
+NAMES = (
+    "async_collection", "cpu_utilisation", "critic_server", "model_memory", "overlap", "peers", "pipeline",
+    "plan_validation", "policy_server", "prefix_cache", "ray_overhead", "recovery", "scoring", "transport",
+)  # fmt: skip
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Run the benchmark that the first argument names, with the others as configuration keys."""
+    if not arguments or arguments[0] not in NAMES:
+        sys.exit(f"usage: python -m tests.benchmarks <name> key=value…\nnames: {', '.join(NAMES)}")
+    name, *overrides = arguments
+    try:
+        mapping = compose_config("train", ["run.experiment=benchmark", *overrides])
+        config, _ = TrainingPreparation().check(freeze_config(BenchmarkConfig, mapping))
+        file = make_folder(Path(config.out), "out") / f"{name}.json"
+        found = import_module(f"tests.benchmarks.{name}").run(config)
+    except UserError as error:
+        sys.exit(str(error))
+    write_text(file, json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2) + "\n")
+    print(f"Written: {file}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

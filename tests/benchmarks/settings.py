@@ -1,0 +1,14 @@
+"""Configuration of the benchmarks."""
+
+from dataclasses import dataclass
+
+from embodied_rl.interfaces.trust import Text
+from embodied_rl.schema import BenchConfig
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig(BenchConfig):
+    device: Text = "cpu"
+    """For `prefix_cache`: where the networks are; on a CUDA device they have their full size."""
+    compiled: bool = False
+    """For `prefix_cache`: also compile the denoise steps, which takes minutes."""
