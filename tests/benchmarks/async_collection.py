@@ -22,7 +22,6 @@ from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.runtime.processes.base import BoardReader, Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload, predict_iteration
@@ -31,6 +30,7 @@ from embodied_rl.training.rollout_worker import RolloutWorker
 from embodied_rl.training.sources import SharedExperience
 from embodied_rl.training.worker_pool import RolloutWorkers
 from tests.benchmarks.settings import BenchmarkConfig
+from tests.benchmarks.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 
 DECISIONS, ENVS = 16, 16
 WARM, MEASURED = 2, 8

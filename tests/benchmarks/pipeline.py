@@ -25,16 +25,16 @@ from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.system.atomic_write import write_text
-from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.planner.allocation import Allocation, Order
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import DRAWS, Workload, predict_rollout
 from embodied_rl.training.planner.resources import Resources
 from tests.benchmarks.settings import BenchmarkConfig
+from tests.benchmarks.sleeping_stages import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
 
 DECISIONS = 24
 REPEATS = 3
-_FACTORY = "embodied_rl.testing.sleeping_stages:SleepingSimulator"
+_FACTORY = "tests.benchmarks.sleeping_stages:SleepingSimulator"
 _MANY = Resources(cores=1024)  # a sleeping stage needs no core
 
 

@@ -24,9 +24,9 @@ from embodied_rl.runtime.processes.handle import Handle, WorkerDied, restart_and
 from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import RayRuntime
-from embodied_rl.testing.sleeping_stages import EXECUTED, SleepingConfig, SleepingSimulator
 from tests.benchmarks import async_collection, pipeline
 from tests.benchmarks.settings import BenchmarkConfig
+from tests.benchmarks.sleeping_stages import EXECUTED, SleepingConfig, SleepingSimulator
 
 CORES, ENVS, KILLS, REPEATS = 8, 8, 3, 3
 APART = pipeline.PipelineCase("simulators apart, two slices of two", *pipeline.BALANCED, 2, workers=2)
@@ -131,7 +131,7 @@ def measure_recovery(nodes: Any, runtime: RayRuntime) -> ClusterRecovery:
 def make_slow_simulator(runtime: RayRuntime, share: NodeShare) -> RayHandle:
     """Start a simulator with a chunk that takes long enough to kill the process during it."""
     kwargs = {"config": SleepingConfig(fixed=30.0), "num_envs": ENVS}
-    factory = "embodied_rl.testing.sleeping_stages:SleepingSimulator"
+    factory = "tests.benchmarks.sleeping_stages:SleepingSimulator"
     handle = runtime.worker(factory, kwargs, name="sleeping simulator", deadlines=Deadlines(), share=share)
     handle.submit("reset", _episodes()).result()
     return handle

@@ -29,11 +29,11 @@ from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import Plan, RewardNode, TrainConfig
-from embodied_rl.testing.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 from embodied_rl.training.metrics import add_counts
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.benchmarks.settings import BenchmarkConfig
+from tests.benchmarks.sleeping_stages import SleepingActor, SleepingConfig, SleepingSimulator
 
 LATENCY = 0.3
 """Seconds until an answer."""

@@ -3,10 +3,10 @@
 import pytest
 
 from embodied_rl.testing.contract import check_simulator
-from embodied_rl.testing.sleeping_stages import SleepingConfig, SleepingSimulator
 from embodied_rl.training.planner.costs import LinearCost
 from tests.benchmarks import pipeline
 from tests.benchmarks.pipeline import Overhead, PipelineCase, PipelineOutcome, measure_case, predict_case
+from tests.benchmarks.sleeping_stages import SleepingConfig, SleepingSimulator
 
 NOTHING = Overhead(0.0, LinearCost())
 SIMULATE, INFER = (0.02, 0.0), (0.02, 0.0)

@@ -16,8 +16,8 @@ from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import ProcessHandle
-from embodied_rl.testing.sleeping_stages import EXECUTED
 from tests.benchmarks.settings import BenchmarkConfig
+from tests.benchmarks.sleeping_stages import EXECUTED
 
 STEPS = 200
 """Of which the median counts."""
