@@ -102,9 +102,9 @@ class _Functions:
         for item in session.items:
             if not self._watch(item, paths):
                 return True
+        functions = {each.__code__: each for each in gc.get_objects() if isinstance(each, FunctionType)}
         if _is_noticed(lambda: _count_failed(session.items), time.process_time()):
             return True  # a test that passes once alone would seem to notice every mutant
-        functions = {each.__code__: each for each in gc.get_objects() if isinstance(each, FunctionType)}
         for number, (path, mutant) in enumerate(self._mutants):
             module = compile(mutant.tree, str(path), "exec")
             for code, function in functions.items():

@@ -1,4 +1,4 @@
-"""A control loop around the deployment core: a clock of the test's own, a robot that follows, topics, an operator."""
+"""Control loop around the deployment core, with a fake clock, a robot that follows, topics and an operator."""
 
 import math
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Stream, Tick
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, StreamReading, Tick
 from embodied_rl.interfaces.sim import Source
 
 HORIZON = 10
@@ -22,7 +22,7 @@ ARM = CommandLimits(tuple(EntryLimits(name, "position", -2.0, 2.0, 1.0, 8.0, 200
 """Two joints that are commanded positions, in radians."""
 MOVES = tuple(EntryLimits(name, "displacement", -1.0, 1.0, 0.4, 10.0, 500.0) for name in ("x", "y"))
 TOOL = CommandLimits((*MOVES, EntryLimits("gripper", "position", -1.0, 1.0, 26.0, 800.0, 40000.0)))
-"""A tool that is moved by displacements, in metres, and a gripper that nothing measures."""
+"""A tool that is moved by displacements, in metres, and a gripper that is not measured."""
 
 
 def make_settings(limits: CommandLimits = ARM, **changes) -> CoreSettings:
@@ -48,7 +48,7 @@ def make_policy(settings: CoreSettings, **changes) -> Settings:
 
 
 class ControlLoop:
-    """A robot, its surroundings and its core, active from the start.
+    """A robot, its environment and its core, active from the start.
 
     Attributes:
         operator: what is handed in each tick; the dead man's switch is held while `held`. human: its commands, [A].
@@ -68,7 +68,7 @@ class ControlLoop:
         self.operator, self.held, self.follows = OperatorInput(), True, True
         self.published = {rule.name for rule in self.settings.streams}
         self.human: NDArray[np.float64] | None = None
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, StreamReading] = {}
         self.ticks: list[Tick] = []
         self.requests: list[ChunkRequest] = []
         self.answer: Callable[[ChunkRequest], Chunk | None] = lambda request: self.make_chunk(request)
@@ -100,7 +100,7 @@ class ControlLoop:
     def observe(self) -> None:
         for name in self.published:
             self.count += 1
-            self.streams[name] = Stream(int(self.source_s * 1e9), self.now, self.count.to_bytes(4, "big"))
+            self.streams[name] = StreamReading(int(self.source_s * 1e9), self.now, self.count.to_bytes(4, "big"))
         self.core.observe(self.streams, self.measured)
 
     def ask(self, wanted: Mode | None, **changes) -> str:
@@ -111,29 +111,29 @@ class ControlLoop:
         return self.said
 
     def tick(self, count: int = 1, wanted: Mode | None = None) -> Tick:
-        """Let some ticks pass; return the last one."""
+        """Run some ticks; return the last one."""
         for _ in range(count):
             self.now += self.settings.period_s
             self.source_s += self.settings.period_s
             self.observe()
             self.ask(wanted)
             wanted = None
-            self._think()
+            self._step_policy()
             self.ticks.append(self.core.tick())
             self._move()
         return self.last
 
     def pass_s(self, seconds: float) -> Tick:
-        """Let seconds pass."""
+        """Run ticks for some seconds."""
         return self.tick(round(seconds * self.settings.command_hz))
 
     def start(self, mode: Mode = Mode.RUN) -> Tick:
-        """Ask for a mode, and let half a second pass."""
+        """Ask for a mode, and run for half a second."""
         self.tick(wanted=mode)
         assert self.core.mode == mode, self.said
         return self.pass_s(0.5)
 
-    def _think(self) -> None:
+    def _step_policy(self) -> None:
         request = self.core.request()
         if request is None:
             return
@@ -146,7 +146,7 @@ class ControlLoop:
 
     def _move(self) -> None:
         command = self.last.command
-        if command is None or not self.follows or self.core.state == State.FINALIZED:
+        if command is None or not self.follows:
             return
         position = [entry.kind == "position" for entry in self.settings.limits.entries]
         self.place = np.where(position, command, self.place + command * self.settings.period_s)

@@ -1,4 +1,4 @@
-"""A control loop around the executor, under a clock of the test's own, whose actions say to which step they belong."""
+"""Control loop around the executor with a fake clock; each action holds its epoch and step."""
 
 from collections.abc import Sequence
 from dataclasses import replace

@@ -16,7 +16,7 @@ def sum_speeds(speed: float, acceleration: float, ticks: int, limits: tuple[floa
 
 
 def find_farthest(ticks: int, limits: tuple[float, float, float]) -> float:
-    """Return how far a motion from rest to rest gets in so many ticks."""
+    """Return the distance of a motion from rest to rest in a number of ticks."""
     found = _solve(-np.ones(ticks), 0.0, 0.0, ticks, (0.0, limits[0]), limits[1], limits[2])
     assert found is not None, "to stay at rest is always possible"
     return float(found.sum())

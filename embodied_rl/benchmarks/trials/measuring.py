@@ -12,8 +12,8 @@ from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.benchmarks.trials.deployment import PlannedDeployment, conduct_episodes, plan_deployment
 from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode
 from embodied_rl.benchmarks.trials.stopping import Fault, measure_stop
-from embodied_rl.deployment.control.fuzz import fuzz_core
-from embodied_rl.deployment.execution.fuzzing import VIOLATIONS, fuzz_filter
+from embodied_rl.deployment.control.fuzzing import fuzz_core
+from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, fuzz_filter
 from embodied_rl.deployment.transport.loopback import STREAMS, measure_stream
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.reports.report import Rate

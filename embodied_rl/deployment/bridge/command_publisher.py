@@ -35,7 +35,7 @@ class CommandPublisher:
         """
         if made.command is None:
             return
-        previous, stamp_ns = None if made.anew else self._previous, self._node.now()
+        previous, stamp_ns = None if made.restarted else self._previous, self._node.now()
         messages = {name: each.encode(made.command, previous, stamp_ns) for name, each in self._mappings.items()}
         self._previous = made.command
         failures: list[TransportError] = []

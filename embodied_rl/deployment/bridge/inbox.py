@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.deployment.execution.tick import Stream
+from embodied_rl.deployment.execution.tick import StreamReading
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.mapping import ObservationMapping, make_stream
 from embodied_rl.deployment.transport.interface import Callback, Subscription, Transport
@@ -20,7 +20,7 @@ class Received:
     """A message, what the freshness gate is told of it, and when its publisher sent it, in ns of the transport."""
 
     message: Any
-    stream: Stream
+    stream: StreamReading
     source_ns: int
 
 

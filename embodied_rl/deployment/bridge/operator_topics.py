@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.deployment.bridge.said_times import SaidTimes
-from embodied_rl.deployment.execution.operator_desk import OperatorDesk
+from embodied_rl.deployment.execution.operator_input import OperatorInputParser
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Subscription, Transport
@@ -34,7 +34,7 @@ class OperatorListener:
         self, node: Transport, robot: RobotDescription, clock: Callable[[], float], *, timed: bool = True
     ) -> None:
         topics = robot.operator
-        self.desk, self._clock = OperatorDesk(topics.device, robot.entry_limits), clock
+        self.desk, self._clock = OperatorInputParser(topics.device, robot.entry_limits), clock
         self._lock, self._held_for_s = threading.Lock(), topics.deadman_timeout_s
         self._asked: Mode | None = None
         self._topics, self._holders = topics, StopHolders()

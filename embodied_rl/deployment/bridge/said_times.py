@@ -4,7 +4,7 @@ from typing import Any
 
 from embodied_rl.deployment.control.freshness import StreamGate
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
-from embodied_rl.deployment.execution.tick import Stream
+from embodied_rl.deployment.execution.tick import StreamReading
 from embodied_rl.deployment.robots.mapping import make_stream
 
 
@@ -33,7 +33,7 @@ class SaidTimes:
         """
         stream = make_stream(message, source_ns, now_s)
         if not self._headers:
-            stream = Stream(source_ns, now_s, stream.digest)
+            stream = StreamReading(source_ns, now_s, stream.digest)
         if not stream.source_ns:
             return now_s
         return min(self._gate.said_s, now_s) if self._gate.take(stream, now_s) else None  # rounding is no future

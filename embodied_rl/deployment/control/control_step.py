@@ -1,7 +1,7 @@
-"""One control step: what is wanted in each of its ticks, and what was executed in it, in the policy's units.
+"""Control steps: the target of each tick, and the action that was executed, in the policy's units.
 
-Shapes: `A` action entries. A displacement is commanded as a speed, displacement · control_hz; a position is approached
-along a line over the step's ticks, except for entries that keep, such as a gripper's switch.
+Shapes: `A` action entries. A displacement is commanded as a speed, displacement · control_hz; a position is
+interpolated over the step's ticks, except for entries that keep their last command, such as a gripper's switch.
 """
 
 import numpy as np
@@ -16,7 +16,7 @@ Vector = NDArray[np.float64]
 
 
 class Units:
-    """What a policy's action means as a command, and a command as an action."""
+    """Conversion of a policy's actions to commands, and back."""
 
     def __init__(self, settings: CoreSettings) -> None:
         kinds = [entry.kind for entry in settings.limits.entries]
@@ -26,45 +26,56 @@ class Units:
         self._ticks = settings.ticks
 
     def command(self, action: Array) -> Vector:
-        """Return what an action float32 [A] is at its end, as a command [A]."""
+        """Return the command [A] at the end of an action float32 [A]."""
         return np.asarray(action, np.float64) * self._scale
 
     def interpolate(self, start: Vector, target: Vector, tick: int) -> Vector:
-        """Return what is wanted in a tick, [A], on the way from the end of the last step to the target."""
+        """Return the target of a tick, [A], between the end of the last step and the target of this one."""
         rest = 1 - (tick + 1) / self._ticks
         return np.where(self.along_line, target - (target - start) * rest, target)
 
     def action(self, mean: Vector, last: Vector) -> Array:
-        """Return what commands were, as an action float32 [A]: the mean of speeds, the last position."""
+        """Return the action float32 [A] of commands: their mean for speeds, the last one for positions."""
         return (np.where(self.position, last, mean) / self._scale).astype(np.float32)
 
 
 class StepAccount:
-    """Adds up the ticks of a control step.
+    """Account of the ticks of a control step.
 
     Args:
         units: of the robot.
         most: float64 [A], largest change of an action by the filter that is not material.
+
+    Attributes:
+        step, sequence, policy_version: of the policy's chunk; -1 without.
     """
 
     def __init__(self, units: Units, most: Vector) -> None:
         self._units, self._most, self._most_command = units, most, units.command(most)
-
-    def begin(self) -> None:
-        """Begin a control step."""
         self._sources: set[Source] = set()
         self._whys: dict[str, None] = {}
+        self._sum: Vector | float = 0.0
+        self._wanted_sum: Vector | float = 0.0
+        self._ticks = self._wanted_ticks = 0
+        self._command, self._wanted = np.zeros(len(most)), None
+        self.step = self.sequence = self.policy_version = -1
+
+    def begin(self) -> None:
+        """Start a control step."""
+        self._sources, self._whys = set(), {}
         self._sum = self._wanted_sum = 0.0
         self._ticks = self._wanted_ticks = 0
-        self._wanted: Vector | None = None
+        self._wanted = None
         self.step = self.sequence = self.policy_version = -1
 
     def add(self, wanted: Vector | None, command: Vector, source: Source, why: str) -> tuple[Array, Source]:
-        """Add a tick; return the action until now, float32 [A], and the tick's source: `SAFETY` if the filter decided.
+        """Add a tick; return the action until now, float32 [A], and the tick's source.
+
+        The source of a policy's command is `SAFETY` if the filter changed it materially.
 
         Args:
-            wanted: float64 [A], None for nothing. command: float64 [A], what became of it.
-            source: who wanted it. why: in words, separated by "; ".
+            wanted: float64 [A], the target; None: there is none. command: float64 [A], after the safety filter.
+            source: of the target. why: reasons, separated by "; ".
         """
         self._sum, self._ticks = self._sum + command, self._ticks + 1
         if wanted is not None:
@@ -88,20 +99,21 @@ class StepAccount:
         return self._units.action(self._sum / self._ticks, self._command)  # type: ignore[arg-type]
 
     def proposed(self) -> Array | None:
-        """Return what was wanted until now, float32 [A]; None: nothing was."""
+        """Return the action that was wanted until now, float32 [A]; None: there was no target."""
         if self._wanted is None:
             return None
         return self._units.action(self._wanted_sum / self._wanted_ticks, self._wanted)  # type: ignore[arg-type]
 
     def end(self, time: float, mode: Mode) -> ExecutedStep:
-        """Return the step that ends now."""
+        """Return the finished control step."""
         proposed, executed = self.proposed(), self.executed()
         why = "; ".join(self._whys)
-        source = self._find_source(proposed, executed)
+        source = self._choose_source(proposed, executed)
         ids = (self.step, self.sequence, self.policy_version)
         return ExecutedStep(time, mode, source, proposed, executed, self._command, why, *ids)
 
-    def _find_source(self, proposed: Array | None, executed: Array) -> Source:
+    def _choose_source(self, proposed: Array | None, executed: Array) -> Source:
+        """Return who decided the step: a human or a replay if in any tick, else the policy, the filter or nothing."""
         for source in (Source.HUMAN, Source.REPLAY):
             if source in self._sources:
                 return source
@@ -113,7 +125,7 @@ class StepAccount:
 
 
 def find_material(settings: CoreSettings, policy: Settings | None) -> Vector:
-    """Return the largest change of an action that is not material, float64 [A]: a share of the policy's range."""
+    """Return the largest change of an action that is not material, float64 [A]: a share of the action's range."""
     ranges = []
     for entry in settings.limits.entries:
         step = settings.control_hz if entry.kind == "displacement" else 1.0

@@ -1,28 +1,29 @@
-"""The deployment core: decides in each tick of a control loop what a robot is commanded, and says why.
+"""Deployment core: computes the command of each tick of a robot's control loop, and its reason.
 
-It is pure: no input, no output, and a clock that is given. Whoever runs the loop calls, in each tick and in this order,
-`observe` with what topics have said last, `operate` with what the operator does, `request` and `receive`, and then
-`tick`, whose command it publishes. What is wanted passes the safety filter, always. Shapes: `A` action entries.
+The core is pure: it does no input or output and reads the clock that it is given. In each tick, the control loop calls
+`observe` with the newest readings, `operate` with the operator's input, `request` and `receive`, and then `tick`, and
+publishes the command of that tick. Every command passes the safety filter. Shapes: `A` action entries.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.control.intentions import Want
-from embodied_rl.deployment.control.life_cycle import LifeCycle
-from embodied_rl.deployment.control.modes import MOVING, Modes
-from embodied_rl.deployment.control.parts import CoreParts, assemble_parts
+from embodied_rl.deployment.control.control_step import StepAccount, find_material
+from embodied_rl.deployment.control.mode_targets import MOST, ModeTargets, Target
+from embodied_rl.deployment.control.modes import MOVING, LifeCycle, Modes
+from embodied_rl.deployment.control.probing import MotionProbe
 from embodied_rl.deployment.control.settings import CoreSettings
-from embodied_rl.deployment.control.status import Status
+from embodied_rl.deployment.control.watchdogs import Watchdogs
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest, Reason
 from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.safety_filter import FilteredCommand
+from embodied_rl.deployment.execution.safety_filter import FilteredCommand, SafetyFilter
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Stream, Tick
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Status, StreamReading, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 
@@ -30,24 +31,38 @@ Vector = NDArray[np.float64]
 LABELS = ("success", "failure", "abort")
 
 
+class CoreParts(NamedTuple):
+    """The parts of a configured core."""
+
+    settings: CoreSettings
+    watchdogs: Watchdogs
+    targets: ModeTargets
+    filter: SafetyFilter
+    account: StepAccount
+    probe: MotionProbe
+
+
 class DeploymentCore:
-    """Commands one robot.
+    """Controller of one robot.
 
     Args:
         clock: returns seconds; monotonic.
-        source_clock: returns the time in ns of the clock that topics are stamped by, such as the system's on the same
-            machine, or /clock's; None: it is estimated for each topic.
+        source_clock: returns the time in ns of the clock that stamps the topics, such as the system clock on the same
+            machine, or /clock; None: its offset is estimated for each topic.
     """
 
     def __init__(self, clock: Callable[[], float], source_clock: Callable[[], int] | None = None) -> None:
         self._clock, self._source_clock = clock, source_clock
+        self._now = 0.0
         self._life, self._modes = LifeCycle(), Modes()
         self._operator = OperatorInput()
         self._counts: Counter[str] = Counter()
         self._parts: CoreParts | None = None
-        self._blocked, self._refusal, self._unfit = "", "", ""
-        self._refused: Mode | None = None  # the mode that the last refusal was about
-        self._still = True
+        self._hold_reason, self._last_refusal, self._teleop_refusal = "", "", ""
+        self._refused: Mode | None = None  # the mode of the last refusal
+        self._measured = self._command = self._before = np.zeros(0)  # [A]; the last command and the one before it
+        self._phase = 0  # number of the tick in its control step
+        self._still, self._deactivating, self._restarted = True, False, False
 
     @property
     def state(self) -> State:
@@ -60,175 +75,189 @@ class DeploymentCore:
         return self._modes.mode
 
     def configure(self, settings: CoreSettings, policy: Settings | None = None) -> None:
-        """Become inactive: know the robot, and how the policy's chunks are executed.
+        """Set the robot and the policy; the core becomes inactive.
 
         Args:
             settings: of the robot and its operator.
-            policy: None: there is none, and the robot can be driven by a human alone.
+            policy: how the policy's chunks are executed; None: there is no policy, and only a human can drive.
 
         Raises:
             UserError: the core is configured already, or policy and robot differ in size or rate.
         """
         self._life.check("configure")
-        self._parts = assemble_parts(settings, policy, lambda: self._now, self._source_clock)
+        if policy is not None:
+            settings.check_policy(policy)
+        targets = ModeTargets(settings, policy, lambda: self._now)
+        account = StepAccount(targets.units, find_material(settings, policy))
+        watchdogs = Watchdogs(settings, self._source_clock)
+        safety = SafetyFilter(settings.limits, settings.period_s)
+        self._parts = CoreParts(settings, watchdogs, targets, safety, account, MotionProbe(settings))
         self._command = np.zeros(len(settings.limits.entries))
         self._measured = np.full(len(settings.limits.entries), np.nan)
         self._life.advance("configure")
 
     def activate(self, measured: Vector, start: Vector | None = None) -> None:
-        """Become active, in hold: from now on `tick` gives commands, and they begin where the robot is.
+        """Become active, in hold: `tick` returns commands from now on, starting at the measured position.
 
         Args:
-            measured: float64 [A], where the robot is; NaN for entries that nothing measures.
-            start: float64 [A], where entries begin that nothing measures; None: at the number of their box that is
+            measured: float64 [A], where the robot is; NaN for entries that are not measured.
+            start: float64 [A], where entries that are not measured start; None: at the value in their box that is
                 nearest to 0.
 
         Raises:
             UserError: the emergency stop is latched, a stream is stale, an entry is not measured or outside its box, or
-                the probe has found that measured motion is not what was commanded.
+                the probe found that the measured motion differs from the commanded one.
         """
         self._life.check("activate")
         parts, now = self._get_parts(), self._read_clock()
         if self._modes.latched_s is not None:
-            raise UserError("activate was refused: the emergency stop is latched. Release the button, then reset.")
-        if stale := parts.guard.gate.explain(now):
-            raise UserError(f"activate was refused: {stale}. See that these topics are published.")
-        if not parts.is_measured(measured):
-            raise UserError("activate was refused: an entry that must be measured is NaN or infinite.")
-        if parts.probe.refused or (parts.probe.pending and (outside := parts.probe.find_outside(measured))):
-            raise UserError(f"activate was refused: {parts.probe.refused or f'{outside} is measured outside its box.'}")
-        self._measured = parts.keep_measured(measured)
-        parts.guard.forget()
+            raise UserError(
+                "activate was refused: the emergency stop is latched. Release the button, then reset.",
+                code="estop-latched",
+            )
+        if stale := parts.watchdogs.gate.explain(now):
+            raise UserError(f"activate was refused: {stale}. See that these topics are published.", code="stream-stale")
+        if not self._is_measured(parts, measured):
+            raise UserError(
+                "activate was refused: an entry that must be measured is NaN or infinite.", code="entry-not-measured"
+            )
+        if parts.probe.refused:
+            raise UserError(f"activate was refused: {parts.probe.refused}", code="probe-failed")
+        if parts.probe.pending and (outside := parts.probe.find_outside(measured)):
+            raise UserError(f"activate was refused: {outside} is measured outside its box.", code="entry-outside-box")
+        self._measured = self._keep_measured(parts, measured)
+        parts.watchdogs.forget()
         parts.probe.begin(self._measured)
         parts.filter.begin(self._measured, start)
         self._command = self._before = parts.filter.command
-        self._modes.fall("no mode was asked for")
-        self._phase, self._leaving, self._still, self._anew = 0, False, True, True
+        self._modes.enter_hold("no mode was asked for")
+        self._phase, self._deactivating, self._still, self._restarted = 0, False, True, True
         self._life.advance("activate")
 
     def deactivate(self, at_once: bool = False) -> None:
-        """Become inactive: ramp to rest, and give no more commands when the robot is commanded to be still.
+        """Ramp to rest and become inactive once the commands are at rest.
 
         Args:
-            at_once: give no more commands from now on; for a simulated robot that is reset.
+            at_once: become inactive now; for a simulated robot that is reset.
 
         Raises:
             UserError: the core is not active.
         """
         self._life.check("deactivate")
-        self._leaving = True
-        self._change_mode(lambda: self._modes.fall("the robot is being deactivated"))
-        if at_once or self._still or self._get_parts().guard.loop.is_lost(self._read_clock()):
+        self._deactivating = True
+        self._change_mode(lambda: self._modes.enter_hold("the robot is being deactivated"))
+        if at_once or self._still or self._get_parts().watchdogs.loop.is_lost(self._read_clock()):
             self._life.advance("deactivate")
 
-    def clean_up(self) -> None:
-        """Become unconfigured; raises `UserError` unless inactive."""
-        self._life.advance("clean_up")
-        self._parts = None
-
-    def shut_down(self) -> None:
-        """Become finalized, which is the end; raises `UserError` while active."""
-        self._life.advance("shut_down")
-
     def forget_streams(self) -> None:
-        """Forget all readings, after a simulated world was reset: its stamps begin anew."""
-        self._get_parts().guard.gate.forget()
+        """Forget all readings, after a simulated world was reset: its stamps restart."""
+        self._get_parts().watchdogs.gate.forget()
 
-    def observe(self, streams: Mapping[str, Stream], measured: Vector) -> None:
-        """Take what topics have said last.
+    def observe(self, streams: Mapping[str, StreamReading], measured: Vector) -> None:
+        """Take the newest reading of each topic.
 
         Args:
-            streams: by the topic's name; what says nothing new may be repeated or left out.
-            measured: float64 [A], made from the streams that measure, NaN for entries that nothing measures. It is
-                used if these are accepted, and they are refused if it holds NaN for another entry.
+            streams: by topic name; unchanged readings may be repeated or left out.
+            measured: float64 [A], made from the streams that measure, NaN for entries that are not measured. It is
+                used if these streams are accepted; they are refused if another entry is NaN.
 
         Raises:
-            UserError: a stream that no rule names, or another number of entries.
+            UserError: an unknown stream, or a wrong number of entries.
         """
         parts, now = self._get_parts(), self._read_clock()
         if np.shape(measured) != self._measured.shape:
-            raise UserError(f"observe: {len(self._measured)} entries are measured, not {list(np.shape(measured))}.")
-        if parts.guard.gate.observe(streams, now, parts.is_measured(measured)):
-            self._measured = parts.keep_measured(measured)
+            raise UserError(
+                f"observe: {len(self._measured)} entries are measured, not {list(np.shape(measured))}.",
+                code="measured-shape-mismatch",
+            )
+        if parts.watchdogs.gate.observe(streams, now, self._is_measured(parts, measured)):
+            self._measured = self._keep_measured(parts, measured)
 
     def operate(self, operator: OperatorInput) -> str:
-        """Take what the operator does; return in words what was refused of it, empty if nothing was."""
+        """Take the operator's input; return what was refused of it, empty if nothing was."""
         now, before = self._read_clock(), self._operator
-        operator, unfit = (operator, "") if self._parts is None else self._parts.check_teleop(operator)
-        self._counts["human's commands refused"] += bool(unfit)
-        self._operator, self._unfit, said = operator, unfit, ""
-        self._update_refusal(now)
+        operator, teleop_refusal = self._check_teleop(operator)
+        self._counts["human's commands refused"] += bool(teleop_refusal)
+        self._operator, self._teleop_refusal, said = operator, teleop_refusal, ""
+        if self._refused is not None:  # forget the refusal of a mode once the mode would be allowed
+            self._last_refusal = self._modes.explain(self._refused, self._find_obstacle(self._refused, now))
+            self._refused = self._refused if self._last_refusal else None
         stopped = operator.estop or (operator.wanted == Mode.ESTOP != before.wanted)
         if stopped:
             self._change_mode(lambda: self._modes.stop(now, "the emergency stop was pressed"))
-        self._release_deadman(now)
+        self._check_deadman(now)
         if operator.wanted not in (None, Mode.ESTOP) and operator.wanted != before.wanted:
-            said = self._ask(operator.wanted, now)  # before the reset: a stop leads to hold, never on from it
+            said = self._request_mode(operator.wanted, now)  # before the reset: a stop leads to hold and no further
         if operator.reset and not before.reset:
             said = str(self._change_mode(lambda: self._modes.reset(stopped))) or said
-        if operator.label and operator.label != before.label:
-            said = self._take_label(operator.label) or said
-        self._refusal = said or self._refusal
-        self._counts["asked for and refused"] += bool(said or unfit)
-        return said or unfit
+        if (label := operator.label) and label != before.label:
+            if label in LABELS:
+                self._change_mode(lambda: self._modes.enter_hold(f"the operator said {label}"))
+            else:
+                said = f"label {label!r} was refused: it is none of {', '.join(LABELS)}."
+        self._last_refusal = said or self._last_refusal
+        self._counts["asked for and refused"] += bool(said or teleop_refusal)
+        return said or teleop_refusal
 
     def plan(self, motion: Motion) -> None:
-        """Say what `RETURN` or `REPLAY` does, from when the operator asks for it.
+        """Set the motion that `RETURN` or `REPLAY` executes when the operator asks for it.
 
         Raises:
             UserError: a motion is under way.
         """
         if self.mode in (Mode.RETURN, Mode.REPLAY):
-            raise UserError(f"A {self.mode} is under way. Hold first, then plan another motion.")
-        self._get_parts().intentions.motion = motion
+            raise UserError(
+                f"A {self.mode} is under way. Hold first, then plan another motion.", code="motion-under-way"
+            )
+        self._get_parts().targets.motion = motion
 
     def request(self) -> ChunkRequest | None:
-        """Return what the policy should be asked for now, with the newest observation; None: nothing."""
+        """Return the request for the policy, to be sent with the newest observation; None: there is none."""
         now = self._read_clock()
         if self._parts is None or self.mode != Mode.RUN or self._phase != 0:
             return None
-        guard, intentions = self._parts.guard, self._parts.intentions
-        if intentions.executor is None or self._blocked or self._parts.probe.pending or guard.gate.explain(now):
+        watchdogs, targets = self._parts.watchdogs, self._parts.targets
+        if targets.executor is None or self._hold_reason or self._parts.probe.pending or watchdogs.gate.explain(now):
             return None
-        made = intentions.executor.request()
+        made = targets.executor.request()
         if made is not None:
-            intentions.note_request(now)
+            targets.note_request(now)
         return made
 
     def receive(self, chunk: Chunk) -> ChunkRefusal | None:
-        """Take an answer of the policy; or refuse it whole, and say why."""
+        """Take a chunk of the policy; return why it was refused, None if it was accepted."""
         self._read_clock()
         parts = self._get_parts()
-        if parts.intentions.executor is None:
+        if parts.targets.executor is None:
             return ChunkRefusal(Reason.EPOCH, "a chunk came, and no policy was configured")
-        refusal = parts.intentions.executor.receive(chunk)
-        parts.intentions.note_answer(refusal)
+        refusal = parts.targets.executor.receive(chunk)
+        parts.targets.note_answer(refusal)
         return refusal
 
     def tick(self) -> Tick:
-        """Return what the robot is told now; once in each period of `command_hz`."""
+        """Return the command of this tick; call it once in each period of `command_hz`."""
         now = self._read_clock()
         if (parts := self._parts) is None or self.state != State.ACTIVE:
             return Tick(None, None, None, Source.HOLD, self.mode, self.state, self._modes.why)
         self._counts["ticks"] += 1
-        parts.guard.update(now, self._command, self._measured)
-        lost = parts.guard.lost
+        parts.watchdogs.update(now, self._command, self._measured)
+        lost = parts.watchdogs.lost
         if lost:
             parts.probe.begin(self._measured)
-        if lost and (why := self._begin_again(parts)):
+        if lost and (why := self._restart_commands(parts)):
             made = Tick(None, None, None, Source.HOLD, self.mode, self.state, why)
         else:
-            want = Want(None, why=lost) if lost else self._want(parts, now)
-            filtered = parts.filter.step(want.wanted, self._measured, parts.guard.tracking.drift)
+            target = Target(None, why=lost) if lost else self._compute_target(parts, now)
+            filtered = parts.filter.step(target.wanted, self._measured, parts.watchdogs.tracking.drift)
             self._before, self._command, self._still = self._command, filtered.command, filtered.still
-            made = replace(self._report(parts, want, filtered, now), anew=self._anew)
-            self._anew = False
-        if self._leaving and self._still:
+            made = replace(self._report(parts, target, filtered, now), restarted=self._restarted)
+            self._restarted = False
+        if self._deactivating and self._still:
             self._life.advance("deactivate")
         return made
 
     def status(self) -> Status:
-        """Return a snapshot, which says all that an operator who comes late must know."""
+        """Return a snapshot of the full state."""
         now, parts = self._read_clock(), self._parts
         status = Status(
             now,
@@ -236,156 +265,179 @@ class DeploymentCore:
             self.mode,
             self._modes.why,
             self._modes.latched_s,
-            blocked=self._blocked,
-            said=self._unfit or self._refusal,
+            blocked=self._hold_reason,
+            said=self._teleop_refusal or self._last_refusal,
             still=self._still,
             counts=dict(self._counts),
         )
         if parts is None:
             return status
-        gate, loop = parts.guard.gate, parts.guard.loop
+        gate, loop, executor = parts.watchdogs.gate, parts.watchdogs.loop, parts.targets.executor
         counts = status.counts | {"overruns": loop.overruns, "clock jumps": loop.jumps}
         status = replace(status, stale=gate.explain(now), counts=counts, streams=gate.list_counts())
-        return status if parts.intentions.executor is None else status.add_executor(parts.intentions.executor)
+        if executor is None:
+            return status
+        return replace(
+            status,
+            epoch=executor.epoch,
+            step=executor.step,
+            planned=executor.remaining,
+            counts=counts | {str(name): count for name, count in executor.counts.items()},
+            refused={str(reason): count for reason, count in executor.refused.items()},
+        )
 
-    def _begin_again(self, parts: CoreParts) -> str:
-        """Begin again where the robot is, which stopped by itself; return in words why not yet, empty if it was done.
+    def _restart_commands(self, parts: CoreParts) -> str:
+        """Restart commands at the measured position of a robot that stopped because commands failed to come.
 
-        It waits until all was well for the settling time: what arrives first may have been said before the pause.
+        Return why that must wait, empty if it was done. It waits for the settling time, because the first readings may
+        be from before the pause.
         """
-        if parts.guard.loop.lost:
+        if parts.watchdogs.loop.lost:
             self._counts["losses"] += 1
-            self._give_up_motion(parts.guard.lost)
-        why = parts.guard.explain(Mode.HOLD)
+            self._abort_motion(parts.watchdogs.lost)
+        why = parts.watchdogs.explain(Mode.HOLD)
         try:
             if not why:
                 parts.filter.begin(self._measured, self._command)
         except UserError as error:
             why = str(error)
-        self._still, self._blocked = True, "; ".join(filter(None, (self._modes.why, why))) if why else ""
+        self._still, self._hold_reason = True, "; ".join(filter(None, (self._modes.why, why))) if why else ""
         if not why:
-            parts.guard.lost, self._anew = "", True
+            parts.watchdogs.lost, self._restarted = "", True
             self._command = self._before = parts.filter.command
-            parts.intentions.interrupt(self._command)
-        return self._blocked
+            parts.targets.interrupt(self._command)
+        return self._hold_reason
 
-    def _give_up_motion(self, why: str) -> None:
-        """Let a return or a replay fall to hold: its time went on without it."""
+    def _abort_motion(self, why: str) -> None:
+        """Abort a return or a replay, which cannot be resumed after a hold."""
         if self.mode in (Mode.RETURN, Mode.REPLAY):
-            self._change_mode(lambda: self._modes.fall(f"the {self.mode} was given up: {why}"))
+            self._change_mode(lambda: self._modes.enter_hold(f"the {self.mode} was given up: {why}"))
 
-    def _want(self, parts: CoreParts, now: float) -> Want:
-        """Return what is wanted in this tick, after the watchdogs were asked."""
-        self._release_deadman(now)
-        if self.mode in MOVING and parts.guard.reasons["tracking"]:
-            self._change_mode(lambda: self._modes.fall(parts.guard.reasons["tracking"]))
-        blocked = parts.guard.explain(self.mode) if self.mode in MOVING else ""
-        if blocked and not self._blocked:
+    def _compute_target(self, parts: CoreParts, now: float) -> Target:
+        """Return the target of this tick, after checking the watchdogs."""
+        self._check_deadman(now)
+        if self.mode in MOVING and parts.watchdogs.reasons["tracking"]:
+            self._change_mode(lambda: self._modes.enter_hold(parts.watchdogs.reasons["tracking"]))
+        reason = parts.watchdogs.explain(self.mode) if self.mode in MOVING else ""
+        if reason and not self._hold_reason:
             self._counts["holds"] += 1
-            parts.intentions.interrupt(self._command)
-        self._blocked = blocked
-        if blocked:
-            self._give_up_motion(blocked)
-        if parts.probe.pending and (want := self._probe(parts, moves=self.mode in MOVING and not blocked)) is not None:
-            return want
-        if self.mode not in MOVING or blocked:
-            return Want(None, why=blocked or self._modes.why)
+            parts.targets.interrupt(self._command)
+        self._hold_reason = reason
+        if reason:
+            self._abort_motion(reason)
+        moves = self.mode in MOVING and not reason
+        if parts.probe.pending and (target := self._probe(parts, moves=moves)) is not None:
+            return target
+        if self.mode not in MOVING or reason:
+            return Target(None, why=reason or self._modes.why)
         if self.mode == Mode.TELEOP:
             rate = (self._command - self._before) * parts.settings.command_hz
-            want = parts.intentions.follow_human(self._operator, now, self._command, rate)
+            target = parts.targets.follow_human(self._operator, now, self._command, rate)
         else:
-            want = parts.intentions.want(self.mode, self._phase, self._command, self._measured)
-        if want.over:
-            self._change_mode(lambda: self._modes.fall(want.over))
-            return Want(None, why=want.over)
-        return want
+            target = parts.targets.compute(self.mode, self._phase, self._command, self._measured)
+        if target.over:
+            self._change_mode(lambda: self._modes.enter_hold(target.over))
+            return Target(None, why=target.over)
+        return target
 
-    def _probe(self, parts: CoreParts, *, moves: bool) -> Want | None:
-        """Return what the probe wants; None: the mode decides. A robot that does not pass is deactivated."""
+    def _probe(self, parts: CoreParts, *, moves: bool) -> Target | None:
+        """Return the probe's target; None: the mode decides. A robot that fails the probe is deactivated."""
         wanted = None
         if moves:
             wanted = parts.probe.move(self._command, self._measured, self._still)
         else:
             parts.probe.hold(self._measured, self._still)
         if parts.probe.refused:
-            self._leaving = True
-            self._change_mode(lambda: self._modes.fall(parts.probe.refused))
+            self._deactivating = True
+            self._change_mode(lambda: self._modes.enter_hold(parts.probe.refused))
             return None
         why = "comparing commanded and measured motion"
-        return Want(wanted, Source.HOLD if wanted is None else Source.REPLAY, why) if moves else None
+        return Target(wanted, Source.HOLD if wanted is None else Source.REPLAY, why) if moves else None
 
-    def _report(self, parts: CoreParts, want: Want, filtered: FilteredCommand, now: float) -> Tick:
-        """Return the tick, and end its control step if it is the last one."""
-        account, made, begins = parts.account, parts.intentions.made, self._phase == 0
+    def _report(self, parts: CoreParts, target: Target, filtered: FilteredCommand, now: float) -> Tick:
+        """Return the tick; end its control step if it is the last tick of that step."""
+        account, made, begins = parts.account, parts.targets.made, self._phase == 0
         if begins:
             account.begin()
-        if want.source == Source.POLICY and made is not None:
+        if target.source == Source.POLICY and made is not None:
             account.step, account.sequence, account.policy_version = made.step, made.sequence, made.policy_version
-        why = want.why or filtered.why
-        action, source = account.add(want.wanted, filtered.command, want.source, why)
+        why = target.why or filtered.why
+        action, source = account.add(target.wanted, filtered.command, target.source, why)
         ended = None
         self._phase = (self._phase + 1) % parts.settings.ticks
         if self._phase == 0:
             ended = account.end(now, self.mode)
-            if parts.intentions.executor is not None:
-                parts.intentions.executor.correct(ended.executed)
-        command, wanted = filtered.command, want.wanted
-        ids = (made.step, made.sequence, made.policy_version) if want.source == Source.POLICY and made else (-1, -1, -1)
+            if parts.targets.executor is not None:
+                parts.targets.executor.correct(ended.executed)
+        command, wanted = filtered.command, target.wanted
+        ids = (-1, -1, -1)
+        if target.source == Source.POLICY and made:
+            ids = (made.step, made.sequence, made.policy_version)
         return Tick(command, wanted, action, source, self.mode, self.state, why, *ids, begins=begins, ended=ended)
 
     def _change_mode(self, change: Callable[[], object]) -> object:
-        """Let the mode change; what was planned in the mode before is forgotten."""
+        """Call a function that may change the mode; a new mode starts without the plan of the mode before."""
         before = self.mode
         said = change()
         if self.mode != before and self._parts is not None:
             self._counts[f"{before} to {self.mode}"] += 1
-            self._parts.intentions.interrupt(self._command)
-            self._blocked, self._refusal, self._refused = "", "", None
+            self._parts.targets.interrupt(self._command)
+            self._hold_reason, self._last_refusal, self._refused = "", "", None
         return said
 
-    def _ask(self, wanted: Mode, now: float) -> str:
+    def _request_mode(self, wanted: Mode, now: float) -> str:
+        """Change to the mode that the operator asks for; return why that was refused, empty if it was done."""
         said = str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
-        if said and wanted == Mode.TELEOP and self.mode in MOVING:  # the policy must not go on when all is well again
-            self._change_mode(lambda: self._modes.fall(f"a takeover was refused: {said}"))
-        self._refusal, self._refused = (said, wanted) if said else ("", None)
+        if said and wanted == Mode.TELEOP and self.mode in MOVING:  # the policy must not resume by itself
+            self._change_mode(lambda: self._modes.enter_hold(f"a takeover was refused: {said}"))
+        self._last_refusal, self._refused = (said, wanted) if said else ("", None)
         return said
-
-    def _update_refusal(self, now: float) -> None:
-        """Forget the refusal of a mode once that mode would not be refused any more."""
-        if self._refused is not None:
-            self._refusal = self._modes.explain(self._refused, self._find_obstacle(self._refused, now))
-            self._refused = self._refused if self._refusal else None
 
     def _find_obstacle(self, wanted: Mode, now: float) -> str:
-        """Return in words why a mode cannot begin; empty if it can."""
+        """Return why a mode cannot begin; empty if it can."""
         parts = self._parts
         if parts is None or self.state != State.ACTIVE:
             return f"the robot is {self.state}"
-        if self._leaving:
+        if self._deactivating:
             return "the robot is being deactivated"
-        stale = parts.guard.gate.explain(now, True if wanted in (Mode.TELEOP, Mode.RETURN) else None)
-        released = parts.guard.explain_deadman(self._operator, now)
-        return parts.intentions.find_lack(wanted) or released or stale or parts.guard.explain(wanted)
+        stale = parts.watchdogs.gate.explain(now, True if wanted in (Mode.TELEOP, Mode.RETURN) else None)
+        released = parts.watchdogs.explain_deadman(self._operator, now)
+        return parts.targets.missing_input(wanted) or released or stale or parts.watchdogs.explain(wanted)
 
-    def _release_deadman(self, now: float) -> None:
-        """Let a robot that moves fall to hold when the dead man's switch is released; it stays there."""
+    def _check_deadman(self, now: float) -> None:
+        """Enter hold if the robot moves and the dead man's switch is released."""
         if self._parts is None or self.mode not in MOVING:
             return
-        if released := self._parts.guard.explain_deadman(self._operator, now):
-            self._change_mode(lambda: self._modes.fall(released))
+        if released := self._parts.watchdogs.explain_deadman(self._operator, now):
+            self._change_mode(lambda: self._modes.enter_hold(released))
+
+    def _check_teleop(self, operator: OperatorInput) -> tuple[OperatorInput, str]:
+        """Return the operator's input without an invalid teleoperation command, and why that was refused."""
+        given = operator.teleop
+        if self._parts is None or given is None:
+            return operator, ""
+        count = len(self._parts.settings.limits.entries)
+        if np.shape(given) == (count,) and not (np.abs(given) > MOST).any():
+            return operator, ""
+        said = f"a human's command was refused: {count} numbers of at most {MOST:g} are wanted; NaN for none."
+        return replace(operator, teleop=None), said
+
+    @staticmethod
+    def _is_measured(parts: CoreParts, measured: Vector) -> bool:
+        """Return whether all entries [A] that must be measured are finite."""
+        return bool(np.isfinite(measured[np.array(parts.settings.measured)]).all())
+
+    @staticmethod
+    def _keep_measured(parts: CoreParts, measured: Vector) -> Vector:
+        """Return [A], NaN for the entries that are not measured."""
+        return np.where(parts.settings.measured, measured, np.nan)
 
     def _get_parts(self) -> CoreParts:
         if self._parts is None:
-            raise UserError(f"The robot is {self.state}: configure it first.")
+            raise UserError(f"The robot is {self.state}: configure it first.", code="core-not-configured")
         return self._parts
 
     def _read_clock(self) -> float:
+        """Read the clock once per call; the executor sees the same time."""
         self._now = self._clock()
         return self._now
-
-    def _take_label(self, label: str) -> str:
-        """Let the robot hold after an episode was judged."""
-        if label not in LABELS:
-            return f"label {label!r} was refused: it is none of {', '.join(LABELS)}."
-        self._change_mode(lambda: self._modes.fall(f"the operator said {label}"))
-        return ""

@@ -1,7 +1,7 @@
-"""The observation gate: which readings are accepted, and which streams are stale, by content as well as by time.
+"""Freshness of observations: which readings are accepted, and which streams are stale, by time and by content.
 
-A stamp is what a publisher says, and a publisher may be wrong: a frozen camera goes on sending one picture with new
-stamps, a recorded one sends new pictures with old stamps. So each reading is compared with the one before it.
+Stamps alone are not enough: a frozen camera may send one image with new stamps, and a replayed recording new images
+with old stamps. So each reading is compared with the one before it.
 """
 
 import math
@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 
 from embodied_rl.deployment.control.settings import StreamRule
-from embodied_rl.deployment.execution.tick import Stream
+from embodied_rl.deployment.execution.tick import StreamReading
 from embodied_rl.interfaces.errors import UserError
 
 EARLY_S = 0.05
-"""A stamp may be so far ahead of the publisher's clock, by what clocks of two machines differ."""
+"""Largest lead of a stamp over the publisher's clock: the clocks of two machines differ."""
 DRIFT = 1e-3
-"""Two clocks run apart by at most this much per second; quartz by a tenth of it."""
+"""Largest relative drift of two clocks; quartz clocks drift by a tenth of it."""
 READINGS = 3
-"""A clock that was set is believed after so many readings in a row, and after the settling time."""
+"""Readings in a row, over the settling time, after which the stamps of a clock that was set are accepted."""
 
 
 class Fault(StrEnum):
@@ -34,34 +34,39 @@ class Fault(StrEnum):
 
 
 class StreamGate:
-    """The gate of one stream.
+    """Freshness gate of one stream.
 
     Args:
         rule: when it is stale.
-        source_clock: returns the time in ns that its publisher's stamps are of; None: it is estimated by the reading
-            that came soonest after its stamp, since the last pause. What is late from then on is not noticed.
+        source_clock: returns the time in ns of the clock that stamps the stream; None: it is estimated from the
+            reading since the last pause that came soonest after its stamp. A constant delay is not noticed then.
         settle_s: see `CoreSettings`.
 
     Attributes:
         changed_s: when its content changed, by the core's clock.
-        counts: how many readings were "accepted", refused for each `Fault`, and how often the "clock was set".
+        counts: of readings "accepted", refused by `Fault`, and of times that the "clock was set".
     """
 
     def __init__(self, rule: StreamRule, source_clock: Callable[[], int] | None, settle_s: float) -> None:
         self.rule, self._source_clock, self._settle_s = rule, source_clock, settle_s
         self.counts: Counter[str] = Counter()
-        self.forget()
+        self._seen: StreamReading | None = None  # the last reading, accepted or not
+        self._last: StreamReading | None = None  # the last accepted reading
+        self._fault: Fault | None = None
+        self.changed_s = 0.0
+        self._offset = self._anchor = 0.0  # time of arrival minus stamp: the smallest, and of the first reading
+        self._anchored_s = 0.0  # when the first reading came
+        self._other: list[StreamReading] = []  # first and last of the readings in a row after a possible clock change
+        self._others = 0  # number of these readings
 
     def forget(self) -> None:
         """Forget all readings, such as after a simulated world was reset; the counts stay."""
-        self._seen: Stream | None = None
-        self._last: Stream | None = None
-        self._fault: Fault | None = None
+        self._seen = self._last = self._fault = None
         self.changed_s = 0.0
-        self._other: list[Stream] = []  # readings in a row of a clock that was perhaps set: first and last
+        self._other = []
 
-    def take(self, stream: Stream, now: float, finite: bool = True) -> bool | None:
-        """Take what the topic has said last. Return whether it was accepted; None: it is not new."""
+    def take(self, stream: StreamReading, now: float, finite: bool = True) -> bool | None:
+        """Take the newest reading; return whether it was accepted, None if it is not new."""
         if stream == self._seen:
             return None
         self._seen = stream
@@ -81,13 +86,16 @@ class StreamGate:
         return math.nan if self._last is None else self._offset + self._last.source_ns * 1e-9
 
     def explain(self, now: float) -> str:
-        """Return in words why the stream is stale; empty where it is fresh."""
+        """Return why the stream is stale; empty if it is fresh."""
         last, limit = self._last, self.rule.max_age_s
         if self._fault == Fault.UNREADABLE and self._seen is not None:
             return f"{self.rule.name}: {self._seen.unreadable}"
         if last is None:
             return f"{self.rule.name}: {self._fault or 'no message has come'}"
-        age, late = now - last.received_s, self._find_source_s(now) - last.source_ns * 1e-9
+        age, late = (
+            now - last.received_s,
+            (now - self._offset if self._source_clock is None else self._source_clock() * 1e-9) - last.source_ns * 1e-9,
+        )
         if max(age, late) > limit and self._fault is not None:
             return f"{self.rule.name}: {self._fault}"
         if age > limit or age < 0:
@@ -99,25 +107,21 @@ class StreamGate:
             return f"{self.rule.name}: the same content for {same:.2f} s, at most {limit:g}"
         return ""
 
-    def _accept(self, stream: Stream) -> None:
+    def _accept(self, stream: StreamReading) -> None:
         self.counts["accepted"] += 1
         offset = stream.received_s - stream.source_ns * 1e-9
-        if self._last is None or self._is_after_pause(stream, self._last):
-            self._offset = self._anchor = offset  # seconds of arrival minus seconds of stamp: least of late, first
+        passed = math.inf if self._last is None else stream.received_s - self._last.received_s
+        if self._last is None or (self.rule.pauses and passed > self.rule.max_age_s):  # its clock may have been paused
+            self._offset = self._anchor = offset
             self._anchored_s = stream.received_s
         else:
-            passed = stream.received_s - self._last.received_s
             self._offset = min(self._offset + DRIFT * passed, offset)
         if self._last is None or stream.digest != self._last.digest:
             self.changed_s = stream.received_s
         self._last = stream
         self._other.clear()
 
-    def _is_after_pause(self, stream: Stream, last: Stream) -> bool:
-        """Return whether a publisher's clock may have been paused, with its simulation: the estimate begins anew."""
-        return self.rule.pauses and stream.received_s - last.received_s > self.rule.max_age_s
-
-    def _find_fault(self, stream: Stream, now: float, finite: bool) -> Fault | None:
+    def _find_fault(self, stream: StreamReading, now: float, finite: bool) -> Fault | None:
         last = self._last
         if stream.unreadable:
             return Fault.UNREADABLE
@@ -129,9 +133,9 @@ class StreamGate:
             return Fault.DUPLICATE if stream.digest == last.digest else Fault.STANDS_STILL
         if last is not None and stream.source_ns < last.source_ns:
             return Fault.BACK
-        return Fault.FUTURE if self._is_early(stream) else None
+        return Fault.FUTURE if self._is_in_future(stream) else None
 
-    def _is_early(self, stream: Stream) -> bool:
+    def _is_in_future(self, stream: StreamReading) -> bool:
         stamp = stream.source_ns * 1e-9
         if self._source_clock is not None:
             return stamp > self._source_clock() * 1e-9 + EARLY_S
@@ -140,13 +144,10 @@ class StreamGate:
         passed = stream.received_s - self._anchored_s
         return stream.received_s - stamp < self._anchor - DRIFT * passed - max(EARLY_S, self.rule.max_age_s)
 
-    def _find_source_s(self, now: float) -> float:
-        return now - self._offset if self._source_clock is None else self._source_clock() * 1e-9
-
-    def _is_clock_set(self, stream: Stream, now: float) -> bool:
-        """Return whether readings that do not fit the others fit one another for long enough: a clock was set."""
+    def _is_clock_set(self, stream: StreamReading, now: float) -> bool:
+        """Return whether enough refused readings are consistent with each other: the publisher's clock was set."""
         if self._source_clock is not None and self._fault == Fault.FUTURE:
-            return False  # its clock is known, and says otherwise
+            return False  # the clock is known
         follows = bool(self._other) and stream.source_ns > self._other[1].source_ns
         if not follows or now - self._other[1].received_s > self.rule.max_age_s:
             self._other, self._others = [stream, stream], 1
@@ -159,7 +160,7 @@ class StreamGate:
 
 
 class FreshnessGate:
-    """The gate of all streams.
+    """Freshness gate of all streams.
 
     Args:
         rules: of each stream.
@@ -169,24 +170,27 @@ class FreshnessGate:
     def __init__(self, rules: Iterable[StreamRule], source_clock: Callable[[], int] | None, settle_s: float) -> None:
         self.streams = {rule.name: StreamGate(rule, source_clock, settle_s) for rule in rules}
 
-    def observe(self, streams: Mapping[str, Stream], now: float, finite: bool = True) -> bool:
-        """Take what topics have said last; those that say nothing new may be left out or repeated.
+    def observe(self, streams: Mapping[str, StreamReading], now: float, finite: bool = True) -> bool:
+        """Take the newest reading of each topic; unchanged readings may be left out or repeated.
 
         Args:
-            streams: by the topic's name.
+            streams: by topic name.
             now: seconds of the core's clock.
-            finite: whether the measured entries are; what measures is refused otherwise.
+            finite: whether the measured entries are finite; otherwise the streams that measure are refused.
 
         Returns:
-            Whether the measured entries may be used: streams that measure brought them, and all were accepted.
+            Whether the measured entries may be used: there are new readings of streams that measure, all accepted.
 
         Raises:
-            UserError: a stream that no rule names.
+            UserError: an unknown stream.
         """
         taken: list[bool | None] = []
         for name, stream in streams.items():
             if name not in self.streams:
-                raise UserError(f"{name} is no stream of this robot. Its streams are {', '.join(self.streams)}.")
+                raise UserError(
+                    f"{name} is not a stream of this robot. Its streams are {', '.join(self.streams)}.",
+                    code="stream-unknown",
+                )
             gate = self.streams[name]
             accepted = gate.take(stream, now, finite or not gate.rule.measures)
             if gate.rule.measures:
@@ -194,9 +198,13 @@ class FreshnessGate:
         return True in taken and False not in taken
 
     def explain(self, now: float, measuring: bool | None = None) -> str:
-        """Return in words which streams are stale and why, empty: none; of those alone that measure, or do not."""
+        """Return which streams are stale and why, empty if none.
+
+        Args:
+            now: seconds of the core's clock. measuring: only streams that measure, or only the others; None: all.
+        """
         gates = (each for each in self.streams.values() if measuring in (None, each.rule.measures))
-        return "; ".join(words for each in gates if (words := each.explain(now)))
+        return "; ".join(reason for each in gates if (reason := each.explain(now)))
 
     def forget(self) -> None:
         """Forget all readings."""

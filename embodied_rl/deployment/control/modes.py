@@ -1,7 +1,17 @@
-"""What an active robot does, and who changes it: the operator by asking, the watchdogs by letting it fall to hold."""
+"""Life cycle and modes of the core, and the latch of the emergency stop."""
 
-from embodied_rl.deployment.execution.tick import Mode
+from typing import Literal
 
+from embodied_rl.deployment.execution.tick import Mode, State
+from embodied_rl.interfaces.errors import UserError
+
+Transition = Literal["configure", "activate", "deactivate"]
+TRANSITIONS: dict[tuple[State, Transition], State] = {
+    (State.UNCONFIGURED, "configure"): State.INACTIVE,
+    (State.INACTIVE, "activate"): State.ACTIVE,
+    (State.ACTIVE, "deactivate"): State.INACTIVE,
+}
+"""The transitions that each state allows, and the next state; as of ROS 2's managed nodes."""
 ALLOWED: dict[Mode, tuple[Mode, ...]] = {
     Mode.HOLD: (Mode.RUN, Mode.TELEOP, Mode.RETURN, Mode.REPLAY),
     Mode.RUN: (Mode.HOLD, Mode.TELEOP),
@@ -10,15 +20,41 @@ ALLOWED: dict[Mode, tuple[Mode, ...]] = {
     Mode.REPLAY: (Mode.HOLD, Mode.TELEOP),
     Mode.ESTOP: (),
 }
-"""Which modes the operator may ask for. Every mode leads to the emergency stop, and that to hold, by a reset alone."""
+"""The modes that the operator may ask for. Every mode allows the emergency stop, which only a reset ends, in hold."""
 MOVING = (Mode.RUN, Mode.TELEOP, Mode.RETURN, Mode.REPLAY)
 
 
+class LifeCycle:
+    """State of the life cycle."""
+
+    def __init__(self) -> None:
+        self.state = State.UNCONFIGURED
+
+    def check(self, transition: Transition) -> State:
+        """Return the next state.
+
+        Raises:
+            UserError: the present state does not allow the transition.
+        """
+        following = TRANSITIONS.get((self.state, transition))
+        if following is None:
+            possible = [other for state, other in TRANSITIONS if state == self.state]
+            raise UserError(
+                f"{transition} was refused: the robot is {self.state}. It allows {', '.join(possible)}.",
+                code="transition-refused",
+            )
+        return following
+
+    def advance(self, transition: Transition) -> None:
+        """Change the state; raises `UserError` as `check` does."""
+        self.state = self.check(transition)
+
+
 class Modes:
-    """Holds the mode and the latch of the emergency stop.
+    """Mode, and latch of the emergency stop.
 
     Attributes:
-        mode: at present. why: in words, why the robot holds or stops; empty while it moves.
+        mode: at present. why: why the robot holds or stops; empty while it moves.
         latched_s: when the emergency stop was latched, by the core's clock; None: it is not.
     """
 
@@ -27,7 +63,7 @@ class Modes:
         self.latched_s: float | None = None
 
     def ask(self, wanted: Mode, obstacle: str) -> str:
-        """Change to a mode that the operator asks for; return in words why not, empty if it was done.
+        """Change to a mode that the operator asks for; return why that was refused, empty if it was done.
 
         Args:
             wanted: the mode.
@@ -39,7 +75,7 @@ class Modes:
         return refusal
 
     def explain(self, wanted: Mode, obstacle: str) -> str:
-        """Return in words why a mode would be refused at present, empty if it would not; arguments as of `ask`."""
+        """Return why a mode would be refused at present, empty if it would not; arguments as of `ask`."""
         if wanted == self.mode:
             return ""
         if self.mode == Mode.ESTOP:
@@ -48,18 +84,22 @@ class Modes:
             return f"{wanted} was refused: {self.mode} leads to {', '.join(ALLOWED[self.mode])} alone."
         return f"{wanted} was refused: {obstacle}" if obstacle and wanted != Mode.HOLD else ""
 
-    def fall(self, why: str) -> None:
-        """Let the robot hold until a mode is asked for; a latched stop stays."""
+    def enter_hold(self, why: str) -> None:
+        """Hold until a mode is asked for; a latched stop stays latched."""
         if self.mode != Mode.ESTOP:
             self.mode, self.why = Mode.HOLD, why
 
     def stop(self, now: float, why: str) -> None:
-        """Latch the emergency stop; the first reason stays."""
+        """Latch the emergency stop; the first reason is kept."""
         if self.latched_s is None:
             self.mode, self.why, self.latched_s = Mode.ESTOP, why, now
 
     def reset(self, pressed: bool) -> str:
-        """Release the latch to hold, never to a mode that moves; return in words why not, empty if it was done."""
+        """Release the latch and hold; return why that was refused, empty if it was done.
+
+        Args:
+            pressed: the emergency stop is still pressed.
+        """
         if self.latched_s is None:
             return ""
         if pressed:

@@ -12,19 +12,21 @@ from embodied_rl.deployment.execution.safety_filter import OUTSIDE
 
 Vector = NDArray[np.float64]
 HOLD_S, MOVE_S, REST_S = 0.5, 0.25, 0.5
-"""Seconds for which the robot holds still first; of a motion; after a motion, until the robot has followed."""
+"""Seconds of the first hold, of a motion, and of the rest after it in which the robot follows."""
 DISTANCE = 0.05
-"""Of `tracking_error`: how far each entry is moved. Half of that is the largest motion that was not commanded."""
+"""Distance that each entry is moved, of `tracking_error`. Half of it is the largest motion that was not commanded."""
+
+REMEDY = "Compare units, signs and names of state and command in the robot's file with its driver, and start again."
 
 
 class MotionProbe:
-    """Probes one robot. Shapes: `A` action entries.
+    """Motion probe of one robot. Shapes: `A` action entries.
 
     Args:
         settings: of the core; entries that are not measured, or whose `tracking_error` is `inf`, are not moved.
 
     Attributes:
-        pending: the robot has not passed yet. refused: why it did not pass, naming the entry; empty while it may.
+        pending: the probe is not finished. refused: why the robot failed it, with the entry; empty otherwise.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
@@ -37,20 +39,23 @@ class MotionProbe:
         self._ticks = [max(1, round(seconds / period)) for seconds in (HOLD_S, MOVE_S, REST_S)]
         self._period_s = period
         self.pending, self.refused = settings.probe and len(self._chosen) > 0, ""
+        self._held = self._leg = self._tick = 0  # ticks of the first hold; number of the motion; tick in the motion
+        self._start = self._command = np.zeros(len(entries))  # measured and commanded when the motion began, [A]
+        self._moved = self._way = 0.0  # commanded distance until now, and of the whole motion
 
     def begin(self, measured: Vector) -> None:
-        """Begin with holding still, where [A] is measured."""
+        """Start with holding still at the measured position [A]."""
         self._held, self._leg, self._tick = 0, 0, 0
         self._start = self._command = measured
 
     def find_outside(self, measured: Vector) -> str:
-        """Return the name of the first entry that is measured outside of its box by more than noise; empty for none."""
+        """Return the first entry that is measured outside its box by more than noise; empty for none."""
         width = np.where(np.isfinite(self._high - self._low), self._high - self._low, 0.0)
         outside = np.maximum(self._low - measured, measured - self._high) > OUTSIDE * width
         return next((self._names[entry] for entry in self._chosen if outside[entry]), "")
 
     def hold(self, measured: Vector, still: bool) -> None:
-        """Take a tick in which the robot is commanded to rest; `still`: the last command did not move it."""
+        """Probe a tick in which the robot is commanded to rest; `still`: the last command did not move it."""
         if self._tick or self._leg or not still:  # a motion was interrupted
             self.begin(measured)
         elif self._held < self._ticks[0]:
@@ -58,7 +63,7 @@ class MotionProbe:
             self._check(measured - self._start, self._distance / 2, "the robot was commanded to hold still")
 
     def move(self, command: Vector, measured: Vector, still: bool) -> Vector | None:
-        """Return what is wanted in this tick, [A]; None: rest.
+        """Return the target of this tick, [A]; None: rest.
 
         Args:
             command: [A], of the tick before. measured: [A]. still: that command did not move the robot.
@@ -69,7 +74,9 @@ class MotionProbe:
         _, moves, rests = self._ticks
         entry = int(self._chosen[self._leg // 2])
         if self._tick == 0:
-            self._begin_leg(entry, command, measured)
+            self._start, self._command, self._moved = measured, command, 0.0
+            inwards = -1.0 if self._high[entry] - measured[entry] < measured[entry] - self._low[entry] else 1.0
+            self._way = -self._way if self._leg % 2 else inwards * float(self._distance[entry])
         elif self._position[entry]:
             self._moved = float(command[entry] - self._command[entry])
         else:
@@ -86,13 +93,8 @@ class MotionProbe:
             wanted[entry] = self._way / (moves * self._period_s)
         return wanted
 
-    def _begin_leg(self, entry: int, command: Vector, measured: Vector) -> None:
-        """Choose the way of a leg: towards the middle of the box, then back."""
-        self._start, self._command, self._moved = measured, command, 0.0
-        inwards = -1.0 if self._high[entry] - measured[entry] < measured[entry] - self._low[entry] else 1.0
-        self._way = -self._way if self._leg % 2 else inwards * float(self._distance[entry])
-
     def _end_leg(self, entry: int, measured: Vector) -> None:
+        """Compare the commanded with the measured motion, and go on to the next motion."""
         moved = measured - self._start
         said = f"{self._names[entry]} was commanded to move by {self._moved:.4g}"
         if abs(moved[entry] - self._moved) > abs(self._moved) / 2:
@@ -107,6 +109,3 @@ class MotionProbe:
         if (excess > 0).any() and not self.refused:
             worst = self._chosen[int(np.argmax(excess / most[self._chosen]))]
             self.refused = f"{self._names[worst]} was measured to move by {moved[worst]:.4g} when {said}. {REMEDY}"
-
-
-REMEDY = "Compare units, signs and names of state and command in the robot's file with its driver, and start again."

@@ -1,8 +1,8 @@
-"""Taking over without a jump: what a human commands is blended with what the robot was commanded before.
+"""Takeovers without a jump: blends a human's command with the command before the takeover.
 
-At a takeover the wanted position is the human's plus an offset, which makes it equal to the present command, with the
-present speed. The offset goes to zero along a cubic, slower the larger it is, so that a robot never jumps to the pose
-of a leader. Shapes: `A` action entries.
+At a takeover the target is the human's position plus an offset, so that it starts at the present command with the
+present speed. The offset fades to zero along a cubic; a larger offset takes longer, so that the robot does not jump to
+the pose of a leader arm. Shapes: `A` action entries.
 """
 
 import numpy as np
@@ -14,10 +14,10 @@ Vector = NDArray[np.float64]
 
 
 class Takeover:
-    """Blends the commands of one human.
+    """Blend of one human's commands.
 
     Attributes:
-        wanted: float64 [A], of the last tick.
+        wanted: float64 [A], the target of the last tick.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
@@ -25,9 +25,14 @@ class Takeover:
         self._position = np.array([entry.kind == "position" for entry in entries])
         self._speed = settings.approach * np.array([entry.speed for entry in entries])
         self._blend_s, self._period_s = settings.blend_s, settings.period_s
+        zeros = np.zeros(len(entries))
+        self.wanted = self._rate = zeros  # target and its change per second
+        self._touched = np.zeros(len(entries), bool)
+        self._rest = self._offset = self._slope = zeros  # position at rest; offset and its change per second
+        self._elapsed, self._length = zeros, np.full(len(entries), self._blend_s)  # of the blend, in s
 
     def begin(self, command: Vector, rate: Vector) -> None:
-        """Begin a takeover, or begin again after the human's commands failed to come.
+        """Start a takeover, or restart it after a gap in the human's commands.
 
         Args:
             command: [A], of the tick before. rate: [A], its change per second.
@@ -39,11 +44,11 @@ class Takeover:
         self._anchor(self._position, np.full(len(command), np.nan))
 
     def follow(self, human: Vector) -> Vector:
-        """Return what is wanted in this tick, [A].
+        """Return the target of this tick, [A].
 
         Args:
-            human: [A], entries in their own kind; NaN where the human does not touch it: a speed goes to rest, a
-                position comes to rest with the speed that it has.
+            human: [A], entries in their own kind; NaN where the human does not touch it: a speed goes to 0, a position
+                slows down from its present speed.
         """
         touched = ~np.isnan(human)
         if (touched != self._touched).any():
@@ -60,7 +65,7 @@ class Takeover:
         return wanted
 
     def _anchor(self, chosen: NDArray[np.bool_], human: Vector) -> None:
-        """Let a blend begin for the chosen entries, towards the human's [A]; NaN: towards rest."""
+        """Start a blend of the chosen entries towards the human's [A]; NaN: towards rest."""
         resting = np.where(self._position, self.wanted + self._rate * self._blend_s / 3, 0.0)
         self._rest = np.where(chosen, resting, self._rest)
         offset = self.wanted - np.where(np.isnan(human), resting, human)

@@ -1,36 +1,108 @@
-"""The watchdogs: each says in words why the robot must hold, and goes on until all was well for the settling time."""
+"""Watchdogs of the core: reasons why the robot must hold, each of which lasts until the settling time has passed."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.control.freshness import StreamGate
+from embodied_rl.deployment.control.freshness import FreshnessGate, StreamGate
 from embodied_rl.deployment.control.settings import CoreSettings
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 
 Vector = NDArray[np.float64]
 
 FORGETTING = 4.0
 """Of `tracking_error`: motion over which a difference between commanded and measured speeds fades to 1/e."""
 SMOOTHING_S = 0.5
-"""Time constant of the mean motions by which it fades: noise, or a state that comes in few ticks, counts little."""
+"""Time constant of the mean motions by which it fades, which averages over noise and over ticks without a new state."""
 STANDING = 3
-"""Ticks without a change of the clock, after which it stands still: a simulation that is paused."""
+"""Ticks without a change of the clock after which it stands still, as while a simulation is paused."""
+WATCHDOGS = ("clock", "sensors", "cameras", "tracking")
+WITHOUT_CAMERAS = ("clock", "sensors", "tracking")
+"""The watchdogs of teleoperation and of a return, which use no camera."""
 
 
-class Trip:
-    """Holds one reason until it was absent for the settling time."""
+class Watchdogs:
+    """The freshness gate and the watchdogs of one robot.
+
+    Attributes:
+        gate: of its streams. loop, tracking: the watchdogs.
+        reasons: to hold at present, by the watchdog's name; empty: none.
+        lost: that the robot stopped because commands failed to come, and they have not restarted; empty otherwise.
+    """
+
+    def __init__(self, settings: CoreSettings, source_clock: Callable[[], int] | None) -> None:
+        self.gate = FreshnessGate(settings.streams, source_clock, settings.settle_s)
+        self.loop, self.tracking = LoopWatch(settings.longest_tick_s, settings.lost_s), TrackingWatch(settings)
+        self.pictures = PictureWatch(settings, self.gate.streams)
+        self._settings = settings
+        self._faults: dict[str, LatchedFault] = {}
+        self.reasons: dict[str, str] = {}
+        self.lost = ""
+        self.forget()
+
+    def forget(self) -> None:
+        """Clear all reasons, at each activation; the gate keeps its readings."""
+        self._faults = {name: LatchedFault(self._settings.settle_s) for name in WATCHDOGS}
+        self.reasons, self.lost = {name: "" for name in WATCHDOGS}, ""
+        self.loop.forget()
+        self.tracking.forget()
+
+    def update(self, now: float, command: Vector, measured: Vector) -> None:
+        """Update all watchdogs, once in each tick.
+
+        Args:
+            command: [A], of the tick before. measured: [A].
+        """
+        loop, went_back = self.loop.update(now)
+        if went_back:  # earlier times are invalid
+            self.gate.forget()
+            self.tracking.forget()
+            for fault in self._faults.values():
+                fault.restart(now)
+        if self.loop.lost:
+            self.lost = loop
+        if self.lost:  # no command, so there is nothing to follow
+            self.tracking.forget()
+        found = {
+            "clock": loop,
+            "sensors": self.gate.explain(now, measuring=True),
+            "cameras": self.gate.explain(now, measuring=False) or self.pictures.update(now, measured),
+            "tracking": "" if self.lost else self.tracking.update(now, command, measured),
+        }
+        self.reasons = {name: fault.update(now, found[name]) for name, fault in self._faults.items()}
+
+    def explain(self, mode: Mode) -> str:
+        """Return why a mode must hold; empty if nothing blocks it."""
+        names = WATCHDOGS if mode in (Mode.RUN, Mode.REPLAY) else WITHOUT_CAMERAS
+        return "; ".join(self.reasons[name] for name in names if self.reasons[name])
+
+    def explain_deadman(self, operator: OperatorInput, now: float) -> str:
+        """Return why the dead man's switch counts as released; empty if it is held, or the robot has none."""
+        longest = self._settings.deadman_s
+        if longest is None:
+            return ""
+        if operator.deadman is None:
+            return "the dead man's switch is released"
+        silent = now - operator.deadman
+        if 0 <= silent <= longest:
+            return ""
+        return f"the dead man's switch is silent for {silent:.2f} s, at most {longest:g}"
+
+
+class LatchedFault:
+    """A reason to hold, which lasts until it has been absent for the settling time."""
 
     def __init__(self, settle_s: float) -> None:
-        self._settle_s, self._why = settle_s, ""
+        self._settle_s, self._why, self._since = settle_s, "", 0.0
 
     def restart(self, now: float) -> None:
-        """Let the settling time begin anew, after the clock went back."""
+        """Restart the settling time, after the clock went back."""
         self._since = now
 
     def update(self, now: float, why: str) -> str:
-        """Take the reason of this moment, empty for none; return the reason that holds."""
+        """Take the present reason, empty for none; return the reason that holds."""
         if why:
             self._why, self._since = why, now
             return why
@@ -41,7 +113,7 @@ class Trip:
 
 
 class LoopWatch:
-    """Watches the loop's clock: ticks that come late, a clock that goes back or stands still.
+    """Watchdog of the control loop's clock: late ticks, and a clock that goes back or stands still.
 
     Args:
         longest_s: a tick that comes later is an overrun.
@@ -49,20 +121,21 @@ class LoopWatch:
 
     Attributes:
         overruns, jumps: how many ticks came too late; how often the clock went back or stood still.
-        lost: the last tick came so late that the robot has stopped by itself.
+        lost: the last tick came after the robot's command timeout, so that the robot has stopped.
     """
 
     def __init__(self, longest_s: float, lost_s: float | None = None) -> None:
         self._longest_s, self._last = longest_s, math.nan
         self._lost_s = math.inf if lost_s is None else lost_s
-        self.overruns, self.jumps = 0, 0
+        self._standing = 0  # ticks without a change of the clock
+        self.overruns, self.jumps, self.lost = 0, 0, False
 
     def forget(self) -> None:
-        """Begin anew: the next tick has none before it."""
+        """Forget the last tick."""
         self._last = math.nan
 
     def is_lost(self, now: float) -> bool:
-        """Return whether a tick would come so late now that the robot has stopped by itself."""
+        """Return whether the robot's command timeout has passed since the last tick."""
         return now - self._last > self._lost_s
 
     def update(self, now: float) -> tuple[str, bool]:
@@ -86,10 +159,10 @@ class LoopWatch:
 
 
 class PictureWatch:
-    """Watches for cameras that repeat one picture while the robot moves, also where a resting robot's may repeat.
+    """Watchdog of frozen cameras that may repeat an image at rest: the image must change when the robot moves.
 
     Args:
-        settings: of the core. gates: of its streams.
+        settings: of the core. gates: of its streams, by name.
     """
 
     def __init__(self, settings: CoreSettings, gates: Mapping[str, StreamGate]) -> None:
@@ -99,8 +172,8 @@ class PictureWatch:
         self._seen: dict[str, tuple[float, Vector]] = {}
 
     def update(self, now: float, measured: Vector) -> str:
-        """Take what is measured, [A]; return the reason to hold, empty for none."""
-        return "; ".join(words for gate in self._gates if (words := self._compare(gate, now, measured)))
+        """Take the measured position [A]; return the reason to hold, empty for none."""
+        return "; ".join(reason for gate in self._gates if (reason := self._compare(gate, now, measured)))
 
     def _compare(self, gate: StreamGate, now: float, measured: Vector) -> str:
         since, place = self._seen.get(gate.rule.name, (math.nan, measured))
@@ -114,15 +187,15 @@ class PictureWatch:
 
 
 class TrackingWatch:
-    """Compares commanded with measured motion, for each measured entry whose `tracking_error` is finite.
+    """Watchdog of the tracking error of each measured entry with a finite `tracking_error`.
 
-    A position is compared with its command. For a speed the commanded and the measured distance are compared: their
+    A position is compared with its command. For a speed, the commanded distance is compared with the measured one. The
     difference fades over motion that is both commanded and measured, so that contacts and a small error of scale do not
-    add up, while motion that is only commanded or only measured counts in full. A measured value that does not change
-    at all while its entry is commanded to move is frozen, whatever `may_repeat` says.
+    accumulate; motion that is only commanded or only measured counts in full. A measured value that does not change
+    at all while its entry is commanded to move is frozen, even where `may_repeat` is set.
 
     Attributes:
-        drift: float64 [A], the place that the commanded speeds lead to, less the measured place; 0 for positions.
+        drift: float64 [A], the integral of the commanded speeds minus the measured position; 0 for positions.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
@@ -135,18 +208,22 @@ class TrackingWatch:
         self._visible = np.where(np.isfinite(box), settings.visible * box, self._limit)
         self._longest_s = settings.longest_tick_s
         self._age_s = max((each.max_age_s for each in settings.streams if each.measures), default=math.inf)
-        self.forget()
-
-    def forget(self) -> None:
-        """Begin again: commanded and measured place are equal."""
         self.drift = np.zeros(len(self._names))
         self._means = np.zeros((2, len(self._names)))  # commanded and measured distance of a tick, smoothed
         self._unseen = np.zeros(len(self._names))  # commanded distance since the measured value last changed
-        self._before: Vector | None = None
+        self._before: Vector | None = None  # measured in the tick before
+        self._last_s, self._changed_s = 0.0, np.zeros(len(self._names))
+
+    def forget(self) -> None:
+        """Restart: commanded and measured position count as equal."""
+        self.drift = np.zeros(len(self._names))
+        self._means = np.zeros((2, len(self._names)))
+        self._unseen = np.zeros(len(self._names))
+        self._before = None
 
     def update(self, now: float, command: Vector, measured: Vector) -> str:
-        """Take the command of the tick before and what is measured now, [A]; return the reason to hold."""
-        self._compare_speeds(now, command, measured)
+        """Take the command of the tick before and the present measurement, [A]; return the reason to hold."""
+        self._integrate_speeds(now, command, measured)
         error = np.abs(np.where(self._position, command - measured, self.drift))
         late = now - self._changed_s
         frozen = self._speed & (np.abs(self._unseen) > self._visible) & (late > self._age_s)
@@ -161,7 +238,8 @@ class TrackingWatch:
         said = f"the measured value of {self._names[worst]} has been the same for {late[worst]:.2f} s"
         return f"{said}, although it was commanded to move by {self._unseen[worst]:.4g}"
 
-    def _compare_speeds(self, now: float, command: Vector, measured: Vector) -> None:
+    def _integrate_speeds(self, now: float, command: Vector, measured: Vector) -> None:
+        """Update `drift` by the motion since the last tick."""
         if self._before is None:
             self._last_s, self._before = now, measured
             self._changed_s = np.full(len(measured), now)

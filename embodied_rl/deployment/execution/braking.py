@@ -1,9 +1,9 @@
-"""How a sampled motion comes to rest under limits of speed, acceleration and jerk: exact, in closed form.
+"""Shortest stops of sampled motions under limits of speed, acceleration and jerk: exact, in closed form.
 
 All is per tick. With x a position, v = x - x₋₁ is the speed, a = v - v₋₁ the acceleration; |a - a₋₁| ≤ j and |a| ≤ A.
 
 1. While a > 0 fades to 0 as fast as the jerk allows, the speed still grows by f(a) = (a-j) + (a-2j) + …, its positive
-   terms. So v + f(a) ≤ V keeps the speed limit for ever, and with g(a) = a + f(a) the largest next a is g⁻¹(V - v).
+   terms. So v + f(a) ≤ V keeps the speed limit from then on, and with g(a) = a + f(a) the largest next a is g⁻¹(V - v).
 2. The shortest stop that does not reverse takes in each tick the largest braking b = -a that can fade before v is 0:
    b' = min(b + j, A, g⁻¹(v)). No other stop has a smaller v in any of its ticks, by induction over the three branches.
 3. Its ticks are b+j, b+2j … up to a peak, then A, one tick in between, then fading by j: sums of polynomials. With
@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 
 class Stop(NamedTuple):
-    """Where a stop leads from the present position: to where it rests, and how far it goes above and below at most."""
+    """Stop, relative to the present position: where it rests, and the largest excursions above and below."""
 
     rest: float
     above: float
@@ -25,7 +25,7 @@ class Stop(NamedTuple):
 
 
 def sum_fading(acceleration: float, jerk: float) -> float:
-    """Return how much the speed still grows while a positive acceleration fades to 0: f. It is 0 for a negative one."""
+    """Return f, the growth of the speed while a positive acceleration fades to 0; 0 for a negative one."""
     if acceleration <= jerk:
         return 0.0
     ticks = math.floor(acceleration / jerk)
@@ -33,15 +33,15 @@ def sum_fading(acceleration: float, jerk: float) -> float:
 
 
 def find_acceleration(growth: float, jerk: float) -> float:
-    """Return the acceleration with which the speed grows by `growth` until it has faded, this tick included: g⁻¹."""
+    """Return g⁻¹, the acceleration whose fading, this tick included, lets the speed grow by `growth`."""
     if growth <= jerk:
         return growth
     ticks = math.floor((math.sqrt(1 + 8 * growth / jerk) - 1) / 2)
     return growth / (ticks + 1) + jerk * ticks / 2
 
 
-class Brake:
-    """Stops under one pair of limits, per tick.
+class StopPlanner:
+    """Planner of the shortest stop under one pair of limits, per tick.
 
     Args:
         acceleration, jerk: the largest ones; finite, above 0, with jerk ≤ 2·acceleration.
@@ -52,7 +52,7 @@ class Brake:
         self._most = acceleration / jerk
         self._fading = self._most + sum_fading(self._most, 1.0)
 
-    def choose(self, speed: float, acceleration: float) -> float:
+    def next_acceleration(self, speed: float, acceleration: float) -> float:
         """Return the next acceleration of the shortest stop."""
         sign = 1 if self._ends_forward(speed, acceleration) else -1
         braking = min(self.acceleration, self.jerk - sign * acceleration)
@@ -60,8 +60,8 @@ class Brake:
             braking = min(braking, find_acceleration(sign * speed, self.jerk))
         return -sign * braking
 
-    def foresee(self, speed: float, acceleration: float) -> Stop:
-        """Return where the shortest stop leads."""
+    def stopping_points(self, speed: float, acceleration: float) -> Stop:
+        """Return where the shortest stop ends, and its largest excursions."""
         sign = 1 if self._ends_forward(speed, acceleration) else -1
         v, b = sign * speed / self.jerk, -sign * acceleration / self.jerk
         rest = self._sum_stop(v, b) * self.jerk
@@ -69,13 +69,13 @@ class Brake:
         return Stop(rest, along, back) if sign > 0 else Stop(-rest, back, along)
 
     def _ends_forward(self, speed: float, acceleration: float) -> bool:
-        """Return whether a stop ends with a positive speed that falls to 0, though it may begin with a negative one."""
+        """Return whether the speed of a stop is positive at its end; it may be negative at first."""
         if acceleration >= 0:
             return speed + sum_fading(acceleration, self.jerk) > 0
         return speed >= sum_fading(-acceleration, self.jerk)
 
     def _sum_stop(self, v: float, b: float) -> float:
-        """Return the sum of all speeds of a stop that ends forward; speed v and braking b in units of the jerk."""
+        """Return the distance of a stop that ends forward; speed v and braking b in units of the jerk."""
         p = math.floor(b)
         r = b - p
         peak = math.floor(math.sqrt(max(v + p * (p + 1) / 2 + r * p + r * r, 0.0)) - r)
@@ -92,7 +92,7 @@ class Brake:
 
 
 def _sum_return(v: float, a: float) -> float:
-    """Return how far a motion with v < 0 still goes back, until its fading acceleration a > 0 has turned it round."""
+    """Return how far a motion with v < 0 goes back before its fading acceleration a > 0 reverses it."""
     middle = a - 0.5
     ticks = max(math.ceil(middle - math.sqrt(max(middle * middle + 2 * v, 0.0))) - 1, 0)
     return -(ticks * v + a * ticks * (ticks + 1) / 2 - ticks * (ticks + 1) * (ticks + 2) / 6)

@@ -1,4 +1,4 @@
-"""Replaying a demonstration: its recorded actions, at the times at which they were recorded, behind the same filter.
+"""Replay of a demonstration: the recorded actions at their recorded times, behind the safety filter.
 
 Shapes: `T` recorded steps, `A` action entries.
 """
@@ -27,25 +27,25 @@ from embodied_rl.interfaces.robot import Body
 ABOUT = ("action_names", "state_names", "action_low", "action_high", "control_hz", "state_units")
 """Entries of an episode's file that describe the robot."""
 _ROUNDING_S = 1e-6
-"""A tick that comes earlier than a step by rounding belongs to that step."""
+"""Largest time by which a tick may precede its step because of rounding."""
 LONGEST_GAP_S = 0.25
-"""A replay in which time jumps farther is given up: the actions between were not executed."""
+"""Longest gap between two ticks; a replay with a longer one is aborted, because actions were skipped."""
 MOST_STEPS, MOST_BYTES = 1_000_000, 2**28
 _DAMAGED = (
     OSError, KeyError, ValueError, TypeError, EOFError, SyntaxError, RuntimeError, MemoryError, OverflowError,
     tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError,
 )  # fmt: skip
-"""What unpacking a file that may be anything raises; NumPy evaluates an array's header as a literal."""
+"""Exceptions of reading an arbitrary file as a .npz archive; NumPy evaluates an array's header as a literal."""
 
 
 @dataclass(frozen=True)
 class Demonstration:
-    """A recorded episode.
+    """Recorded episode.
 
     Attributes:
-        times: float64 [T + 1], seconds at which each step began, and the last one ended; from 0, increasing.
+        times: float64 [T + 1], seconds at which each step began and the last one ended; from 0, increasing.
         actions: float64 [T, A], executed, in the policy's units.
-        measured: float64 [T, A], the measured q when a step began; NaN where nothing measures.
+        measured: float64 [T, A], the measured q when a step began; NaN for entries that are not measured.
 
     Raises:
         UserError: shapes do not agree, times do not increase, or an action is not finite.
@@ -58,42 +58,50 @@ class Demonstration:
     def __post_init__(self) -> None:
         steps = len(self.actions)
         if not 1 <= steps <= MOST_STEPS or self.actions.ndim != 2 or self.measured.shape != self.actions.shape:
-            raise UserError(f"a demonstration has actions {self.actions.shape}, measurements {self.measured.shape}.")
+            raise UserError(
+                f"a demonstration has actions {self.actions.shape}, measurements {self.measured.shape}.",
+                code="demonstration-invalid",
+            )
         if self.times.shape != (steps + 1,) or self.times[0] != 0 or not (np.diff(self.times) > 0).all():
-            raise UserError("the times of a demonstration do not increase from 0.")
+            raise UserError("the times of a demonstration do not increase from 0.", code="demonstration-invalid")
         if not (np.isfinite(self.actions).all() and np.isfinite(self.times).all()):
-            raise UserError("a demonstration holds an action or a time that is not a finite number.")
+            raise UserError(
+                "a demonstration holds an action or a time that is not a finite number.", code="demonstration-invalid"
+            )
 
 
 def read_demonstration(path: Path, body: Body, measured_by: tuple[int, ...]) -> Demonstration:
-    """Read an episode that `embodied-rl collect` wrote (.npz); its time base is the control steps'.
+    """Read an episode of `embodied-rl collect` (.npz); its steps last one period of `control_hz`.
 
     Args:
-        path: of the file; it may come from a stranger. body: of the robot that shall replay it.
-        measured_by: for each of the A entries the number of the state entry that measures it in q, -1 for none.
+        path: of the file, which is not trusted. body: of the robot that replays it.
+        measured_by: for each of the A entries, the index of the state entry that measures it in q; -1 for none.
 
     Raises:
-        UserError: the file is not there, no such episode, or of another robot.
+        UserError: the file is missing, is not such an episode, or is of another robot.
     """
     try:
         if path.exists() and not path.is_file():
-            raise OSError("it is no file")  # a pipe would be waited for
+            raise OSError("it is not a file")  # a pipe would be waited for
         with zipfile.ZipFile(path) as packed:
             actions, state = (_read_numbers(packed, name) for name in ("actions", "state"))
             recorded = _read_body(packed)
     except _DAMAGED as error:
-        raise UserError(f"{path} cannot be read as an episode of collect: {str(error)[:200]!r}.") from None
+        raise UserError(
+            f"{path} cannot be read as an episode of collect: {str(error)[:200]!r}.", code="demonstration-damaged"
+        ) from None
     if recorded is None:
         raise UserError(
-            f"{path} does not say of which robot it is, because an earlier version wrote it, and a robot is not moved "
-            "on a guess. Collect the episode anew."
+            f"{path} does not name its robot, because an earlier version wrote it. Collect the episode again.",
+            code="demonstration-without-robot",
         )
     check_recorded_body(recorded, body, str(path))
     sizes = (len(actions), len(body.action_names)), (len(actions), len(body.state_names))
     if (actions.shape, state.shape) != sizes:
         raise UserError(
             f"{path}: actions {list(actions.shape)} and state {list(state.shape)} do not fit {len(body.action_names)} "
-            f"action and {len(body.state_names)} state entries."
+            f"action and {len(body.state_names)} state entries.",
+            code="demonstration-damaged",
         )
     return make_demonstration(np.arange(len(actions) + 1) / body.control_hz, actions, state, measured_by)
 
@@ -104,12 +112,14 @@ def make_demonstration(
     """Return a demonstration of times [T + 1], actions [T, A] and state [T, S]; see `read_demonstration`."""
     columns = [state[:, entry] if entry >= 0 else np.full(len(state), math.nan) for entry in measured_by]
     if not all(np.isfinite(column).all() for column, entry in zip(columns, measured_by, strict=True) if entry >= 0):
-        raise UserError("a demonstration holds a measurement that is not a finite number.")
+        raise UserError(
+            "a demonstration holds a measurement that is not a finite number.", code="demonstration-invalid"
+        )
     return Demonstration(times, actions, np.stack(columns, axis=1))
 
 
 def check_recorded_body(recorded: Body, body: Body, where: str) -> None:
-    """Check that what was recorded are the actions and the state of a robot; its cameras do not matter.
+    """Check that a recording's actions and state are those of a robot; cameras are not compared.
 
     Raises:
         UserError: names, their order, limits or the rate differ; the message names the first difference.
@@ -118,12 +128,13 @@ def check_recorded_body(recorded: Body, body: Body, where: str) -> None:
         if (theirs := getattr(recorded, name)) != (ours := getattr(body, name)):
             raise UserError(
                 f"{where} is of another robot: {name} {_shorten(theirs)} there, {_shorten(ours)} here. Choose a "
-                "demonstration of this robot, or the robot's file that it was recorded with."
+                "demonstration of this robot, or the robot's file that it was recorded with.",
+                code="demonstration-of-another-robot",
             )
 
 
 def _read_body(packed: zipfile.ZipFile) -> Body | None:
-    """Return whose actions and state an episode holds; None: it does not say."""
+    """Return the robot of an episode's actions and state; None: the episode does not name it."""
     if f"{ABOUT[0]}.npy" not in packed.namelist():
         return None
     actions, states = (tuple(map(str, _read_array(packed, name, "U").tolist())) for name in ABOUT[:2])
@@ -138,13 +149,13 @@ def _read_numbers(packed: zipfile.ZipFile, name: str) -> NDArray[np.float64]:
 
 
 def _read_array(packed: zipfile.ZipFile, name: str, kinds: str) -> NDArray[Any]:
-    size = packed.getinfo(f"{name}.npy").file_size  # more is not unpacked, whatever the file holds
+    size = packed.getinfo(f"{name}.npy").file_size  # a larger array is not unpacked
     if size > MOST_BYTES:
         raise ValueError(f"{name} has {size} bytes, and {MOST_BYTES} are the most")
     with packed.open(f"{name}.npy") as file:
         found = np.lib.format.read_array(io.BytesIO(file.read()), allow_pickle=False)
     if found.dtype.kind not in kinds:
-        raise ValueError(f"{name} holds no {'words' if kinds == 'U' else 'numbers'}")
+        raise ValueError(f"{name} does not hold {'strings' if kinds == 'U' else 'numbers'}")
     return found
 
 
@@ -154,14 +165,14 @@ def _shorten(value: object) -> str:
 
 
 class Replay:
-    """Replays a demonstration; a `embodied_rl.deployment.execution.motion.Motion`.
+    """Replay of a demonstration; a `embodied_rl.deployment.execution.motion.Motion`.
 
     Args:
-        demonstration: what to do. limits: of the robot; they say the kinds of the entries.
-        tracking_error: [A], it is given up where the robot is farther than this from where it was in the recording.
-        start_error: [A], it does not begin farther from the recorded start than this.
-        period_s: of a tick; a position is the one at a tick's end, so that the last tick of a step says the action.
-        name: of the recording, for words.
+        demonstration: to replay. limits: of the robot, with the kinds of the entries.
+        tracking_error: [A], distance from the recorded position at which the replay is aborted.
+        start_error: [A], largest distance from the recorded start at which the replay starts.
+        period_s: of a tick; a target position is that at a tick's end, so that a step's last tick commands its action.
+        name: of the recording, for messages.
     """
 
     mode = Mode.REPLAY
@@ -176,50 +187,61 @@ class Replay:
         name: str = "a demonstration",
     ) -> None:
         if demonstration.actions.shape[1] != len(limits.entries):
-            raise UserError(f"{name} has {demonstration.actions.shape[1]} action entries, not {len(limits.entries)}.")
+            raise UserError(
+                f"{name} has {demonstration.actions.shape[1]} action entries, not {len(limits.entries)}.",
+                code="demonstration-of-another-robot",
+            )
         self.words = f"replay {name}, {demonstration.times[-1]:.1f} s"
-        self._told, self._limits, self._period = demonstration, limits, period_s
+        self._demonstration, self._limits, self._period = demonstration, limits, period_s
         self._tracking, self._start_error = np.array(tracking_error), np.array(start_error)
         self._kinds = np.array([entry.kind for entry in limits.entries])
+        self._since = self._last = 0.0  # times of the start and of the last tick
+        self._from = np.zeros(len(limits.entries))
 
     def begin(self, measured: NDArray[np.float64], commanded: NDArray[np.float64], now_s: float) -> str:
         self._since = self._last = now_s
         self._from = np.array(commanded, np.float64)
-        return self._compare(self._told.measured[0], measured, self._start_error, "is away from the recorded start by")
+        return self._compare(
+            self._demonstration.measured[0], measured, self._start_error, "is away from the recorded start by"
+        )
 
     def step(self, measured: NDArray[np.float64], now_s: float) -> MotionStep:
         passed, gap = now_s - self._since, now_s - self._last
         self._last = now_s
         if not 0 <= gap <= max(LONGEST_GAP_S, 2 * self._period):
             return MotionStep(None, failed=f"time jumped by {gap:.3g} s")
-        step = int(np.searchsorted(self._told.times, passed + _ROUNDING_S, "right")) - 1
-        if step >= len(self._told.actions):
+        step = int(np.searchsorted(self._demonstration.times, passed + _ROUNDING_S, "right")) - 1
+        if step >= len(self._demonstration.actions):
             return MotionStep(None, done=True)
-        if away := self._compare(self._expect(step, passed), measured, self._tracking, "left the recording by"):
+        if away := self._compare(
+            self._recorded_position(step, passed), measured, self._tracking, "left the recording by"
+        ):
             return MotionStep(None, failed=f"step {step}: {away}")
         return MotionStep(self._choose_command(step, passed))
 
     def _choose_command(self, step: int, passed: float) -> NDArray[np.float64]:
-        times, action = self._told.times, self._told.actions[step]
+        """Return the target [A] of a tick in a step."""
+        times, action = self._demonstration.times, self._demonstration.actions[step]
         lasts = times[step + 1] - times[step]
-        before = self._told.actions[step - 1] if step else self._from
+        before = self._demonstration.actions[step - 1] if step else self._from
         share = min(max((passed + self._period - times[step]) / lasts, 0.0), 1.0)
         if share > 1 - _ROUNDING_S / lasts:
             share = 1.0
         places = action if share == 1 else before + share * (action - before)
         return np.where(self._kinds == "position", places, np.where(self._kinds == "velocity", action, action / lasts))
 
-    def _expect(self, step: int, passed: float) -> NDArray[np.float64]:
-        """Return [A], where the robot was at this time of the recording; the last step goes on as the one before."""
-        places, last = self._told.measured, len(self._told.measured) - 1
+    def _recorded_position(self, step: int, passed: float) -> NDArray[np.float64]:
+        """Return the recorded position [A] at a time; the last step continues the motion of the one before."""
+        places, last = self._demonstration.measured, len(self._demonstration.measured) - 1
         now = places[step]
         after = places[step + 1] if step < last else 2 * now - places[max(step - 1, 0)]
-        lasts = self._told.times[step + 1] - self._told.times[step]
-        return now + min(max((passed - self._told.times[step]) / lasts, 0.0), 1.0) * (after - now)
+        lasts = self._demonstration.times[step + 1] - self._demonstration.times[step]
+        return now + min(max((passed - self._demonstration.times[step]) / lasts, 0.0), 1.0) * (after - now)
 
     def _compare(
         self, expected: NDArray[np.float64], measured: NDArray[np.float64], most: NDArray[np.float64], what: str
     ) -> str:
+        """Return which entry is farther than `most` [A] from the expected position; empty for none."""
         away = np.abs(np.nan_to_num(expected - measured))
         if (away <= most).all():
             return ""

@@ -1,10 +1,11 @@
-"""The executor: executes chunks of actions while the policy infers the next one, on a robot or in simulation.
+"""Executor: executes chunks of actions while the policy infers the next one, on a robot or in simulation.
 
-It is pure. A control loop calls `request` and `act` once in each control step, in this order, and `receive` for each
-answer, before or between. Chunks are aligned by executed steps, never by latency: entry i of a chunk is for the i-th
-action after its observation, however long the inference took, and steps in which the robot held still do not count.
+The executor is pure. A control loop calls `request` and `act` once in each control step, in this order, and `receive`
+for each chunk, at any time. Chunks are aligned by executed steps, not by latency: entry i of a chunk is the i-th action
+after its observation, however long the inference took; steps in which the robot held still do not count.
 """
 
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -12,15 +13,48 @@ from dataclasses import dataclass
 import numpy as np
 
 from embodied_rl.deployment.execution.hold import Hold
-from embodied_rl.deployment.execution.latency import LAST, Latency
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest, Reason, RobotCommand, Why
 from embodied_rl.deployment.execution.settings import CONTINUING, Settings
 from embodied_rl.interfaces.sim import Array
 
+WINDOW = 256
+"""Delays that are kept: enough for a 99 % quantile, few enough to follow a server that becomes slower."""
+LAST = 0.99
+"""Quantile of the delays that decides when the next request is due."""
+
+
+class Latency:
+    """Measured delays from a request to its answer. The first one is left out, because the policy warms up.
+
+    Args:
+        expected: delay in seconds until two answers have come.
+    """
+
+    def __init__(self, expected: float) -> None:
+        self._expected = expected
+        self._seen: deque[float] = deque(maxlen=WINDOW)
+        self._warm = False
+
+    def add(self, seconds: float) -> None:
+        """Add a measured delay."""
+        if self._warm:
+            self._seen.append(seconds)
+        self._warm = True
+
+    def measure(self, quantile: float) -> float:
+        """Return a quantile of the delays in seconds, rounded up to a measured delay."""
+        if not self._seen:
+            return self._expected
+        return float(np.quantile(np.array(self._seen), quantile, method="higher"))
+
+    def count_steps(self, quantile: float, control_hz: float) -> int:
+        """Return the quantile in whole control steps, rounded up; a thousandth of a step is the clock's rounding."""
+        return math.ceil(self.measure(quantile) * control_hz - 1e-3)
+
 
 @dataclass(frozen=True)
 class _Planned:
-    """An action of the plan: until when it may be executed, in seconds of the clock; the rest as in `RobotCommand`."""
+    """An action of the plan; it may be executed until `expires`, in seconds of the clock."""
 
     action: Array
     expires: float
@@ -30,19 +64,19 @@ class _Planned:
 
 
 class Executor:
-    """Executes the chunks of one policy on one robot.
+    """Executor of one policy's chunks on one robot.
 
     Args:
-        settings: how chunks are joined and what is refused.
+        settings: how chunks are joined and when they are refused.
         clock: returns seconds; monotonic. A simulation counts control steps instead, with `control_hz` 1.
-        hold: how the robot holds still; None: a command without an action says that there is none.
+        hold: how the robot holds still; None: a hold has no action.
 
     Attributes:
         epoch: number of the present epoch; 0 before `begin`.
         step: actions of the policy that were executed in this epoch.
-        counts: how many requests were "asked", "accepted", "lost" and "late" (joined after what was committed), how
-            many commands came for each `Why`, and how many plans "expired".
-        refused: how many chunks were refused for each `Reason`.
+        counts: of requests "asked", "accepted", "lost" and "late" (joined after the committed actions), of commands by
+            `Why`, and of plans that "expired".
+        refused: number of refused chunks by `Reason`.
     """
 
     def __init__(self, settings: Settings, clock: Callable[[], float], hold: Hold | None = None) -> None:
@@ -51,16 +85,17 @@ class Executor:
         self.epoch, self.step = 0, 0
         self.counts: Counter[str] = Counter()
         self.refused: Counter[Reason] = Counter()
-        self._sequence, self._since = 0, 0
+        self._sequence = 0
+        self._since = 0  # control steps since the last request
         self._plan: deque[_Planned] = deque()
         self._asked: ChunkRequest | None = None
         self._last: Array | None = None
 
     def begin(self, command: Array | None = None) -> None:
-        """Start a new epoch: an episode, or acting after a takeover. The plan and what was asked for are forgotten.
+        """Start a new epoch: an episode, or acting after a takeover. Drops the plan and the open request.
 
         Args:
-            command: float32 [A], what the robot was commanded last, if known.
+            command: float32 [A], the last command; None: unknown.
         """
         self.epoch, self.step = self.epoch + 1, 0
         self._plan.clear()
@@ -69,17 +104,17 @@ class Executor:
 
     @property
     def remaining(self) -> int:
-        """Return how many actions the plan has."""
+        """Return the number of actions in the plan."""
         return len(self._plan)
 
     def correct(self, action: Array) -> None:
-        """Tell what was executed in place of the last command, such as by a safety filter; float32 [A]."""
+        """Replace the last command by the executed action, such as after a safety filter; float32 [A]."""
         self._last = np.array(action, np.float32)
 
     def request(self) -> ChunkRequest | None:
-        """Return the next request where it is time for one, else None. Ask the policy with the newest observation.
+        """Return the next request if it is due, else None; to be sent with the newest observation.
 
-        There is one request at a time. One that is not answered in time counts as lost, and its answer is refused.
+        There is one request at a time. A request without an answer in time counts as lost, and its answer is refused.
         """
         if self._asked is not None and self._clock() - self._asked.time >= self._seconds(self.settings.longest_wait):
             self.counts["lost"] += 1
@@ -95,44 +130,46 @@ class Executor:
         return self._asked
 
     def receive(self, chunk: Chunk) -> ChunkRefusal | None:
-        """Join a chunk with the plan; or refuse it whole, and say why."""
-        refusal = self._identify(chunk)
-        if refusal is None:
-            assert self._asked is not None, "an answer that was identified was asked for"
-            asked, self._asked = self._asked, None
+        """Join a chunk with the plan; return why the whole chunk was refused, None if it was accepted."""
+        asked, refusal = self._asked, None
+        if chunk.epoch != self.epoch:
+            refusal = ChunkRefusal(Reason.EPOCH, f"a chunk of epoch {chunk.epoch} came in epoch {self.epoch}")
+        elif asked is None or chunk.sequence != asked.sequence:
+            waited = "none" if asked is None else str(asked.sequence)
+            refusal = ChunkRefusal(Reason.SEQUENCE, f"answer {chunk.sequence} came, {waited} was waited for")
+        else:
+            self._asked = None
             self.latency.add(self._clock() - asked.time)
             refusal = self._check_actions(chunk) or self._join(chunk, asked)
             if refusal is not None:
-                self._since = self.settings.replan  # ask again at once
+                self._since = self.settings.replan  # the next request is due
         if refusal is not None:
             self.refused[refusal.reason] += 1
         return refusal
 
     def act(self) -> RobotCommand:
-        """Return the command of this control step: the plan's next action, or a hold that says why."""
+        """Return the command of this control step: the plan's next action, or a hold with its reason."""
         if self._plan and self._clock() >= self._plan[0].expires:
             self.counts["expired"] += 1
-            self._plan.clear()  # whole: what lies behind an action that is left out is for later steps
+            self._plan.clear()  # all of it: no action is skipped
         self._since += 1
-        made = self._take() if self._plan else self._hold_still()
+        if self._plan:
+            planned = self._plan.popleft()
+            ids = planned.sequence, planned.policy_version
+            made = RobotCommand(planned.action, Why.PLAN, self.step, *ids, joins=planned.joins)
+            self.step += 1
+        else:
+            why = Why.PAUSE if self.settings.strategy == "stop" else Why.EXHAUSTED
+            action = None if self._hold is None else self._hold.choose(self._last)
+            made = RobotCommand(action, why if self.step else Why.FIRST_CHUNK, self.step)
         self.counts[made.why] += 1
         self._last = made.action if made.action is not None else self._last
         return made
 
-    def _take(self) -> RobotCommand:
-        planned, step = self._plan.popleft(), self.step
-        self.step += 1
-        return RobotCommand(planned.action, Why.PLAN, step, planned.sequence, planned.policy_version, planned.joins)
-
-    def _hold_still(self) -> RobotCommand:
-        why = Why.PAUSE if self.settings.strategy == "stop" else Why.EXHAUSTED
-        if not self.step:
-            why = Why.FIRST_CHUNK
-        return RobotCommand(None if self._hold is None else self._hold.choose(self._last), why, self.step)
-
     def _is_due(self) -> bool:
-        """Return whether it is time to ask: s steps after the last request, or earlier where the plan would not last,
-        or after a refusal. "stop" asks when the plan is done.
+        """Return whether to send a request: s steps after the last one, after a refusal, or when the plan may run out.
+
+        "stop" sends it when the plan is finished.
         """
         if not self._plan:
             return True
@@ -142,7 +179,7 @@ class Executor:
         return self._since >= self.settings.replan or self.remaining <= slowest
 
     def _choose_prefix(self) -> tuple[int, list[_Planned]]:
-        """Return how many actions are committed, and those that the policy is shown."""
+        """Return the number of committed actions, and the actions that the policy receives as prefix."""
         if self.settings.strategy not in CONTINUING:
             return 0, []
         most = self.settings.horizon if self.settings.longest_prefix is None else self.settings.longest_prefix
@@ -151,16 +188,8 @@ class Executor:
         overlap = 0 if self.settings.strategy == "prefix" else self.settings.horizon - self.settings.replan
         return committed, list(self._plan)[: max(committed, overlap)]
 
-    def _identify(self, chunk: Chunk) -> ChunkRefusal | None:
-        asked = self._asked
-        if chunk.epoch != self.epoch:
-            return ChunkRefusal(Reason.EPOCH, f"a chunk of epoch {chunk.epoch} came in epoch {self.epoch}")
-        if asked is None or chunk.sequence != asked.sequence:
-            waited = "none" if asked is None else str(asked.sequence)
-            return ChunkRefusal(Reason.SEQUENCE, f"answer {chunk.sequence} came, {waited} was waited for")
-        return None
-
     def _check_actions(self, chunk: Chunk) -> ChunkRefusal | None:
+        """Check dtype, shape and finiteness of a chunk's actions."""
         shape, wanted = np.shape(chunk.actions), (self.settings.horizon, len(self.settings.action_low))
         if np.asarray(chunk.actions).dtype.kind not in "fiu":
             return ChunkRefusal(Reason.SHAPE, f"a chunk holds {np.asarray(chunk.actions).dtype}, not numbers")
@@ -173,7 +202,7 @@ class Executor:
         return None
 
     def _join(self, chunk: Chunk, asked: ChunkRequest) -> ChunkRefusal | None:
-        """Let the plan continue with the chunk, from the first entry that is neither executed nor committed."""
+        """Continue the plan with the chunk, from its first action that is neither executed nor committed."""
         if chunk.step != asked.step:
             return ChunkRefusal(Reason.STEP, f"a chunk begins at step {chunk.step}, and {asked.step} was asked for")
         kept = max(0, min(asked.step + asked.committed - self.step, len(self._plan)))
@@ -194,7 +223,7 @@ class Executor:
         return None
 
     def _blend(self, actions: Array, first: int, kept: int) -> Array:
-        """Return the chunk's actions from `first` on as they are executed, float32 [≤ H, A]."""
+        """Return the chunk's actions from `first` on, blended with the old plan; float32 [≤ H, A]."""
         last = self.settings.replan if self.settings.strategy == "stop" else len(actions)
         chosen = np.array(actions[first:last], np.float32)
         if self.settings.strategy != "blend":
@@ -206,6 +235,7 @@ class Executor:
         return chosen
 
     def _check_jump(self, action: Array, kept: int) -> ChunkRefusal | None:
+        """Check the difference between the first new action [A] and the action before it."""
         before = self._plan[kept - 1].action if kept else self._last
         if self.settings.jump is None or before is None:
             return None

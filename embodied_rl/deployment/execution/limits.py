@@ -1,4 +1,4 @@
-"""The limits of a robot's commands, which the safety filter holds.
+"""Limits of a robot's commands, which the safety filter keeps.
 
 Shapes: `A` action entries. Units are SI: of an entry's own quantity q (metres, radians, or 1 for a gripper), per second
 for its speed, and so on.
@@ -16,18 +16,18 @@ ENTRY_KINDS: tuple[EntryKind, ...] = get_args(EntryKind)
 
 @dataclass(frozen=True)
 class EntryLimits:
-    """The limits of one entry of an action.
+    """Limits of one entry of an action.
 
     Attributes:
-        name: of the entry, as the policy calls it.
-        kind: what the policy's number means. "position": where to be, in q. "velocity": how fast to move, in q/s.
-            "displacement": how far to move in one control step, in q; the robot is commanded the speed that does it.
+        name: of the entry in the policy's action.
+        kind: meaning of the policy's number. "position": target in q. "velocity": speed in q/s. "displacement": motion
+            in one control step, in q; it is commanded as a speed.
         low, high: the box of q, which is never left. For a velocity or a displacement it holds for the measured q.
-        speed, acceleration, jerk: largest magnitudes of the first three derivatives of what is commanded, in q/s, q/s²
-            and q/s³; `inf` for none, which a description has to say in words.
+        speed, acceleration, jerk: largest magnitudes of the first three derivatives of the command, in q/s, q/s² and
+            q/s³; `inf` for none, which a robot's file must give explicitly.
 
     Raises:
-        UserError: an unknown kind, limits the wrong way round, or a number that is no limit.
+        UserError: an unknown kind, reversed or invalid limits.
     """
 
     name: str
@@ -40,17 +40,21 @@ class EntryLimits:
 
     def __post_init__(self) -> None:
         if self.kind not in ENTRY_KINDS:
-            raise UserError(f"{self.name}: kind={self.kind!r} is none of {', '.join(ENTRY_KINDS)}.")
+            raise UserError(
+                f"{self.name}: kind={self.kind!r} is none of {', '.join(ENTRY_KINDS)}.", code="entry-kind-unknown"
+            )
         if not self.low < self.high:
-            raise UserError(f"{self.name}: low={self.low} must be below high={self.high}.")
+            raise UserError(f"{self.name}: low={self.low} must be below high={self.high}.", code="limits-reversed")
         for limit in ("speed", "acceleration", "jerk"):
             if not getattr(self, limit) > 0:
-                raise UserError(f"{self.name}: {limit}={getattr(self, limit)} must be above 0.")
+                raise UserError(
+                    f"{self.name}: {limit}={getattr(self, limit)} must be above 0.", code="value-out-of-range"
+                )
 
 
 @dataclass(frozen=True)
 class CommandLimits:
-    """The limits of all A entries, in the order of the robot's actions."""
+    """Limits of all A entries, in the order of the robot's actions."""
 
     entries: tuple[EntryLimits, ...]
 

@@ -1,4 +1,4 @@
-"""What an executor asks for, what it gets, and what it tells the robot to do.
+"""Messages of an executor: chunk requests, chunks, refusals, and commands of the robot.
 
 Shapes: `H` actions of a chunk, `A` action dimensions. A *step* counts the actions of a policy that were executed since
 the epoch began; steps in which the robot held still do not count.
@@ -12,14 +12,14 @@ from embodied_rl.interfaces.sim import Array, Source
 
 @dataclass(frozen=True)
 class ChunkRequest:
-    """A request for a chunk that continues the plan, made with the observation of the present.
+    """Request for a chunk that continues the plan from the present observation.
 
     Attributes:
-        sequence: number of the request, from 1 on; never used twice by one executor.
+        sequence: number of the request, from 1; unique within one executor.
         epoch: number of the epoch: an episode, or the time between two takeovers.
         step: actions executed when the observation was taken; entry i of the chunk is for step + i.
         prefix: float32 [p, A], the plan's actions from `step` on that the policy should continue; may be empty.
-        committed: how many of them will be executed, whatever the policy answers.
+        committed: number of these actions that will be executed in any case.
         time: seconds of the executor's clock.
     """
 
@@ -33,12 +33,12 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class Chunk:
-    """A policy's answer.
+    """Chunk of actions, the policy's answer to a request.
 
     Attributes:
         sequence, epoch, step: those of its request.
         actions: float32 [H, A]; entry i is for step + i.
-        policy_version: version of the weights that chose it.
+        policy_version: version of the weights that computed it.
     """
 
     sequence: int
@@ -63,14 +63,14 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True)
 class ChunkRefusal:
-    """A refused chunk: the reason, and a sentence with the numbers."""
+    """Refusal of a chunk: the reason, and a message with the numbers."""
 
     reason: Reason
     message: str
 
 
 class Why(StrEnum):
-    """Why a command is what it is."""
+    """Reason of a command."""
 
     PLAN = "plan"
     FIRST_CHUNK = "waiting for the first chunk"
@@ -80,14 +80,14 @@ class Why(StrEnum):
 
 @dataclass(frozen=True)
 class RobotCommand:
-    """What the robot should do in one control step.
+    """Command of one control step.
 
     Attributes:
-        action: float32 [A]; None where the plan has no action and nobody said how this robot holds still.
+        action: float32 [A]; None if the plan has no action and the robot's hold action is unknown.
         why: `PLAN`, or why the robot holds still.
         step: the step that the action is for.
         sequence: request whose chunk it is from; 0 for a hold.
-        policy_version: version of the weights that chose it; -1 for a hold.
+        policy_version: version of the weights that computed it; -1 for a hold.
         joins: whether it is the first action of its chunk that is executed.
     """
 

@@ -1,4 +1,4 @@
-"""What a robot does by itself in the modes RETURN and REPLAY: a motion, asked once a tick, behind the same filter.
+"""Interface of the motions of the modes RETURN and REPLAY; their targets pass the safety filter.
 
 Shapes: `A` action entries.
 """
@@ -13,13 +13,13 @@ from embodied_rl.deployment.execution.tick import Mode
 
 @dataclass(frozen=True)
 class MotionStep:
-    """A tick of a motion.
+    """One tick of a motion.
 
     Attributes:
-        wanted: float64 [A], as `Tick.proposed`: speeds of velocities and displacements, places of positions. None: ramp
-            to rest.
-        done: it is over; the robot holds.
-        failed: in words, why it was given up; empty if it was not.
+        wanted: float64 [A], the target, as `Tick.proposed`: speeds for velocities and displacements, positions
+            otherwise. None: ramp to rest.
+        done: the motion is finished; the robot holds.
+        failed: why the motion was aborted; empty otherwise.
     """
 
     wanted: NDArray | None
@@ -28,24 +28,24 @@ class MotionStep:
 
 
 class Motion(Protocol):
-    """A motion. The operator's wish for its mode, with the dead man's switch held, is the yes that it waits for.
+    """A motion. It starts when the operator asks for its mode with the dead man's switch held.
 
     Attributes:
-        mode: RETURN or REPLAY. words: what will happen, for whoever says yes.
+        mode: RETURN or REPLAY. words: description of the motion, for the operator.
     """
 
     mode: Mode
     words: str
 
     def begin(self, measured: NDArray, commanded: NDArray, now_s: float) -> str:
-        """Begin at the present; return in words why it cannot begin from here, empty if it can.
+        """Start at the present position; return why that is refused, empty if it is not.
 
         Args:
-            measured: float64 [A] in q, NaN where nothing measures an entry. commanded: float64 [A], the last command.
+            measured: float64 [A] in q, NaN for entries that are not measured. commanded: float64 [A], the last command.
             now_s: by the core's clock.
         """
         ...
 
     def step(self, measured: NDArray, now_s: float) -> MotionStep:
-        """Return what is wanted now. After a step that is done or failed it is not asked again."""
+        """Return the present step; not called again after a step that is done or failed."""
         ...

@@ -1,8 +1,8 @@
-"""Going to a return point: a straight line of minimum jerk in the quantities of the action's entries.
+"""Motion to a return point: a straight minimum-jerk line in the quantities of the action's entries.
 
-The line lasts T, so that no entry needs more than a share of its limits: for a way D the largest speed is 1.875 D/T,
+The line lasts T, so that no entry exceeds a share of its limits: for a distance D the largest speed is 1.875 D/T,
 the largest acceleration 5.774 D/T², the largest jerk 60 D/T³ (Flash and Hogan, 1985). Entries that are commanded a
-speed get that of the line, and what brings the measured quantity back to it. Shapes: `A` action entries.
+speed get the line's speed plus a feedback term on the distance from the line. Shapes: `A` action entries.
 """
 
 import math
@@ -22,14 +22,14 @@ _PEAKS = (("speed", 1.875, 1), ("acceleration", 5.774, 2), ("jerk", 60.0, 3))
 
 @dataclass(frozen=True)
 class ReturnSettings:
-    """How a robot goes to a point.
+    """Settings of the motion to a return point.
 
     Attributes:
-        tolerance: [A], it has arrived when every measured entry is so near, in q.
-        tracking_error: [A], it is given up where an entry is farther from the line than this; `inf` for never.
+        tolerance: [A], largest distance of every measured entry from the point at arrival, in q.
+        tracking_error: [A], distance of an entry from the line at which the motion is aborted; `inf` for never.
         share: of the limits that the line uses, above 0, 1 at most.
         gain: speed per distance from the line, in 1/s.
-        settle_s: how long after T it may take to arrive.
+        settle_s: longest time after T until arrival.
     """
 
     tolerance: tuple[float, ...]
@@ -40,7 +40,7 @@ class ReturnSettings:
 
 
 def choose_distances(limits: CommandLimits, tracking_error: Sequence[float], share: float) -> tuple[float, ...]:
-    """Return [A]: the robot's tracking error, or a share of an entry's box where the robot's file names none.
+    """Return [A]: the robot's tracking error, or a share of the entry's box if the robot's file has none.
 
     An entry without a box gets `inf`.
     """
@@ -51,13 +51,13 @@ def choose_distances(limits: CommandLimits, tracking_error: Sequence[float], sha
 
 
 class ReturnMotion:
-    """Goes to a point; a `embodied_rl.deployment.execution.motion.Motion`.
+    """Motion to a return point; a `embodied_rl.deployment.execution.motion.Motion`.
 
     Args:
-        point: where to. limits: of the robot. settings: how.
+        point: the target. limits: of the robot. settings: of the motion.
 
     Attributes:
-        arrived: it has come to its end at the point.
+        arrived: the motion has ended at the point.
     """
 
     mode = Mode.RETURN
@@ -69,12 +69,15 @@ class ReturnMotion:
         self._position = np.array([entry.kind == "position" for entry in limits.entries])
         self._given = np.array([value is not None for value in point.pose])
         self._target = np.array([math.nan if value is None else value for value in point.pose])
+        self._start = np.zeros(len(point.pose))
+        self._since = self._duration = 0.0
+        self._at_end = False
 
     def begin(self, measured: NDArray[np.float64], commanded: NDArray[np.float64], now_s: float) -> str:
-        blind = self._given & ~self._position & np.isnan(measured)
-        if blind.any():
-            name = self._limits.entries[int(np.argmax(blind))].name
-            return f"'{name}' is moved by its speed, and nothing measures where it is"
+        unmeasured = self._given & ~self._position & np.isnan(measured)
+        if unmeasured.any():
+            name = self._limits.entries[int(np.argmax(unmeasured))].name
+            return f"'{name}' is moved by its speed, and its position is not measured"
         self._start = np.where(self._position, commanded, np.nan_to_num(measured))
         self._target = np.where(self._given, self._target, self._start)
         self._since, self._duration, self._at_end = now_s, self._choose_duration(), False
@@ -88,7 +91,7 @@ class ReturnMotion:
         if (away > settings.tracking_error).any():
             return MotionStep(None, failed=self._explain("left the line by", away, int(np.argmax(away))))
         left = np.where(self._given & ~np.isnan(measured), np.abs(self._target - measured), 0)
-        if self._at_end:  # the end was commanded once, also where nothing measures it
+        if self._at_end:  # the end was commanded once, which counts for entries that are not measured
             if (left <= settings.tolerance).all():
                 self.arrived = True
                 return MotionStep(None, done=True)
@@ -100,7 +103,7 @@ class ReturnMotion:
         return MotionStep(np.where(self._position, place, np.where(self._given, speed + back, 0)))
 
     def _choose_duration(self) -> float:
-        """Return T in seconds: the shortest that keeps the share of every limit."""
+        """Return T, the shortest duration in seconds within the share of every limit."""
         way, longest = np.abs(self._target - self._start), 0.0
         for limit, peak, order in _PEAKS:
             most = self._settings.share * np.array(self._limits.list_values(limit))
@@ -108,7 +111,7 @@ class ReturnMotion:
         return longest
 
     def _follow_line(self, passed: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return place and speed [A] on the line after so many seconds."""
+        """Return position and speed [A] on the line after some seconds."""
         x = min(max(passed / self._duration, 0.0), 1.0) if self._duration else 1.0
         share, rate = x**3 * (10 - 15 * x + 6 * x**2), 30 * x**2 * (1 - x) ** 2
         way = self._target - self._start

@@ -1,13 +1,13 @@
-"""Return points: where a robot goes back to, to try again what often fails.
+"""Return points: poses from which a robot retries tasks that often fail.
 
-The idea is "return and explore" of VLAC (arXiv 2509.15937). A JSON file keeps the points, beside a folder of pictures:
+The idea is "return and explore" of VLAC (arXiv 2509.15937). A JSON file holds the points, next to a folder of images:
 
     {"format": "embodied_rl return points", "version": 1, "robot": "tabletop", "entries": ["move_x", …],
      "points": [{"name": "over the bowl", "task": "put the cube into the bowl", "pose": [0.48, 0.0, null],
                  "picture": "over_the_bowl.png", "tries": 4, "failures": 3}, …]}
 
-`pose` is in the quantities of the action's entries, as `EntryLimits` has them; null does not move an entry. The file
-may come from a stranger: it is data, and what does not fit is refused by name.
+`pose` is in the quantities of the action's entries, as in `EntryLimits`; null does not move an entry. The file is not
+trusted: every field is checked.
 """
 
 import json
@@ -32,13 +32,13 @@ MOST_POINTS, MOST_BYTES, MOST_TEXT = 10_000, 16 * 2**20, 500
 
 @dataclass(frozen=True)
 class ReturnPoint:
-    """A point.
+    """Return point: a pose from which a task is tried.
 
     Attributes:
-        name: unique in its file. task: the words of the task that is tried from it.
+        name: unique in its file. task: the task's instruction; empty for all tasks.
         pose: [A] in q, None for entries that are not moved.
-        picture: what the robot saw there, a path below the file's folder; empty if there is none.
-        tries, failures: episodes that began here, and how many of them failed.
+        picture: image of the robot's view there, a path below the file's folder; empty if there is none.
+        tries, failures: number of episodes that began here, and of failed ones.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ReturnPoint:
 
 @dataclass(frozen=True)
 class ReturnPoints:
-    """The points of one robot; `entries` are the names of its action's entries. Changes return a new object."""
+    """Return points of one robot; `entries` are the names of its action's entries. Changes return a new object."""
 
     robot: str
     entries: tuple[str, ...]
@@ -66,13 +66,13 @@ class ReturnPoints:
         """Return a point by its name.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such point.
         """
         for point in self.points:
             if point.name == name:
                 return point
         known = ", ".join(point.name for point in self.points[:24]) or "none"
-        raise UserError(f"there is no return point '{name}'. There are: {known}.")
+        raise UserError(f"there is no return point '{name}'. There are: {known}.", code="return-point-unknown")
 
     def add(self, point: ReturnPoint) -> "ReturnPoints":
         """Return the points with another one.
@@ -81,71 +81,81 @@ class ReturnPoints:
             UserError: the name is taken, or there are too many points.
         """
         if len(self.points) >= MOST_POINTS:
-            raise UserError(f"there are {MOST_POINTS} return points already, and no more can be kept. Remove some.")
+            raise UserError(
+                f"there are {MOST_POINTS} return points already, and no more can be kept. Remove some.",
+                code="return-points-too-many",
+            )
         if any(each.name == point.name for each in self.points):
-            raise UserError(f"there is a return point '{point.name}' already. Give the new one another name.")
+            raise UserError(
+                f"there is a return point '{point.name}' already. Give the new one another name.",
+                code="return-point-twice",
+            )
         return replace(self, points=(*self.points, point))
 
     def count(self, name: str, failed: bool) -> "ReturnPoints":
-        """Return the points after an episode that began at one of them."""
-        told = self.find(name)
-        counted = replace(told, tries=told.tries + 1, failures=told.failures + failed)
-        return replace(self, points=tuple(counted if each is told else each for each in self.points))
+        """Return the points with one more episode that began at one of them."""
+        old = self.find(name)
+        new = replace(old, tries=old.tries + 1, failures=old.failures + failed)
+        return replace(self, points=tuple(new if each is old else each for each in self.points))
 
     def select(self, words: str) -> "ReturnPoints":
-        """Return the points from which a task is tried: those of its words, and those that name no task.
+        """Return the points of a task, by its instruction, and those without a task.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such point.
         """
         chosen = tuple(point for point in self.points if point.task in ("", words))
         if not chosen:
             tasks = ", ".join(sorted({point.task for point in self.points})[:24])
             known = f"they are of: {tasks}" if tasks else "there are none yet"
             raise UserError(
-                f"robot '{self.robot}' has no return point of the task '{words}', {known}. Store one first."
+                f"robot '{self.robot}' has no return point of the task '{words}', {known}. Store one first.",
+                code="return-point-missing",
             )
         return replace(self, points=chosen)
 
     def compute_weights(self, sharpness: float = 1.0) -> NDArray[np.float64]:
         """Return the probabilities [points]: p_i = r_i^sharpness / Σ_j r_j^sharpness, with r_i the failure rate.
 
-        A sharpness of 0 draws all points alike; larger ones prefer those that fail more.
+        A sharpness of 0 gives all points the same probability; larger values prefer points that fail more.
         """
         rates = np.array([point.failure_rate for point in self.points]) ** sharpness
         return rates / rates.sum()
 
     def choose(self, seed: int, number: int, sharpness: float = 1.0) -> ReturnPoint:
-        """Return the point of the `number`-th draw; the same seed, number and counts give the same point.
+        """Sample the `number`-th point; the same seed, number and counts give the same point.
 
         Raises:
             UserError: there is no point.
         """
         if not self.points:
-            raise UserError(f"robot '{self.robot}' has no return points. Store one first.")
+            raise UserError(f"robot '{self.robot}' has no return points. Store one first.", code="return-point-missing")
         random = np.random.default_rng([seed, number])
         return self.points[int(random.choice(len(self.points), p=self.compute_weights(sharpness)))]
 
 
 def make_return_point(name: str, task: str, pose: Sequence[float | None], limits: CommandLimits) -> ReturnPoint:
-    """Return a point that was never tried, checked as one that is read.
+    """Return a point without tries, checked as one that is read.
 
     Raises:
-        UserError: it could not be read back: the pose is outside of the box, or a text is not one line.
+        UserError: it could not be read back: the pose is outside the box, or a text is not one line.
     """
     said = {"name": name, "task": task, "pose": list(pose), "picture": "", "tries": 0, "failures": 0}
     return _read_point(said, limits, name)
 
 
 def save_return_points(points: ReturnPoints, path: Path, key: str = "return_points") -> None:
-    """Write the points; who reads meanwhile, or after a kill or a power cut, sees the old file or the new one.
+    """Write the points atomically: after a kill or a power cut the file is the old or the new one.
 
     Raises:
-        UserError: they cannot be written, or are too many to be read again; `key` chose the path.
+        UserError: they cannot be written, or the file would be too large; `key` is the setting of the path.
     """
     text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(points)}, indent=1, allow_nan=False)
     if len(text) > MOST_BYTES:
-        raise UserError(f"{path} would be larger than {MOST_BYTES >> 20} MiB. Remove some return points.")
+        raise UserError(
+            f"{path} would be larger than {MOST_BYTES >> 20} MiB. Remove some return points.",
+            code="return-points-too-many",
+        )
     write_text(path, text + "\n", key)
 
 
@@ -157,27 +167,35 @@ def load_return_points(path: Path, robot: str, limits: CommandLimits) -> ReturnP
     """
     try:
         if not stat.S_ISREG((found := path.stat()).st_mode):
-            raise OSError("it is no file")  # a pipe would be waited for
+            raise OSError("it is not a file")  # a pipe would be waited for
         if found.st_size > MOST_BYTES:
-            raise UserError(f"{path} is larger than {MOST_BYTES >> 20} MiB: these are no return points.")
+            raise UserError(
+                f"{path} is larger than {MOST_BYTES >> 20} MiB: not a file of return points.",
+                code="return-points-damaged",
+            )
         said = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"{path} cannot be read as return points: {str(error)[:200]}.") from None
+        raise UserError(
+            f"{path} cannot be read as return points: {str(error)[:200]}.", code="return-points-damaged"
+        ) from None
     names = tuple(entry.name for entry in limits.entries)
     _check_keys(said, ("format", "version", "robot", "entries", "points"), f"{path}")
     for key, wanted in (("format", FORMAT), ("version", VERSION), ("robot", robot), ("entries", list(names))):
         if said[key] != wanted:
-            raise UserError(f"{path}: {key} is {_shorten(said[key])}, and {_shorten(wanted)} is needed here.")
+            raise UserError(
+                f"{path}: {key} is {_shorten(said[key])}, and {_shorten(wanted)} is needed here.",
+                code="return-points-of-another-robot" if key in ("robot", "entries") else "return-points-damaged",
+            )
     if not isinstance(said["points"], list) or len(said["points"]) > MOST_POINTS:
-        raise UserError(f"{path}: points must be a list of at most {MOST_POINTS}.")
+        raise UserError(f"{path}: points must be a list of at most {MOST_POINTS}.", code="return-points-damaged")
     read = ReturnPoints(robot, names)
     points = [_read_point(each, limits, f"{path}: point {number}") for number, each in enumerate(said["points"])]
     taken = [point.name for point in points]
     if len(set(taken)) < len(taken):
         double = next(name for name, count in Counter(taken).items() if count > 1)
-        raise UserError(f"{path}: two points are called {_shorten(double)}. Rename one.")
+        raise UserError(f"{path}: two points are called {_shorten(double)}. Rename one.", code="return-point-twice")
     return replace(read, points=tuple(points))
 
 
@@ -186,42 +204,50 @@ def _read_point(said: Any, limits: CommandLimits, where: str) -> ReturnPoint:
     for key in ("name", "task", "picture"):
         text = said[key]
         if not isinstance(text, str) or len(text) > MOST_TEXT or not text.isprintable() or (key == "name" and not text):
-            raise UserError(f"{where}: {key} must be one line of printable text, {MOST_TEXT} characters at most.")
+            raise UserError(
+                f"{where}: {key} must be one line of printable text, {MOST_TEXT} characters at most.",
+                code="return-point-invalid",
+            )
     tries, failures = said["tries"], said["failures"]
     if not (type(tries) is int and type(failures) is int and 0 <= failures <= tries < 2**53):
-        raise UserError(f"{where}: failures={_shorten(failures)} of tries={_shorten(tries)} must be counts, 0 or more.")
-    if said["picture"]:
-        _check_picture(said["picture"], where)
-    pose = _read_pose(said["pose"], limits, where)
-    return ReturnPoint(said["name"], said["task"], pose, said["picture"], tries, failures)
-
-
-def _read_pose(said: Any, limits: CommandLimits, where: str) -> tuple[float | None, ...]:
-    if not isinstance(said, list) or len(said) != len(limits.entries):
-        raise UserError(f"{where}: pose must be a list of {len(limits.entries)} numbers or null.")
-    for value, entry in zip(said, limits.entries, strict=True):
+        raise UserError(
+            f"{where}: failures={_shorten(failures)} of tries={_shorten(tries)} must be counts, 0 or more.",
+            code="return-point-invalid",
+        )
+    picture, pose = said["picture"], said["pose"]
+    path = PurePosixPath(picture)
+    if path.is_absolute() or ".." in path.parts or "\\" in picture or ":" in picture:
+        raise UserError(
+            f"{where}: picture={_shorten(picture)} must be a path below the file's own folder.",
+            code="return-point-invalid",
+        )
+    if not isinstance(pose, list) or len(pose) != len(limits.entries):
+        raise UserError(
+            f"{where}: pose must be a list of {len(limits.entries)} numbers or null.", code="return-point-invalid"
+        )
+    for value, entry in zip(pose, limits.entries, strict=True):
         if value is None:
             continue
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # of an int of any size, too
-            raise UserError(f"{where}: pose of '{entry.name}' is {_shorten(value)}, not a number.")
+            raise UserError(
+                f"{where}: pose of '{entry.name}' is {_shorten(value)}, not a number.", code="return-point-invalid"
+            )
         if not entry.low <= value <= entry.high:
-            raise UserError(f"{where}: pose of '{entry.name}' is {value}, outside of its {entry.low}…{entry.high}.")
-    return tuple(None if value is None else float(value) for value in said)
-
-
-def _check_picture(text: str, where: str) -> None:
-    path = PurePosixPath(text)
-    if path.is_absolute() or ".." in path.parts or "\\" in text or ":" in text:
-        raise UserError(f"{where}: picture={_shorten(text)} must be a path below the file's own folder.")
+            raise UserError(
+                f"{where}: pose of '{entry.name}' is {value}, outside of its {entry.low}…{entry.high}.",
+                code="return-point-invalid",
+            )
+    places = tuple(None if value is None else float(value) for value in pose)
+    return ReturnPoint(said["name"], said["task"], places, picture, tries, failures)
 
 
 def _check_keys(said: Any, keys: Sequence[str], where: str) -> None:
     if not isinstance(said, Mapping):
-        raise UserError(f"{where} is not a mapping with the keys {', '.join(keys)}.")
+        raise UserError(f"{where} is not a mapping with the keys {', '.join(keys)}.", code="return-points-damaged")
     if unknown := [str(key) for key in said if key not in keys]:
-        raise UserError(f"{where}: unknown key {_shorten(unknown[0])}. Known: {', '.join(keys)}.")
+        raise UserError(f"{where}: unknown key {_shorten(unknown[0])}. Known: {', '.join(keys)}.", code="key-unused")
     if missing := [key for key in keys if key not in said]:
-        raise UserError(f"{where}: {missing[0]} is missing.")
+        raise UserError(f"{where}: {missing[0]} is missing.", code="key-missing")
 
 
 def _refuse_constant(name: str) -> float:

@@ -1,10 +1,10 @@
-"""What the deployment core is told, and what it says, in one tick of the control loop.
+"""Inputs and outputs of the deployment core in one tick of the control loop.
 
-Shapes: `A` action entries. The core takes no input and does no output by itself; whoever runs the loop, over ROS 2, in
-process or under a fake clock, hands these over.
+Shapes: `A` action entries. The core does no input or output: the control loop, over ROS 2, in process or under a fake
+clock, passes these objects.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 
 import numpy as np
@@ -14,16 +14,15 @@ from embodied_rl.interfaces.sim import Source
 
 
 class State(StrEnum):
-    """The life cycle, as of ROS 2's managed nodes. Only an active robot is commanded."""
+    """State of the life cycle, as of ROS 2's managed nodes. Only an active robot is commanded."""
 
     UNCONFIGURED = "unconfigured"
     INACTIVE = "inactive"
     ACTIVE = "active"
-    FINALIZED = "finalized"
 
 
 class Mode(StrEnum):
-    """What an active robot does."""
+    """Mode of an active robot."""
 
     HOLD = "hold"
     RUN = "run"
@@ -34,13 +33,13 @@ class Mode(StrEnum):
 
 
 @dataclass(frozen=True)
-class Stream:
-    """What a topic has said last.
+class StreamReading:
+    """Newest message of a topic.
 
     Attributes:
         source_ns: when it was published, by its publisher's clock. received_s: when it came, by the core's clock.
         digest: of its content; an equal one is a repetition. finite: it has no NaN and no infinity.
-        unreadable: why it cannot be used at all, such as a picture of another size; empty: it can.
+        unreadable: why it cannot be used, such as an image of a wrong size; empty: it can.
     """
 
     source_ns: int
@@ -52,18 +51,18 @@ class Stream:
 
 @dataclass(frozen=True)
 class OperatorInput:
-    """What the operator does at present.
+    """Present input of the operator.
 
     Attributes:
         estop: the emergency stop is pressed. reset: the operator releases a latched stop.
-        deadman: when the dead man's switch was last said to be held, by the core's clock; None: never, or released.
-        wanted: the mode that the operator asks for; None: no change. A mode is asked for once: it counts when it
-            differs from what was handed before, so that a key that stays down does not start a robot again.
+        deadman: when the dead man's switch was last reported as held, by the core's clock; None: never, or released.
+        wanted: the mode that the operator asks for; None: no change. It counts when it differs from the input before,
+            so that a key that stays down does not restart a robot.
         teleop: float64 [A], entries in their own kind: speeds for velocities and displacements, targets for positions;
             NaN: the operator does not touch this entry. None: no teleoperation arrives.
-        teleop_s: when that came, by the core's clock.
-        label: success, failure or abort, said once: it counts when it changes, and ends acting.
-        store: the operator adds the present place to the return points, said once; the core leaves it to others.
+        teleop_s: when `teleop` came, by the core's clock.
+        label: success, failure or abort, given once: it counts when it changes, and ends acting.
+        store: add the present position to the return points, given once; the core ignores it.
     """
 
     estop: bool = False
@@ -78,15 +77,15 @@ class OperatorInput:
 
 @dataclass(frozen=True)
 class ExecutedStep:
-    """A control step that has ended: what recording and learning keep of it.
+    """A finished control step, for recording and learning.
 
     Attributes:
         time: when it ended, by the core's clock. mode: in which it ended.
         source: who decided it: `HUMAN` if a human did in any tick; `SAFETY` where the policy's action was changed
             materially, or cut off by a hold.
-        proposed: float32 [A], what was wanted before the filter, in the policy's units; None: nothing was.
-        executed: float32 [A], what the commands did, in the policy's units.
-        command: float64 [A], the last one. why: in words, all reasons of its ticks.
+        proposed: float32 [A], the target before the filter, in the policy's units; None: there was none.
+        executed: float32 [A], the action that the commands amount to, in the policy's units.
+        command: float64 [A], the last one. why: all reasons of its ticks.
         step, sequence, policy_version: as in `Tick`.
     """
 
@@ -104,18 +103,17 @@ class ExecutedStep:
 
 @dataclass(frozen=True)
 class Tick:
-    """What the robot is told, and why.
+    """Command of one tick, and its reason.
 
     Attributes:
         command: float64 [A], after the safety filter: a position, or a speed for velocities and displacements. None:
             nothing is published, because the robot is not active.
-        proposed: float64 [A], what was wanted before the filter, in the same units; None where nothing was.
-        action: float32 [A], what the commands of the control step until now mean in the policy's units; None
-            without a command.
+        proposed: float64 [A], the target before the filter, in the same units; None: there was none.
+        action: float32 [A], the action of the control step until now, in the policy's units; None without a command.
         source: who decided it. mode, state: of the core.
-        why: in words, why the robot holds, or what the filter changed; empty where the policy's action passed as it is.
+        why: why the robot holds, or what the filter changed; empty if the policy's action passed unchanged.
         step: the policy's step; -1 without. sequence, policy_version: of the chunk; -1 without.
-        anew: commands begin here, at rest and where the robot is: what was commanded before counts no more.
+        restarted: commands start here, at rest and at the measured position, independent of the command before.
         begins: whether this tick begins a control step, which is when an action of the policy is taken.
         ended: the control step that ends with this tick.
     """
@@ -130,6 +128,40 @@ class Tick:
     step: int = -1
     sequence: int = -1
     policy_version: int = -1
-    anew: bool = False
+    restarted: bool = False
     begins: bool = False
     ended: ExecutedStep | None = None
+
+
+@dataclass(frozen=True)
+class Status:
+    """Snapshot of the core, for operators, logs and recordings.
+
+    Attributes:
+        time: by the core's clock. state, mode: of the core. why: why the robot holds or stops.
+        latched_s: when the emergency stop was latched; None: it is not.
+        blocked: why the present mode must hold until the cause ends; empty if nothing blocks it.
+        stale: which streams are stale, and why. said: the last refusal of an operator's input, until its cause ends.
+        still: whether the commands are at rest. epoch, step, planned: of the policy's executor.
+        counts: of ticks, requests, answers, faults. refused: chunks by reason. streams: readings by stream and fate.
+    """
+
+    time: float
+    state: State
+    mode: Mode
+    why: str
+    latched_s: float | None
+    blocked: str
+    said: str
+    still: bool
+    counts: dict[str, int]
+    stale: str = ""
+    epoch: int = 0
+    step: int = 0
+    planned: int = 0
+    refused: dict[str, int] = field(default_factory=dict)
+    streams: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the fields as a dict for JSON."""
+        return asdict(self)

@@ -6,7 +6,7 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from embodied_rl.deployment.execution.operator_desk import enter_dead_zone
+from embodied_rl.deployment.execution.operator_input import enter_dead_zone
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 from embodied_rl.deployment.robot_simulator.description import name_simulated
 from embodied_rl.deployment.robot_simulator.scripted_human import HumanSettings, ScriptedHuman, Sight

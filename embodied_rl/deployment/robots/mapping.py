@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.execution.tick import Stream
+from embodied_rl.deployment.execution.tick import StreamReading
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader
 from embodied_rl.deployment.robots.pictures import Picture, check_picture, read_picture
@@ -98,7 +98,7 @@ class ObservationMapping:
         return found
 
 
-def make_stream(message: Any, source_ns: int, received_s: float) -> Stream:
+def make_stream(message: Any, source_ns: int, received_s: float) -> StreamReading:
     """Return what the freshness gate is told of a message.
 
     Args:
@@ -109,7 +109,7 @@ def make_stream(message: Any, source_ns: int, received_s: float) -> Stream:
         With the stamp of the message's header where it has one, and a digest of what it says besides.
     """
     stamp = read_stamp(message)
-    return Stream(source_ns if stamp is None else stamp, received_s, digest_content(message))
+    return StreamReading(source_ns if stamp is None else stamp, received_s, digest_content(message))
 
 
 def read_stamp(message: Any) -> int | None:

@@ -1,4 +1,4 @@
-"""The deployment core in a loop: modes, what is executed and who decided it, takeovers, holds in words."""
+"""The deployment core in a loop: modes, executed actions and their sources, takeovers, reasons of holds."""
 
 from dataclasses import replace
 
@@ -7,18 +7,17 @@ import pytest
 
 from embodied_rl.deployment.control.control_step import find_material
 from embodied_rl.deployment.control.core import DeploymentCore
-from embodied_rl.deployment.control.settings import CoreSettings
 from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, Reason
 from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import ARM, HORIZON, TOOL, ControlLoop, make_policy, make_settings
+from tests.support.refusals import refuses
 
 
 class Line:
-    """A motion at constant speed, of so many ticks."""
+    """Motion at constant speed, of a number of ticks."""
 
     words = "along a line"
 
@@ -38,12 +37,14 @@ class Line:
         return MotionStep(self._from + np.array(self._wanted) * 0.02 * (self._ticks - self._left))
 
 
-def test_an_unconfigured_core_says_what_to_do() -> None:
+def test_an_unconfigured_core_gives_no_command() -> None:
     core = DeploymentCore(lambda: 0.0)
     assert core.tick().command is None and core.state == State.UNCONFIGURED and core.request() is None
     assert core.status().still
-    for call in (lambda: core.observe({}, np.zeros(2)), lambda: core.activate(np.zeros(2)), core.deactivate):
-        with pytest.raises(UserError, match=r"configure|refused"):
+    with refuses("core-not-configured", "unconfigured"):
+        core.observe({}, np.zeros(2))
+    for call in (lambda: core.activate(np.zeros(2)), core.deactivate):
+        with refuses("transition-refused", "unconfigured"):
             call()
     settings = make_settings()
     core.configure(settings, make_policy(settings))
@@ -53,32 +54,26 @@ def test_an_unconfigured_core_says_what_to_do() -> None:
     assert refusal is not None and refusal.reason == Reason.EPOCH
     core.operate(OperatorInput(estop=True))
     assert core.mode == Mode.ESTOP and core.tick().command is None
-    with pytest.raises(UserError, match=r"2 entries are measured, not \[3\]"):
+    with refuses("measured-shape-mismatch", 2, "[3]"):
         core.observe({}, np.zeros(3))
-    core.clean_up()
-    with pytest.raises(UserError, match="configure it first"):
-        core.observe({}, np.zeros(2))
     assert core.operate(OperatorInput(reset=True)) == "" and core.mode == Mode.HOLD
-    core.shut_down()
-    assert core.state == State.FINALIZED
 
 
 @pytest.mark.parametrize(
-    ("policy", "words"),
-    [({"control_hz": 12.5}, r"control_hz=12\.5, and the robot at 10"), ({"action_low": np.zeros(3)}, "have 3 entries")],
+    ("policy", "data"), [({"control_hz": 12.5}, ("control_hz=12.5", 10)), ({"action_low": np.zeros(3)}, (3, 2))]
 )
-def test_a_policy_for_another_robot_is_refused(policy: dict, words: str) -> None:
+def test_a_policy_for_another_robot_is_refused(policy: dict, data: tuple) -> None:
     settings = make_settings()
-    with pytest.raises(UserError, match=words):
+    with refuses("policy-robot-mismatch", *data):
         DeploymentCore(lambda: 0.0).configure(settings, make_policy(settings, **policy))
 
 
-def test_an_active_core_that_is_configured_or_activated_anew_refuses_and_goes_on() -> None:
+def test_an_active_core_refuses_to_be_configured_or_activated_and_goes_on() -> None:
     loop = ControlLoop()
     loop.start()
-    with pytest.raises(UserError, match="configure was refused: the robot is active"):
+    with refuses("transition-refused", "configure", "active"):
         loop.core.configure(loop.settings)
-    with pytest.raises(UserError, match="activate was refused: the robot is active"):
+    with refuses("transition-refused", "activate", "active"):
         loop.core.activate(loop.measured)
     assert loop.tick().source == Source.POLICY
 
@@ -176,7 +171,7 @@ def test_a_tenth_of_the_smaller_range_of_robot_and_policy_is_material(tops: list
     )
 
 
-def test_the_executor_is_told_what_was_executed() -> None:
+def test_the_executor_continues_from_the_executed_action() -> None:
     loop = ControlLoop(policy={"jump": np.full(2, 0.3, np.float32)})
     loop.answer = lambda request: loop.make_chunk(request, 0.2)  # 2 rad/s, twice as fast as the joint may be
     loop.start()
@@ -269,7 +264,7 @@ def test_a_human_who_comes_back_elsewhere_is_approached_from_rest() -> None:
 
 
 @pytest.mark.parametrize("given", [np.zeros(2), np.array([0.0, np.inf, 0.0]), np.array([1e9, 0.0, 0.0])])
-def test_a_humans_command_that_cannot_be_is_refused(given: np.ndarray) -> None:
+def test_an_invalid_human_command_is_refused(given: np.ndarray) -> None:
     loop = ControlLoop(TOOL)
     loop.human = given
     loop.tick(wanted=Mode.TELEOP)
@@ -278,16 +273,16 @@ def test_a_humans_command_that_cannot_be_is_refused(given: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("mode", [Mode.RETURN, Mode.REPLAY])
-def test_a_motion_runs_at_the_operators_word_and_ends_in_hold(mode: Mode) -> None:
+def test_a_motion_starts_when_the_operator_asks_and_ends_in_hold(mode: Mode) -> None:
     loop = ControlLoop()
-    assert f"nobody has said what to {mode}" in loop.ask(mode)
+    assert f"no {mode} motion is set" in loop.ask(mode)
     loop.ask(None)
     motion = Line(mode)
     loop.core.plan(motion)
-    assert "nobody has said" in loop.ask(Mode.REPLAY if mode == Mode.RETURN else Mode.RETURN)
+    assert "motion is set" in loop.ask(Mode.REPLAY if mode == Mode.RETURN else Mode.RETURN)
     loop.tick(3)
     loop.tick(40, wanted=mode)
-    with pytest.raises(UserError, match=f"A {mode} is under way"):
+    with refuses("motion-under-way", mode):
         loop.core.plan(motion)
     assert {each.source for each in loop.ticks[-38:]} == {Source.REPLAY} and len(motion.begun) == 1
     assert loop.ticks[-38].begins and loop.ticks[-39].source == Source.HOLD  # a control step holds one recorded action
@@ -334,7 +329,7 @@ def test_deactivation_ramps_to_rest_first() -> None:
     assert loop.start().source == Source.POLICY
     loop.core.deactivate(at_once=True)
     assert loop.tick().command is None and loop.core.state == State.INACTIVE
-    with pytest.raises(UserError, match="deactivate was refused: the robot is inactive"):
+    with refuses("transition-refused", "deactivate", "inactive"):
         loop.core.deactivate()
     loop.core.activate(loop.measured)
     loop.core.deactivate()
@@ -344,12 +339,14 @@ def test_deactivation_ramps_to_rest_first() -> None:
 def test_an_activation_begins_where_the_robot_is() -> None:
     loop = ControlLoop(place=(1.0, 0.0))
     loop.tick()
-    assert (loop.last.command == [1.0, 0.0]).all() and loop.last.anew and not loop.tick().anew
+    assert (loop.last.command == [1.0, 0.0]).all() and loop.last.restarted and not loop.tick().restarted
     loop.core.deactivate()
     loop.place = np.array([-1.0, 0.5])
     loop.observe()
     loop.core.activate(loop.measured)
-    assert (loop.tick().command == [-1.0, 0.5]).all() and loop.last.anew and loop.last.why == "no mode was asked for"
+    assert (
+        (loop.tick().command == [-1.0, 0.5]).all() and loop.last.restarted and loop.last.why == "no mode was asked for"
+    )
 
 
 def test_an_unmeasured_entry_begins_where_it_is_said_to_be() -> None:
@@ -360,11 +357,9 @@ def test_an_unmeasured_entry_begins_where_it_is_said_to_be() -> None:
 
 
 def test_a_robot_without_a_policy_is_driven_by_a_human_alone() -> None:
-    settings: CoreSettings = make_settings(ARM)
     loop = ControlLoop()
-    loop.core.deactivate()
-    loop.core.clean_up()
-    loop.core.configure(settings)
+    loop.core = DeploymentCore(lambda: loop.now)
+    loop.core.configure(make_settings(ARM))
     loop.observe()
     loop.core.activate(loop.measured)
     assert "there is no policy" in loop.ask(Mode.RUN)

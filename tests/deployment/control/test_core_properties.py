@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from embodied_rl.deployment.control import core, modes
-from embodied_rl.deployment.control.fuzz import FuzzedLoop, fuzz_core
-from embodied_rl.deployment.control.limit_check import LimitCheck
+from embodied_rl.deployment.control.fuzzing import FuzzedLoop, LimitCheck, fuzz_core
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
 from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.safety_filter import FilteredCommand, SafetyFilter, measure_longest_ramp
@@ -119,7 +118,7 @@ class AnySequence(RuleBasedStateMachine):
             self.loop.core.receive(self.loop.make_chunk(request))
 
     @rule()
-    def activate_anew(self) -> None:
+    def activate_restarted(self) -> None:
         if self.loop.core.state == State.ACTIVE:
             self.loop.core.deactivate()
             return
@@ -162,7 +161,7 @@ AnySequence.TestCase.settings = budget(max_examples=20, stateful_step_count=25, 
 TestAnySequence = AnySequence.TestCase
 
 
-def test_fuzzed_robots_keep_all_promises_in_all_modes() -> None:
+def test_fuzzed_robots_keep_all_invariants_in_all_modes() -> None:
     report = fuzz_core(2500, 4)
     assert not report.violations, report.first
     assert all(report.moved[mode] > 5 for mode in (Mode.RUN, Mode.TELEOP, Mode.RETURN, Mode.REPLAY)), report.moved
@@ -198,7 +197,9 @@ def test_fuzzing_finds_a_robot_that_never_comes_to_rest(monkeypatch: pytest.Monk
 
 
 def test_fuzzing_finds_commands_that_go_on_after_the_robot_stopped_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core.DeploymentCore, "_begin_again", lambda self, parts: setattr(parts.guard, "lost", "") or "")
+    monkeypatch.setattr(
+        core.DeploymentCore, "_restart_commands", lambda self, parts: setattr(parts.watchdogs, "lost", "") or ""
+    )
     assert finds("settling before commands begin again")
 
 
@@ -221,9 +222,9 @@ def test_fuzzing_finds_a_stop_that_is_not_latched(monkeypatch: pytest.MonkeyPatc
     assert finds("the latch of the emergency stop")
 
 
-def test_fuzzing_finds_a_dead_mans_switch_that_nobody_heeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(core.DeploymentCore, "_release_deadman", lambda self, now: None)
-    assert finds("nobody acts who must not")
+def test_fuzzing_finds_an_ignored_dead_mans_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core.DeploymentCore, "_check_deadman", lambda self, now: None)
+    assert finds("source must be hold")
 
 
 def test_fuzzing_finds_a_plan_that_outlives_its_mode(monkeypatch: pytest.MonkeyPatch) -> None:

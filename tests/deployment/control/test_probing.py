@@ -7,15 +7,15 @@ import pytest
 
 from embodied_rl.deployment.control.probing import DISTANCE
 from embodied_rl.deployment.execution.tick import Mode, State
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import ARM, TOOL, ControlLoop, rests
+from tests.support.refusals import refuses
 
 LAG_S = 0.08
 
 
 class MeasuredLoop(ControlLoop):
-    """A robot that lags behind its command, and whose driver measures it otherwise than its file says.
+    """Robot that lags behind its command, with a driver whose measurements do not match the robot's file.
 
     Attributes:
         matrix: [A, A], from the true place to the measured one.
@@ -102,13 +102,13 @@ def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: 
     assert why.split()[0] in ("shoulder", "elbow") and "measured to move by" in why
     assert not [each for each in loop.ticks if each.source == Source.POLICY]
     assert "asked" not in loop.core.status().counts
-    with pytest.raises(UserError, match="measured to move by"):
+    with refuses("probe-failed"):
         loop.core.activate(loop.measured)
 
 
 @MISREAD
 def test_an_arm_is_sent_no_farther_than_to_where_it_is_misread(matrix, place: tuple[float, float]) -> None:
-    """Which is what its controller does with the first command, whatever is found out later."""
+    """As its controller does with the first command."""
     loop = arm(matrix, place)
     loop.ask(Mode.RUN)
     farthest = 0.0
@@ -166,7 +166,7 @@ def test_a_single_entry_that_is_compared_is_probed() -> None:
 
 @pytest.mark.parametrize("x", [0.5, -0.5])
 def test_a_tool_that_is_measured_outside_its_box_is_not_activated(x: float) -> None:
-    with pytest.raises(UserError, match="x is measured outside its box"):
+    with refuses("entry-outside-box", "x"):
         tool(np.diag([1e3, 1.0, 1.0]), (x, 0.0, 0.0))
 
 

@@ -15,7 +15,7 @@ from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.messages import Chunk
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Stream
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, StreamReading
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.errors import UserError
@@ -59,7 +59,7 @@ class FaultyRobot:
         self.core.configure(replace(SETTINGS, probe=units is not None), policy)
         self.place = self.aim = self.rng.uniform(LOW + 0.05, HIGH - 0.05)
         self.speed, self.command, self.outside = np.zeros(3), np.zeros(4), 0.0
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[str, StreamReading] = {}
         self.frozen = self.place
         self.observe()
         self.core.activate(self.measured)
@@ -87,13 +87,16 @@ class FaultyRobot:
         measured, stamp = self.measured, self.read_source()
         if self.fault != "silent state":
             for name in ("joints", "tool", "commanded"):
-                self.streams[name] = Stream(stamp, self.now, measured.tobytes())
+                self.streams[name] = StreamReading(stamp, self.now, measured.tobytes())
         if round(self.now / SETTINGS.period_s) % 8 == 0 and self.fault != "silent camera":
             seen = b"frozen" if self.fault == "frozen camera" else self.place.tobytes()
             late = int(1e9) if self.fault == "late camera" else 0
-            self.streams |= {"front": Stream(stamp - late, self.now, seen), "front_info": Stream(stamp, self.now, b"")}
-        self.streams.setdefault("front", Stream(stamp, self.now, b"first"))
-        self.streams.setdefault("front_info", Stream(stamp, self.now, b""))
+            self.streams |= {
+                "front": StreamReading(stamp - late, self.now, seen),
+                "front_info": StreamReading(stamp, self.now, b""),
+            }
+        self.streams.setdefault("front", StreamReading(stamp, self.now, b"first"))
+        self.streams.setdefault("front_info", StreamReading(stamp, self.now, b""))
         self.core.observe(self.streams, measured)
 
     def tick(self) -> None:

@@ -1,4 +1,4 @@
-"""The watchdogs one by one: what trips them, and when they let go."""
+"""Each watchdog: what triggers it, and when it releases the robot."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,17 +7,23 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.control.freshness import FreshnessGate
-from embodied_rl.deployment.control.guard import Guard
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
-from embodied_rl.deployment.control.watchdogs import FORGETTING, LoopWatch, PictureWatch, TrackingWatch, Trip
+from embodied_rl.deployment.control.watchdogs import (
+    FORGETTING,
+    LatchedFault,
+    LoopWatch,
+    PictureWatch,
+    TrackingWatch,
+    Watchdogs,
+)
 from embodied_rl.deployment.execution.limits import CommandLimits
-from embodied_rl.deployment.execution.tick import Stream
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.deployment.execution.tick import StreamReading
 from tests.support.control_loop import TOOL, make_settings
+from tests.support.refusals import refuses
 
 
 def test_a_reason_holds_until_it_was_absent_for_the_settling_time() -> None:
-    trip = Trip(0.5)
+    trip = LatchedFault(0.5)
     assert [trip.update(now, "blind" if now in (1.0, 1.25) else "") for now in (0.5, 1.0, 1.125, 1.25)] == [
         "", "blind", "blind; well for less than 0.5 s", "blind",
     ]  # fmt: skip
@@ -27,7 +33,7 @@ def test_a_reason_holds_until_it_was_absent_for_the_settling_time() -> None:
     assert trip.update(1.4, "") and not trip.update(1.5, "")
 
 
-def test_a_late_loop_and_a_clock_that_cannot_be_are_noticed() -> None:
+def test_a_late_loop_and_an_invalid_clock_are_detected() -> None:
     watch = LoopWatch(0.1)
     said = [watch.update(now) for now in (5.0, 5.09, 5.3, 5.31, 4.0, 4.01, 4.01, 4.01, 4.01, 4.01, 4.01, 4.02)]
     words = [each.split(":")[0] for each, _ in said]
@@ -89,24 +95,28 @@ def test_a_measured_speed_that_stays_the_same_to_the_bit_is_frozen_before_its_tr
 
 
 def test_a_reason_from_before_the_clock_went_back_ends_after_the_settling_time() -> None:
-    guard, zeros = Guard(make_settings(tracking_error=(0.1, 0.1)), None), np.zeros(2)
-    guard.forget()
-    guard.update(100.0, np.ones(2), zeros)
+    watchdogs, zeros = Watchdogs(make_settings(tracking_error=(0.1, 0.1)), None), np.zeros(2)
+    watchdogs.forget()
+    watchdogs.update(100.0, np.ones(2), zeros)
     seen = []
     for now in (50.0, 50.4, 50.6):
-        guard.update(now, zeros, zeros)
-        seen.append(guard.reasons["tracking"] != "")
+        watchdogs.update(now, zeros, zeros)
+        seen.append(watchdogs.reasons["tracking"] != "")
     assert seen == [True, True, False]
 
 
 def test_a_clock_that_went_back_hides_no_frozen_state() -> None:
-    guard, place, rest = Guard(make_settings(TOOL, tracking_error=(0.1, 0.1, np.inf)), None), np.zeros(3), np.zeros(3)
-    guard.forget()
-    guard.update(100.0, rest, place)
+    watchdogs, place, rest = (
+        Watchdogs(make_settings(TOOL, tracking_error=(0.1, 0.1, np.inf)), None),
+        np.zeros(3),
+        np.zeros(3),
+    )
+    watchdogs.forget()
+    watchdogs.update(100.0, rest, place)
     found = []
     for tick in range(20):
-        guard.update(50.0 + 0.02 * tick, np.array([0.21 if tick else 0.0, 0.0, 0.0]), place)
-        found.append("has been the same" in guard.reasons["tracking"])
+        watchdogs.update(50.0 + 0.02 * tick, np.array([0.21 if tick else 0.0, 0.0, 0.0]), place)
+        found.append("has been the same" in watchdogs.reasons["tracking"])
     assert found.index(True) == 10, "as without it: 0.04 m, of a box of 2 m, are visible"
 
 
@@ -159,7 +169,7 @@ def test_motion_in_the_wrong_direction_does_not_fade() -> None:
     assert any(said) and watch.drift[0] == pytest.approx(2 * 0.2 * 149 * 0.02)
 
 
-def test_what_the_file_says_is_unlimited_is_not_compared() -> None:
+def test_an_entry_without_a_tracking_error_is_not_compared() -> None:
     watch, said = follow(lambda place: 0.3, tracking_error=(np.inf,) * 3)
     assert not any(said) and not watch.drift.any()
 
@@ -179,7 +189,7 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
     for tick in range(80):
         now = 0.02 * tick
         digest = b"moving" + bytes([tick if 20 <= tick < 30 else 0])
-        gate.observe({"front": Stream(tick + 1, now, digest)}, now)
+        gate.observe({"front": StreamReading(tick + 1, now, digest)}, now)
         place = place + np.array([step if tick >= 20 else 0.0, 0.0])
         said.append(watch.update(now, place.copy()))
     assert said[:30] == [""] * 30  # at rest it may repeat
@@ -188,19 +198,20 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "code", "data"),
     [
-        ({"command_hz": 55.0}, "command_hz=55 must be a multiple of control_hz=10, such as 60"),
-        ({"command_hz": 5.0}, "must be a multiple"),
-        ({"control_hz": float("nan")}, "control_hz=nan must be above 0"),
-        ({"blend_s": np.inf}, "blend_s=inf must be above 0"),
-        ({"blend_s": 0.0}, "blend_s=0.0 must be above 0"),
-        ({"measured": (True,)}, "measured has 1 entries, and the robot's action 2"),
-        ({"tracking_error": (0.0, 1.0)}, "shoulder: tracking_error=0.0 must be above 0"),
-        ({"streams": (StreamRule("front", 0.1),), "measured": (True, False)}, "Say which topic measures"),
+        ({"command_hz": 55.0}, "rates-not-multiples", ("command_hz=55", "control_hz=10", 60)),
+        ({"command_hz": 5.0}, "rates-not-multiples", ("command_hz=5",)),
+        ({"control_hz": float("nan")}, "value-out-of-range", ("control_hz=nan",)),
+        ({"blend_s": np.inf}, "value-out-of-range", ("blend_s=inf",)),
+        ({"blend_s": 0.0}, "value-out-of-range", ("blend_s=0.0",)),
+        ({"measured": (True,)}, "entries-mismatch", ("measured", 1, 2)),
+        ({"tracking_error": (0.0, 1.0)}, "value-out-of-range", ("shoulder", "tracking_error=0.0")),
+        ({"streams": (StreamRule("front", 0.1),), "measured": (True, False)}, "measuring-stream-missing", ("streams",)),
         (
             {"limits": TOOL, "measured": (True, False, False), "keeps": (False,) * 3, "tracking_error": (1.0,) * 3},
-            "y is moved by its speed within a box -1…1, and nothing measures where it is",
+            "entry-not-measured",
+            ("y", "-1…1"),
         ),
         (
             {
@@ -208,14 +219,15 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
                 **dict.fromkeys(("measured", "keeps"), (False,)),
                 "tracking_error": (1.0,),
             },
-            "x is moved by its speed within a box -inf…1, and nothing measures where it is",
+            "entry-not-measured",
+            ("x", "-inf…1"),
         ),
-        ({"streams": (StreamRule("a", 0.1, measures=True), StreamRule("a", 0.1))}, "a stands there twice"),
+        ({"streams": (StreamRule("a", 0.1, measures=True), StreamRule("a", 0.1))}, "stream-twice", ("a",)),
     ],
 )
-def test_settings_that_cannot_be_are_refused(changes: dict, words: str) -> None:
+def test_invalid_settings_are_refused(changes: dict, code: str, data: tuple) -> None:
     made: CoreSettings = make_settings()
-    with pytest.raises(UserError, match=words):
+    with refuses(code, *data):
         replace(made, **changes)
 
 
@@ -224,6 +236,6 @@ def test_a_tick_may_take_a_tenth_of_a_second_and_at_least_three_periods() -> Non
     assert make_settings(command_hz=10.0).longest_tick_s == pytest.approx(0.3)
 
 
-def test_a_topic_has_an_age() -> None:
-    with pytest.raises(UserError, match="front: max_age_s=0 must be above 0"):
+def test_a_stream_needs_a_largest_age() -> None:
+    with refuses("value-out-of-range", "front", "max_age_s=0"):
         StreamRule("front", 0)

@@ -93,7 +93,7 @@ def test_a_clock_that_ran_on_expires_the_plan() -> None:
     assert command.why == Why.EXHAUSTED and robot.executor.remaining == 0 and robot.executor.counts["expired"] == 1
 
 
-def test_an_epoch_empties_the_plan_and_knows_the_command() -> None:
+def test_an_epoch_starts_with_an_empty_plan_at_the_last_command() -> None:
     robot = Robot(jump=np.full(2, 3.0))
     robot.start()
     robot.act(2)
@@ -141,7 +141,7 @@ class Network:
 
 @budget(max_examples=150, deadline=None)
 @given(data=st.data(), strategy=st.sampled_from(STRATEGIES))
-def test_whatever_comes_each_action_is_of_its_own_step_and_never_older_than_its_budget(
+def test_with_any_input_each_action_is_of_its_own_step_and_within_its_budget(
     data: st.DataObject, strategy: str
 ) -> None:
     delay = data.draw(st.integers(0, 3))

@@ -21,8 +21,8 @@ from embodied_rl.deployment.execution.return_points import (
     make_return_point,
     save_return_points,
 )
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
+from tests.support.refusals import refuses
 
 LIMITS = CommandLimits((
     EntryLimits("x", "displacement", -1, 1, 0.4, 2, 40),
@@ -59,11 +59,11 @@ def test_counts_are_kept_by_name() -> None:
     told = POINTS.count("never tried", failed=True).count("never tried", failed=False)
     assert (told.find("never tried").tries, told.find("never tried").failures) == (2, 1)
     assert told.points[1:] == POINTS.points[1:]
-    with pytest.raises(UserError, match="no return point 'elsewhere'"):
+    with refuses("return-point-unknown", "elsewhere"):
         POINTS.count("elsewhere", failed=True)
-    with pytest.raises(UserError, match="already"):
+    with refuses("return-point-twice", POINTS.points[0].name):
         POINTS.add(POINTS.points[0])
-    with pytest.raises(UserError, match="Store one first"):
+    with refuses("return-point-missing", "arm"):
         ReturnPoints("arm", ("x",)).choose(0, 0)
 
 
@@ -71,22 +71,22 @@ def test_a_task_has_its_own_points_and_those_of_none() -> None:
     everywhere = POINTS.add(ReturnPoint("anywhere", "", (0.0, None, None)))
     assert [point.name for point in everywhere.select("push").points] == ["often succeeds", "anywhere"]
     assert [point.name for point in everywhere.select("sweep").points] == ["anywhere"]
-    with pytest.raises(UserError, match=r"no return point of the task 'sweep', they are of: lift, push. Store"):
+    with refuses("return-point-missing", "sweep", "lift, push"):
         POINTS.select("sweep")
-    with pytest.raises(UserError, match="there are none yet"):
+    with refuses("return-point-missing", "sweep"):
         ReturnPoints("arm", ("x",)).select("sweep")
 
 
 def test_there_are_never_more_points_than_are_read(tmp_path: Path) -> None:
     many = replace(POINTS, points=tuple(ReturnPoint(str(n), "", (0.0, 0.0, 0.0)) for n in range(MOST_POINTS)))
-    with pytest.raises(UserError, match="no more can be kept"):
+    with refuses("return-points-too-many", MOST_POINTS):
         many.add(ReturnPoint("one more", "", (0.0, 0.0, 0.0)))
     long = replace(many, points=tuple(replace(point, task="ä" * 500) for point in many.points))
-    with pytest.raises(UserError, match="larger than 16 MiB"):
+    with refuses("return-points-too-many", "16 MiB"):
         save_return_points(long, tmp_path / "points.json")
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "large.json").write_bytes(b" " * (16 * 2**20 + 1))
-    with pytest.raises(UserError, match="larger than 16 MiB"):
+    with refuses("return-points-damaged", "16 MiB"):
         load_return_points(tmp_path / "large.json", "arm", LIMITS)
 
 
@@ -94,7 +94,7 @@ def test_a_point_that_is_made_can_be_read_back() -> None:
     assert make_return_point("a", "lift", [0.5, None, 1], LIMITS) == ReturnPoint("a", "lift", (0.5, None, 1.0))
     assert make_return_point("a", "", [-1, 2, None], LIMITS).pose == (-1.0, 2.0, None), "the edges belong to the box"
     for name, task, pose in (("", "lift", [0, 0, 0]), ("a", "l\nift", [0, 0, 0]), ("a", "lift", [2, 0, 0])):
-        with pytest.raises(UserError):
+        with refuses("return-point-invalid"):
             make_return_point(name, task, pose, LIMITS)
 
 
@@ -113,52 +113,53 @@ def _set(said: dict[str, Any], path: list[str | int], value: Any) -> dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "words"),
+    ("path", "value", "code", "data"),
     [
-        (["robot"], "leg", "robot is 'leg', and 'arm' is needed"),
-        (["entries"], ["x", "grip", "elbow"], "entries is"),
-        (["version"], 2, "version is 2"),
-        (["plugin"], "os:system", "unknown key 'plugin'"),
-        (["points"], {}, "points must be a list"),
-        (["points", 0], 3, "point 0 is not a mapping"),
-        (["points", 0, "run"], "x", "point 0: unknown key 'run'"),
-        (["points", 2, "name"], "often fails", "two points are called 'often fails'"),
-        (["points", 1, "name"], "a\x1b[31m", "name must be one line"),
-        (["points", 1, "name"], "", "name must be one line"),
-        (["points", 1, "task"], "x" * 501, "task must be one line"),
-        (["points", 0, "picture"], "/etc/passwd", "below the file's own folder"),
-        (["points", 0, "picture"], "a/../../b.png", "below the file's own folder"),
-        (["points", 0, "picture"], "C:\\b.png", "below the file's own folder"),
-        (["points", 0, "tries"], -1, "must be counts"),
-        (["points", 0, "tries"], True, "must be counts"),
-        (["points", 0, "tries"], 2**53, "must be counts"),
-        (["points", 0, "failures"], 1, "must be counts"),
-        (["points", 0, "pose"], [0, 0], "list of 3 numbers"),
-        (["points", 0, "pose"], [0, 0, "1"], "pose of 'grip' is '1'"),
-        (["points", 0, "pose"], [0, 2.5, 0], "pose of 'elbow' is 2.5, outside of its -2…2"),
-        (["points", 0, "pose"], [10**400, 0, 0], "pose of 'x'"),
-        (["points", 0, "pose"], [math.inf, 0, 0], "cannot be read"),
-        (["points", 0, "pose"], [math.nan, 0, 0], "cannot be read"),
+        (["robot"], "leg", "return-points-of-another-robot", "robot is 'leg', and 'arm'"),
+        (["entries"], ["x", "grip", "elbow"], "return-points-of-another-robot", "entries"),
+        (["version"], 2, "return-points-damaged", "version is 2"),
+        (["plugin"], "os:system", "key-unused", "'plugin'"),
+        (["points"], {}, "return-points-damaged", "points"),
+        (["points", 0], 3, "return-points-damaged", "point 0"),
+        (["points", 0, "run"], "x", "key-unused", "point 0: unknown key 'run'"),
+        (["points", 2, "name"], "often fails", "return-point-twice", "'often fails'"),
+        (["points", 1, "name"], "a\x1b[31m", "return-point-invalid", "name"),
+        (["points", 1, "name"], "", "return-point-invalid", "name"),
+        (["points", 1, "task"], "x" * 501, "return-point-invalid", "task"),
+        (["points", 0, "picture"], "/etc/passwd", "return-point-invalid", "picture="),
+        (["points", 0, "picture"], "a/../../b.png", "return-point-invalid", "picture="),
+        (["points", 0, "picture"], "C:\\b.png", "return-point-invalid", "picture="),
+        (["points", 0, "tries"], -1, "return-point-invalid", "tries="),
+        (["points", 0, "tries"], True, "return-point-invalid", "tries="),
+        (["points", 0, "tries"], 2**53, "return-point-invalid", "tries="),
+        (["points", 0, "failures"], 1, "return-point-invalid", "tries="),
+        (["points", 0, "pose"], [0, 0], "return-point-invalid", "pose"),
+        (["points", 0, "pose"], [0, 0, "1"], "return-point-invalid", "pose of 'grip' is '1'"),
+        (["points", 0, "pose"], [0, 2.5, 0], "return-point-invalid", "pose of 'elbow' is 2.5, outside of its -2…2"),
+        (["points", 0, "pose"], [10**400, 0, 0], "return-point-invalid", "pose of 'x'"),
+        (["points", 0, "pose"], [math.inf, 0, 0], "return-points-damaged", "points.json"),
+        (["points", 0, "pose"], [math.nan, 0, 0], "return-points-damaged", "points.json"),
     ],
 )
-def test_a_file_that_does_not_fit_is_refused_by_name(
-    tmp_path: Path, path: list[str | int], value: Any, words: str
-) -> None:
+def test_an_invalid_file_is_refused(tmp_path: Path, path: list[str | int], value: Any, code: str, data: str) -> None:
     file = tmp_path / "points.json"
     save_return_points(POINTS, file)
     file.write_text(json.dumps(_set(json.loads(file.read_text()), path, value)))
-    with pytest.raises(UserError) as caught:
+    with refuses(code, file, data):
         load_return_points(file, "arm", LIMITS)
-    assert words in str(caught.value) and str(file) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["", "[", "[" * 100_000, "3", "\x00", '{"format": 1}', '{"version": 1}'])
-def test_a_damaged_file_is_refused(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [(text, "return-points-damaged") for text in ("", "[", "[" * 100_000, "3", "\x00")]
+    + [(text, "key-missing") for text in ('{"format": 1}', '{"version": 1}')],
+)
+def test_a_damaged_file_is_refused(tmp_path: Path, text: str, code: str) -> None:
     file = tmp_path / "points.json"
     file.write_text(text)
-    with pytest.raises(UserError, match=r"points\.json"):
+    with refuses(code, "points.json"):
         load_return_points(file, "arm", LIMITS)
-    with pytest.raises(UserError, match="cannot be read"):
+    with refuses("return-points-damaged", "none.json"):
         load_return_points(tmp_path / "none.json", "arm", LIMITS)
 
 
@@ -258,9 +259,9 @@ def test_a_distance_is_the_robots_own_or_a_share_of_its_box() -> None:
     assert choose_distances(CommandLimits(entries), [0.1, math.inf, math.inf], 0.25) == (0.1, 0.5, math.inf)
 
 
-def test_a_speed_cannot_go_where_nothing_measures() -> None:
+def test_a_speed_needs_a_measured_position() -> None:
     motion = ReturnMotion(ReturnPoint("there", "", (0.5, None, None)), LIMITS, GOING)
-    assert "nothing measures" in motion.begin(np.full(3, math.nan), np.zeros(3), 0.0)
+    assert "not measured" in motion.begin(np.full(3, math.nan), np.zeros(3), 0.0)
 
 
 def test_what_the_arm_loses_on_its_way_is_brought_back() -> None:

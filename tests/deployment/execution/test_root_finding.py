@@ -1,10 +1,10 @@
-"""The root of an increasing function, also where its values are noise beside its slope."""
+"""Root of an increasing function, also with noise."""
 
 from collections.abc import Callable
 
 import pytest
 
-from embodied_rl.deployment.execution.root_finding import ROUNDS, find_root
+from embodied_rl.deployment.execution.limiter import ROUNDS, find_root
 
 
 @pytest.mark.parametrize(
@@ -33,5 +33,5 @@ def test_the_root_of_a_straight_line_is_found_at_once():
 
 
 def test_a_root_next_to_an_end_is_not_taken_for_the_other_end():
-    """False position alone rounds to the end here, whose value is noise above 0."""
+    """False position alone rounds to the end here, where the value is noise above 0."""
     assert find_root(lambda x: x - 1.0 if x < 1.0 else 1e-17, 0.0, 1.0, 1.0, 1e-18) == pytest.approx(1.0, abs=1e-12)

@@ -1,4 +1,4 @@
-"""The safety filter: whatever comes in, the commands keep all limits, and what keeps them passes as it is."""
+"""Safety filter: commands keep all limits for any input, and a target within the limits passes unchanged."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.safety_filter import SafetyFilter, measure_longest_ramp
-from embodied_rl.interfaces.errors import UserError
+from tests.support.refusals import refuses
 
 PERIOD = 0.01
 JOINT = EntryLimits("elbow", "position", -2.0, 2.0, 1.0, 10.0, 200.0)
@@ -68,7 +68,7 @@ ENTRIES = st.builds(
 
 @settings(max_examples=300, deadline=None)
 @given(ENTRIES, st.lists(st.tuples(INPUTS, st.integers(1, 40)), max_size=30), st.floats(0, 1))
-def test_whatever_is_wanted_the_commands_keep_all_limits_and_the_box(
+def test_with_any_input_commands_keep_all_limits_and_the_box(
     drawn: tuple[EntryLimits, float], inputs: list[tuple[float | None, int]], share: float
 ):
     entry, period = drawn
@@ -87,7 +87,7 @@ def test_whatever_is_wanted_the_commands_keep_all_limits_and_the_box(
 
 @settings(max_examples=200, deadline=None)
 @given(ENTRIES, st.lists(st.tuples(INPUTS, INPUTS), max_size=200))
-def test_whatever_is_measured_the_commands_of_a_speed_keep_their_limits(
+def test_with_any_input_measured_the_commands_of_a_speed_keep_their_limits(
     drawn: tuple[EntryLimits, float], inputs: list[tuple[float | None, float | None]]
 ):
     entry, period = replace(drawn[0], kind="velocity"), drawn[1]
@@ -227,16 +227,14 @@ def test_noise_at_the_edge_begins_at_the_edge():
 
 
 def test_a_position_outside_its_box_is_not_commanded():
-    with pytest.raises(UserError, match=r"elbow is at 2.005, outside its limits -2 to 2. Move the robot inside"):
+    with refuses("entry-outside-box", "elbow", 2.005, "-2 to 2"):
         start(JOINT, at=2.005)
 
 
 @pytest.mark.parametrize(
     ("low", "given_start", "begins"), [(1.0, None, 1.0), (1.0, np.array([1.5]), 1.5), (-2.0, None, 0.0)]
 )
-def test_an_entry_that_nothing_measures_begins_where_it_is_said_to_be(
-    low: float, given_start: np.ndarray | None, begins: float
-):
+def test_an_unmeasured_entry_starts_at_the_given_position(low: float, given_start: np.ndarray | None, begins: float):
     tested = SafetyFilter(CommandLimits((replace(JOINT, low=low),)), PERIOD)
     tested.begin(np.array([math.nan]), given_start)
     assert tested.step(None, None).command[0] == begins
@@ -250,22 +248,29 @@ def test_two_filters_command_equal_bits():
 
 
 @pytest.mark.parametrize("period", [0.0, -0.01, math.nan, math.inf])
-def test_a_period_that_cannot_be_is_refused(period: float):
-    with pytest.raises(UserError, match=f"period_s={period} must be above 0"):
+def test_an_invalid_period_is_refused(period: float):
+    with refuses("value-out-of-range", f"period_s={period}"):
         SafetyFilter(CommandLimits((JOINT,)), period)
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"kind": "force"}, {"low": 2.0}, {"low": math.nan}, {"speed": 0.0}, {"acceleration": -1.0}, {"jerk": math.nan}],
+    ("changes", "code"),
+    [
+        ({"kind": "force"}, "entry-kind-unknown"),
+        ({"low": 2.0}, "limits-reversed"),
+        ({"low": math.nan}, "limits-reversed"),
+        ({"speed": 0.0}, "value-out-of-range"),
+        ({"acceleration": -1.0}, "value-out-of-range"),
+        ({"jerk": math.nan}, "value-out-of-range"),
+    ],
 )
-def test_limits_that_cannot_be_are_refused(changes: dict):
+def test_invalid_limits_are_refused(changes: dict, code: str):
     ((name, value),) = changes.items()
-    with pytest.raises(UserError, match=f"elbow: {name}={value!r} "):
+    with refuses(code, "elbow", f"{name}={value!r}"):
         replace(JOINT, **changes)
 
 
-def test_a_step_before_the_beginning_is_an_error_of_the_program():
+def test_a_step_before_begin_raises_runtime_error():
     with pytest.raises(RuntimeError, match="begin"):
         SafetyFilter(CommandLimits((JOINT,)), PERIOD).step(None, None)
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.execution.limits import EntryLimits
-from embodied_rl.deployment.execution.operator_desk import OperatorDesk, enter_dead_zone
 from embodied_rl.deployment.execution.operator_device import AxisUse, OperatorDevice
+from embodied_rl.deployment.execution.operator_input import OperatorInputParser, enter_dead_zone
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 from embodied_rl.deployment.robot_simulator.scripted_human import HumanSettings, ScriptedHuman, Sight
 from embodied_rl.interfaces.errors import UserError
@@ -97,7 +97,7 @@ def test_what_the_human_wants_passes_through_a_joystick() -> None:
     """Speeds that the human wants, put on a joystick's axes, come out of the desk as the same speeds."""
     uses = tuple(AxisUse(name, str(number), scale) for number, (name, scale) in enumerate([("x", 0.4), ("y", -0.4)]))
     entries = [EntryLimits(name, "displacement", -1, 1, 0.4, 10, 600) for name in ("x", "y")]
-    desk = OperatorDesk(OperatorDevice(axes=uses), entries)
+    desk = OperatorInputParser(OperatorDevice(axes=uses), entries)
     desk.receive_joy([0, 0], [], 0.0)
     human = ScriptedHuman(SETTINGS, ("displacement", "displacement"), 12.5)
     for number in range(200):

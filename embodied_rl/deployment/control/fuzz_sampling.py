@@ -1,4 +1,4 @@
-"""What the fuzzing of the core draws by chance: robots, policies, answers, what topics say, what an operator does."""
+"""Random robots, policies, chunks, readings, faults and operator input for fuzzing the core."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, 
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
 from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.settings import STRATEGIES, Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, Stream
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput, StreamReading
 
 Random = np.random.Generator
 Vector = NDArray[np.float64]
@@ -20,9 +20,9 @@ WILD = (math.nan, math.inf, -math.inf, 1e30, -1e30, 1e6)
 FAULTS = ("silent", "same content", "same stamp", "back", "future", "not finite", "twice")
 
 
-def draw_settings(rng: Random) -> CoreSettings:
-    """Return a robot of 1 to 5 entries."""
-    entries = tuple(_draw_entry(rng, number) for number in range(int(rng.integers(1, 6))))
+def sample_settings(rng: Random) -> CoreSettings:
+    """Return the settings of a robot with 1 to 5 entries."""
+    entries = tuple(_sample_entry(rng, number) for number in range(int(rng.integers(1, 6))))
     control_hz = float(rng.choice([5.0, 12.5, 20.0]))
     measured = tuple(bool(entry.kind != "position" or rng.random() < 0.7) for entry in entries)
     age = float(rng.uniform(0.1, 0.4))
@@ -49,7 +49,7 @@ def draw_settings(rng: Random) -> CoreSettings:
     )
 
 
-def _draw_entry(rng: Random, number: int) -> EntryLimits:
+def _sample_entry(rng: Random, number: int) -> EntryLimits:
     low, speed = float(rng.uniform(-3, 1)), float(rng.uniform(0.1, 3))
     high, acceleration = low + float(rng.uniform(0.2, 4)), speed * float(rng.uniform(2, 40))
     kind = ENTRY_KINDS[int(rng.integers(len(ENTRY_KINDS)))]
@@ -57,8 +57,8 @@ def _draw_entry(rng: Random, number: int) -> EntryLimits:
     return EntryLimits(f"entry {number}", kind, low, high, speed, acceleration, jerk)
 
 
-def draw_policy(rng: Random, settings: CoreSettings) -> Settings:
-    """Return how the chunks of a policy of this robot are executed."""
+def sample_policy(rng: Random, settings: CoreSettings) -> Settings:
+    """Return the execution settings of a policy for this robot."""
     lows, highs = [], []
     for entry in settings.limits.entries:
         step = entry.speed / settings.control_hz
@@ -72,21 +72,21 @@ def draw_policy(rng: Random, settings: CoreSettings) -> Settings:
     return Settings(8, low, high, strategy, 3, 2, settings.control_hz, jump=jump)
 
 
-def draw_inside(rng: Random, limits: CommandLimits) -> Vector:
-    """Return a place inside the box, [A]."""
+def sample_inside(rng: Random, limits: CommandLimits) -> Vector:
+    """Return a position inside the box, [A]."""
     return np.array([rng.uniform(entry.low, entry.high) for entry in limits.entries])
 
 
-def draw_wanted(rng: Random, limits: CommandLimits) -> Vector:
-    """Return anything, [A]: mostly near the box, else far out, NaN or infinite."""
-    wanted = draw_inside(rng, limits) * float(rng.choice([0.2, 1.0, 3.0]))
+def sample_wanted(rng: Random, limits: CommandLimits) -> Vector:
+    """Return a target [A]: mostly near the box, else far out, NaN or infinite."""
+    wanted = sample_inside(rng, limits) * float(rng.choice([0.2, 1.0, 3.0]))
     if rng.random() < 0.1:
         wanted[rng.integers(len(wanted))] = rng.choice(WILD)
     return wanted
 
 
-def draw_answer(rng: Random, request: ChunkRequest, policy: Settings) -> Chunk:
-    """Return a chunk, now and then of another shape, number, epoch or step, or with NaN."""
+def sample_answer(rng: Random, request: ChunkRequest, policy: Settings) -> Chunk:
+    """Return a chunk, sometimes of another shape, number, epoch or step, or with NaN."""
     actions = rng.uniform(policy.action_low, policy.action_high, (policy.horizon, len(policy.action_low)))
     chunk = Chunk(request.sequence, request.epoch, request.step, actions.astype(np.float32), int(rng.integers(3)))
     drawn = rng.random()
@@ -98,11 +98,13 @@ def draw_answer(rng: Random, request: ChunkRequest, policy: Settings) -> Chunk:
     return replace(chunk, actions=chunk.actions[:-1]) if 0.93 < drawn < 0.95 else chunk
 
 
-def draw_message(rng: Random, last: Stream | None, fault: str, source_s: float, now: float) -> Stream | None:
-    """Return what a topic says now, which suffers from a fault, empty for none; None: nothing."""
+def sample_message(
+    rng: Random, last: StreamReading | None, fault: str, source_s: float, now: float
+) -> StreamReading | None:
+    """Return a topic's newest reading under a fault, empty for none; None: there is none yet."""
     if fault == "silent":
         return last
-    stream = Stream(int(source_s * 1e9), now, rng.bytes(4), fault != "not finite")
+    stream = StreamReading(int(source_s * 1e9), now, rng.bytes(4), fault != "not finite")
     if last is None or fault in ("", "not finite"):
         return stream
     changes = {
@@ -116,45 +118,45 @@ def draw_message(rng: Random, last: Stream | None, fault: str, source_s: float, 
 
 
 @dataclass(frozen=True)
-class OperatorHabits:
-    """How an operator is at present: what is drawn anew only now and then."""
+class RandomOperator:
+    """State of a random operator, which changes rarely: stop pressed, dead man's switch held, device silent."""
 
     pressed: bool = False
     held: bool = False
     away: bool = False
 
 
-def draw_operator(rng: Random, habits: OperatorHabits, limits: CommandLimits, now: float) -> OperatorInput:
-    """Return what an operator does in a tick."""
+def sample_operator_input(rng: Random, operator: RandomOperator, limits: CommandLimits, now: float) -> OperatorInput:
+    """Return an operator's input in a tick."""
     wanted = None
     if rng.random() < 0.1:
         wanted = tuple(Mode)[int(rng.integers(len(Mode)))]
         wanted = None if wanted == Mode.ESTOP and rng.random() < 0.9 else wanted
-    teleop: Vector | None = draw_wanted(rng, limits)
+    teleop: Vector | None = sample_wanted(rng, limits)
     touched = rng.random(len(limits.entries)) < 0.8
     teleop = np.where(touched, teleop, np.nan)
     if rng.random() < 0.01:
         teleop = teleop[:-1]
     return OperatorInput(
-        estop=habits.pressed,
+        estop=operator.pressed,
         reset=bool(rng.random() < 0.2),
-        deadman=now if habits.held else None,
+        deadman=now if operator.held else None,
         wanted=wanted,
-        teleop=None if habits.away else teleop,
+        teleop=None if operator.away else teleop,
         teleop_s=now - float(rng.choice([0.0, 0.1, 1.0, -1.0], p=[0.9, 0.08, 0.01, 0.01])),
         label="success" if rng.random() < 0.002 else "",
     )
 
 
-def draw_habits(rng: Random, habits: OperatorHabits) -> OperatorHabits:
-    """Return how the operator is in the next tick: mostly as before."""
-    pressed = rng.random() > 0.1 if habits.pressed else rng.random() < 0.003
-    held = rng.random() > 0.01 if habits.held else rng.random() < 0.2
-    away = rng.random() > 0.1 if habits.away else rng.random() < 0.02
-    return OperatorHabits(bool(pressed), bool(held), bool(away))
+def sample_next_operator(rng: Random, operator: RandomOperator) -> RandomOperator:
+    """Return the operator's state in the next tick: mostly as before."""
+    pressed = rng.random() > 0.1 if operator.pressed else rng.random() < 0.003
+    held = rng.random() > 0.01 if operator.held else rng.random() < 0.2
+    away = rng.random() > 0.1 if operator.away else rng.random() < 0.02
+    return RandomOperator(bool(pressed), bool(held), bool(away))
 
 
-def draw_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:
+def sample_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:
     """Return the fault of each topic in the next tick: mostly as before, and mostly none."""
     drawn = {}
     for name, fault in faults.items():
@@ -164,8 +166,8 @@ def draw_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:
     return drawn
 
 
-class WildMotion:
-    """A motion that wants anything; a `embodied_rl.deployment.execution.motion.Motion`."""
+class RandomMotion:
+    """Motion with random targets; a `embodied_rl.deployment.execution.motion.Motion`."""
 
     words = "anything"
 
@@ -174,11 +176,11 @@ class WildMotion:
         self._rng, self._limits = rng, limits
 
     def begin(self, measured: Vector, commanded: Vector, now_s: float) -> str:
-        """Begin, or not."""
+        """Start, or refuse to."""
         return "not today" if self._rng.random() < 0.1 else ""
 
     def step(self, measured: Vector, now_s: float) -> MotionStep:
-        """Return anything."""
+        """Return a random step."""
         drawn = self._rng.random()
-        wanted = None if drawn < 0.02 else draw_wanted(self._rng, self._limits)
+        wanted = None if drawn < 0.02 else sample_wanted(self._rng, self._limits)
         return MotionStep(wanted, done=drawn > 0.995, failed="it broke" if 0.99 < drawn < 0.995 else "")

@@ -1,6 +1,6 @@
-"""Fuzzing of the safety filter: random robots, adversarial inputs, and a judge that knows the commands alone.
+"""Fuzzing of the safety filter: random robots, adversarial inputs, and a check of the commands.
 
-The judge takes differences of the commands and compares them with the limits. It shares no code with the filter.
+The check compares differences of the commands with the limits. It shares no code with the filter.
 """
 
 import math
@@ -15,23 +15,23 @@ from embodied_rl.deployment.execution.safety_filter import SafetyFilter
 
 Numbers = NDArray[np.float64]
 TOLERANCE = 1e-9
-"""Relative, of each limit."""
+"""Relative tolerance of each limit."""
 EPISODE = 1000
 """Ticks of one robot."""
 STRETCH = 60
-"""Ticks in which one kind of input lasts, on average."""
+"""Mean number of ticks of one kind of input."""
 VIOLATIONS: tuple[str, ...] = ("not finite", "box", "speed", "acceleration", "jerk", "no rest")
 
 
 @dataclass
 class FuzzedRobot:
-    """A robot which does as it is commanded, and says what the scene lets it say.
+    """Robot that follows its commands, and may have faulty measurements.
 
     Attributes:
         limits: of its entries. period_s: of a tick.
-        honest: it tells where it is; else a measurement may be NaN, stand still, jump or be missing.
+        honest: its measurements are correct; otherwise they may be NaN, noisy or missing.
         position: float64 [A], q of each entry.
-        begun: the first command of the present segment; a segment lasts from one `begin` to the next.
+        begun: command before the present segment; a segment lasts from one `begin` to the next.
         commands: of the present segment. passed: q after each of them.
     """
 
@@ -47,72 +47,72 @@ class FuzzedRobot:
         self.moves = np.array([entry.kind == "position" for entry in self.limits.entries])
 
     def obey(self, command: Numbers) -> None:
-        """Do what is commanded, for a tick."""
+        """Follow a command for one tick."""
         self.position = np.where(self.moves, command, self.position + command * self.period_s)
         self.commands.append(command)
         self.passed.append(self.position)
 
     def measure(self, rng: np.random.Generator) -> Numbers | None:
-        """Return what the robot says of its position."""
+        """Return the measured position; None: it is missing."""
         if self.honest or rng.random() < 0.9:
             return self.position
-        lie = rng.integers(4)
-        if lie == 0:
+        fault = rng.integers(4)
+        if fault == 0:
             return None
-        if lie == 1:
+        if fault == 1:
             return np.where(rng.random(len(self.position)) < 0.5, rng.choice([np.nan, np.inf, -1e300]), self.position)
         return self.position + rng.normal(0, 10.0 ** rng.uniform(-3, 1), len(self.position))
 
 
 def fuzz_filter(ticks: int = 1_000_000, seed: int = 0) -> dict[str, int]:
-    """Fuzz the safety filter.
+    """Fuzz the safety filter with a number of robots.
 
     Args:
         ticks: of all robots together; each tick commands all entries of one robot.
 
     Returns:
-        How many ticks of how many entries broke each of `VIOLATIONS`, how many "ticks" and "entries" there were, how
-        many robots, and how many ticks were "unchanged": what was wanted passed, so that the filter is not too strict.
+        Counts: of each of `VIOLATIONS` over ticks and entries, of "ticks", "entries" and "robots", and of "unchanged"
+        ticks, whose target passed the filter.
     """
     rng = np.random.default_rng(seed)
     counts = dict.fromkeys((*VIOLATIONS, "ticks", "entries", "robots", "unchanged"), 0)
     while counts["ticks"] < ticks:
         counts["robots"] += 1
-        robot = draw_robot(rng)
+        robot = sample_robot(rng)
         for name, count in run_episode(robot, rng, min(EPISODE, ticks - counts["ticks"])).items():
             counts[name] += count
     return counts
 
 
-def draw_robot(rng: np.random.Generator) -> FuzzedRobot:
-    """Return a robot with random entries, limits and period: some stop within a tick, some need a thousand."""
+def sample_robot(rng: np.random.Generator) -> FuzzedRobot:
+    """Return a robot with random entries, limits and period, which stops within 1 to 1,000 ticks."""
     period = float(10 ** rng.uniform(-3, -0.7))
-    entries = tuple(_draw_entry(f"entry {index}", period, rng) for index in range(rng.integers(1, 4)))
+    entries = tuple(_sample_entry(f"entry {index}", period, rng) for index in range(rng.integers(1, 4)))
     position = np.array([rng.uniform(max(entry.low, -9.0), min(entry.high, 9.0)) for entry in entries])
     return FuzzedRobot(CommandLimits(entries), period, bool(rng.random() < 0.6), position)
 
 
 def run_episode(robot: FuzzedRobot, rng: np.random.Generator, ticks: int) -> dict[str, int]:
-    """Drive one robot through adversarial inputs; return counts as `fuzz_filter` does."""
+    """Run one robot with adversarial inputs; return counts as `fuzz_filter` does."""
     count = len(robot.limits.entries)
     counts = dict.fromkeys((*VIOLATIONS, "unchanged"), 0) | {"ticks": ticks, "entries": ticks * count}
     tested = SafetyFilter(robot.limits, robot.period_s)
-    inputs = _draw_inputs(robot, tested, rng)
+    inputs = _sample_inputs(robot, tested, rng)
     _begin(tested, robot)
     for tick in range(ticks):
         made = tested.step(next(inputs), robot.measure(rng))
         counts["unchanged"] += not made.why
         robot.obey(made.command)
         if tick == ticks - 1 or rng.random() < 0.0005:
-            for name, found in judge(robot).items():
+            for name, found in count_violations(robot).items():
                 counts[name] += found
-            counts["no rest"] += _try_rest(tested, robot)
+            counts["no rest"] += _check_ramp(tested, robot)
             _begin(tested, robot)
     return counts
 
 
-def judge(robot: FuzzedRobot) -> dict[str, int]:
-    """Return how often the commands of a segment broke each limit, from the commands alone."""
+def count_violations(robot: FuzzedRobot) -> dict[str, int]:
+    """Return how often the commands of a segment violate each limit."""
     period = robot.period_s
     commands = np.array(robot.commands)
     rest = np.tile(robot.begun, (3, 1))
@@ -134,24 +134,24 @@ def judge(robot: FuzzedRobot) -> dict[str, int]:
 
 
 def _begin(tested: SafetyFilter, robot: FuzzedRobot) -> None:
-    """Begin a segment, where the robot is."""
+    """Start a segment at the robot's position."""
     tested.begin(robot.position)
     robot.begun = np.where(robot.moves, robot.position, 0.0)
     robot.commands, robot.passed = [], []
 
 
-def _try_rest(tested: SafetyFilter, robot: FuzzedRobot) -> int:
-    """Return whether a ramp to rest breaks anything, 1 or 0; it begins after whatever came before."""
+def _check_ramp(tested: SafetyFilter, robot: FuzzedRobot) -> int:
+    """Ramp to rest from the present motion; return 1 if that violates a limit or does not end, else 0."""
     for _ in range(5000):
         made = tested.step(None, robot.position)
         robot.obey(made.command)
         if made.still:
-            return int(any(judge(robot).values()))
+            return int(any(count_violations(robot).values()))
     return 1
 
 
-def _draw_entry(name: str, period: float, rng: np.random.Generator) -> EntryLimits:
-    """Return an entry that reaches its limits in some ticks: far apart from the next, or so near that they bind all."""
+def _sample_entry(name: str, period: float, rng: np.random.Generator) -> EntryLimits:
+    """Return an entry with random limits, some of which bind only together with others."""
     speed = 10 ** rng.uniform(-2, 1)
     acceleration = speed / period * 10 ** rng.uniform(-2.5, 0.7)
     jerk = acceleration / period * 10 ** rng.uniform(-1.5, 0.7)
@@ -167,8 +167,8 @@ def _draw_entry(name: str, period: float, rng: np.random.Generator) -> EntryLimi
     return EntryLimits(name, kind, float(low), float(high), float(speed), float(acceleration), float(jerk))
 
 
-def _draw_inputs(robot: FuzzedRobot, tested: SafetyFilter, rng: np.random.Generator) -> Iterator[Numbers | None]:
-    """Yield what is wanted, tick by tick: stretches of one kind each, and single ticks of nonsense between."""
+def _sample_inputs(robot: FuzzedRobot, tested: SafetyFilter, rng: np.random.Generator) -> Iterator[Numbers | None]:
+    """Yield the target of each tick: stretches of one kind of input, and single invalid inputs."""
     moves, count = robot.moves, len(robot.moves)
     limit = {name: np.array(robot.limits.list_values(name)) for name in ("speed", "acceleration", "jerk")}
     low = np.maximum(np.array(robot.limits.list_values("low")), -20.0)
@@ -184,7 +184,8 @@ def _draw_inputs(robot: FuzzedRobot, tested: SafetyFilter, rng: np.random.Genera
         for tick in range(rng.geometric(1 / STRETCH)):
             now = tested.command
             if rng.random() < 0.02:
-                yield _draw_nonsense(count, rng)
+                invalid = rng.choice([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0, 5e-324], count)
+                yield invalid if rng.random() < 0.9 else np.zeros(count + 1)
             elif kind == 0:
                 yield None
             elif kind == 1:
@@ -201,10 +202,3 @@ def _draw_inputs(robot: FuzzedRobot, tested: SafetyFilter, rng: np.random.Genera
                 yield goal + rng.normal(0, 1, count) * step
             else:
                 yield np.where(moves, (low + high) / 2, 0.0) + np.abs(goal) * math.sin(wave * tick)
-
-
-def _draw_nonsense(count: int, rng: np.random.Generator) -> Numbers:
-    """Return what no policy should say."""
-    choices = [np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0, 5e-324]
-    drawn = rng.choice(choices, count)
-    return drawn if rng.random() < 0.9 else np.zeros(count + 1)

@@ -1,11 +1,11 @@
-"""The fuzz of the safety filter finds nothing, and would find what is planted."""
+"""Fuzzing of the safety filter finds no violation, and finds planted ones."""
 
 import math
 
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.execution.fuzzing import VIOLATIONS, FuzzedRobot, fuzz_filter, judge
+from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, FuzzedRobot, count_violations, fuzz_filter
 from embodied_rl.deployment.execution.limiter import Limiter
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryKind, EntryLimits
 
@@ -36,20 +36,20 @@ def make_robot(kind: EntryKind, commands: list[float], speed: float = 1.0, jerk:
         (make_robot("velocity", [math.nan]), {"not finite": 1}),
     ],
 )
-def test_the_judge_counts_what_is_planted(robot: FuzzedRobot, found: dict[str, int]):
-    assert {name: count for name, count in judge(robot).items() if count} == found
+def test_planted_violations_are_counted(robot: FuzzedRobot, found: dict[str, int]):
+    assert {name: count for name, count in count_violations(robot).items() if count} == found
 
 
-def test_a_fuzz_breaks_no_limit_and_much_passes():
+def test_fuzzing_violates_no_limit_and_many_targets_pass():
     counts = fuzz_filter(20_000, seed=7)
     assert {name: counts[name] for name in VIOLATIONS} == dict.fromkeys(VIOLATIONS, 0)
     assert counts["ticks"] == 20_000
     assert counts["unchanged"] > 1000
 
 
-@pytest.mark.parametrize("broken", ["_keep_inside", "_bound"])
-def test_a_fuzz_finds_a_filter_without_one_of_its_stages(broken: str, monkeypatch: pytest.MonkeyPatch):
-    loose = {"_keep_inside": lambda self, acceleration, low, high: acceleration, "_bound": lambda self: (-1e3, 1e3)}
+@pytest.mark.parametrize("broken", ["_limit_for_stop", "_bound"])
+def test_fuzzing_finds_a_filter_without_one_of_its_stages(broken: str, monkeypatch: pytest.MonkeyPatch):
+    loose = {"_limit_for_stop": lambda self, acceleration, low, high: acceleration, "_bound": lambda self: (-1e3, 1e3)}
     monkeypatch.setattr(Limiter, broken, loose[broken])
     counts = fuzz_filter(3000, seed=7)
     assert sum(counts[name] for name in VIOLATIONS) > 0

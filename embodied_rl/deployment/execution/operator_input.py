@@ -1,4 +1,4 @@
-"""The desk of an operator: turns what devices and topics say into an `OperatorInput`. Pure; time is handed in.
+"""Parser of the operator's messages: turns devices and topics into an `OperatorInput`. Pure; the time is an argument.
 
 Shapes: `A` action entries. Times are seconds of the core's clock.
 """
@@ -16,21 +16,21 @@ from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 
 LABELS = ("success", "failure", "abort")
 _ASKED = {"hold": Mode.HOLD, "run": Mode.RUN, "go_back": Mode.RETURN, "replay": Mode.REPLAY}
-"""The first one wins where several were asked for since the last reading."""
+"""Buttons that ask for a mode; the first one wins if several were pressed since the last reading."""
 
 
-class OperatorDesk:
-    """Keeps what the operator said last.
+class OperatorInputParser:
+    """Parser of one operator's messages, which keeps their latest state.
 
-    An axis counts only after it was seen at rest, so that a trigger whose rest is at 1, or a stick that is held while
-    the device is plugged in, moves nothing. A button counts from its next press on.
+    An axis counts only after it was at rest, so that a trigger that rests at 1, or a stick that is held while the
+    device is connected, moves nothing. A button that is down at first counts from its next press.
 
     Args:
-        device: what axes and buttons mean. entries: of the robot's actions.
+        device: uses of axes and buttons. entries: of the robot's actions.
 
     Attributes:
-        presses: how often each button of the device was pressed.
-        held_s: when the dead man's switch was last said to be held; None: it is released.
+        presses: number of presses of each button of the device.
+        held_s: when the dead man's switch was last reported as held; None: it is released.
     """
 
     def __init__(self, device: OperatorDevice, entries: Sequence[EntryLimits]) -> None:
@@ -41,28 +41,28 @@ class OperatorDesk:
         self._pressed: dict[str, bool] = {}
         self._seen_up: set[str] = set()
         self._events: list[str] = []
-        self._heard_s: float | None = None
+        self._received_s: float | None = None
         self._touching = False
         self._touched_s: float | None = None
         self.held_s: float | None = None
         self.presses: Counter[str] = Counter()
         self._estop, self._label = False, ""
-        self._struck = False  # the emergency stop was pressed since the last reading, and perhaps released again
+        self._struck = False  # the emergency stop was pressed since the last reading, even if it is released again
         self._before: Mode | None = None
         self._target, self._integrated_s = np.full(len(entries), math.nan), math.nan
 
     def receive_joy(self, axes: Sequence[float], buttons: Sequence[int], now_s: float) -> None:
-        """Take a message of a joystick; of one that cannot be understood, what stops the robot counts all the same."""
+        """Take a message of a joystick; of an invalid one, only the buttons that stop the robot count."""
         used, names = [int(use.axis) for use in self.device.axes], self.device.list_buttons()
         complete = all(n < len(axes) for n in used) and all(n < len(buttons) for n in names.values())
         if complete and self._take_axes([float(axes[n]) for n in used], 1.0, now_s):
             self._take_buttons({name: bool(buttons[n]) for name, n in names.items()}, now_s)
-            self._touch(now_s)
+            self._update_touch(now_s)
         else:
             self.receive_old_buttons(buttons)
 
     def receive_old_buttons(self, buttons: Sequence[int]) -> None:
-        """Take a joystick's message that must not move anything, such as a late one; what stops the robot counts."""
+        """Take a message of a joystick that must not move anything, such as a late one: only stops count."""
         down = {name for name, n in self.device.list_buttons().items() if n < len(buttons) and buttons[n]}
         self._struck |= "estop" in down
         if self.device.deadman is not None and "deadman" not in down:
@@ -72,58 +72,60 @@ class OperatorDesk:
         """Take a twist: linear [3], angular [3]."""
         given = dict(zip(TWIST_AXES, (*linear, *angular), strict=True))
         if self._take_axes([float(given[use.axis]) for use in self.device.axes], math.inf, now_s):
-            self._touch(now_s)
+            self._update_touch(now_s)
 
     def receive_estop(self, pressed: bool) -> None:
-        """Take what the topic of the emergency stop says, beside the device's button."""
+        """Take a message of the emergency stop's topic."""
         self._estop = pressed
         self._struck |= pressed
 
     def receive_deadman(self, held: bool, now_s: float) -> None:
-        """Take what the topic of the dead man's switch says."""
+        """Take a message of the dead man's switch topic."""
         self.held_s = now_s if held else None
 
     def receive_label(self, text: str) -> None:
-        """Take a label of the topic: success, failure or abort; another text changes nothing."""
+        """Take a message of the label topic: success, failure or abort; other texts are ignored."""
         if text in LABELS:
             self._label = text
 
     def read(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> OperatorInput:
-        """Return what the operator does at present. A label, a press of a button is told once.
+        """Return the operator's present input. A label and a press of a button are returned once.
 
-        A press of the emergency stop counts though it was released before this reading.
+        A press of the emergency stop counts even if it was released before this reading.
 
         Args:
             now_s: present time. mode: of the core.
-            commanded: float64 [A], the last command; targets of positions go on from there.
+            commanded: float64 [A], the last command, from which targets of positions start.
         """
-        alive = self._heard_s is not None and now_s - self._heard_s <= self.device.timeout_s
+        alive = self._received_s is not None and now_s - self._received_s <= self.device.timeout_s
         events, self._events = self._events, []
         label, self._label = self._label or next((each for each in events if each in LABELS), ""), ""
         struck, self._struck = self._struck, False
         if label:
-            self._let_go()
+            self._end_takeover()
         return OperatorInput(
             estop=struck or self._estop or self._pressed.get("estop", False),
             reset="reset" in events,
             deadman=self.held_s,
             wanted=self._choose_mode(now_s, mode, alive, events),
             teleop=self._compute_teleop(now_s, mode, commanded) if alive else None,
-            teleop_s=self._heard_s if alive else None,
+            teleop_s=self._received_s if alive else None,
             label=label,
             store="store" in events,
         )
 
     def _take_axes(self, values: Sequence[float], most: float, now_s: float) -> bool:
+        """Take the values of the used axes, clipped to ±most; return whether all are finite."""
         if not all(map(math.isfinite, values)):
             return False
-        self._heard_s = now_s
+        self._received_s = now_s
         for number, (use, value) in enumerate(zip(self.device.axes, values, strict=True)):
             self._rested[number] |= abs(value) <= use.dead_zone
             self._deflection[number] = leave_dead_zone(use, max(-most, min(most, value))) * self._rested[number]
         return True
 
     def _take_buttons(self, pressed: dict[str, bool], now_s: float) -> None:
+        """Take the state of the used buttons, by name."""
         self._seen_up |= {name for name, down in pressed.items() if not down}
         counting = {name: down and name in self._seen_up for name, down in pressed.items()}
         begun = [name for name, down in counting.items() if down and not self._pressed[name]]
@@ -131,30 +133,32 @@ class OperatorDesk:
         self.presses.update(begun)
         self._pressed = counting
         if "estop" in pressed:
-            self._pressed["estop"] = pressed["estop"]  # a stop counts however it came to be pressed
+            self._pressed["estop"] = pressed["estop"]  # also if it was down at first
             self._struck |= pressed["estop"]
         if "deadman" in pressed:
             self.held_s = now_s if self._pressed["deadman"] else None
 
-    def _touch(self, now_s: float) -> None:
+    def _update_touch(self, now_s: float) -> None:
+        """Update whether the operator touches the device, which takes over."""
         pressed = any(self._pressed[place.name] for place in self.device.places)
         moved = bool(self._deflection.any()) or pressed
         self._touching = self._pressed["takeover"] if self.device.takeover is not None else moved
         self._touched_s = now_s if self._touching else self._touched_s
 
-    def _let_go(self) -> None:
-        """End a takeover at once, without waiting for `sticky_s`; the next touch begins another one."""
+    def _end_takeover(self) -> None:
+        """End a takeover without waiting for `sticky_s`; the next touch starts another one."""
         self._before, self._touching, self._touched_s = None, False, None
 
     def _choose_mode(self, now_s: float, mode: Mode, alive: bool, events: Sequence[str]) -> Mode | None:
+        """Return the mode that the operator asks for, by a button or by a touch; None: no change."""
         asked = next((mode for name, mode in _ASKED.items() if name in events), None)
         if asked is not None:
-            self._let_go()
+            self._end_takeover()
             return asked
         lately = self._touched_s is not None and now_s - self._touched_s < self.device.sticky_s
-        touched = self._touching or lately  # a device that fell silent while touched was not let go
+        touched = self._touching or lately  # a device that becomes silent while touched stays touched
         if mode not in (Mode.TELEOP, Mode.ESTOP) and touched and alive:
-            self._before = Mode.RUN if mode == Mode.RUN else Mode.HOLD  # a return or replay is not gone on with
+            self._before = Mode.RUN if mode == Mode.RUN else Mode.HOLD  # a return or replay is not resumed
             return Mode.TELEOP
         if mode == Mode.TELEOP and not touched and self._before is not None:
             before, self._before = self._before, Mode.HOLD  # asked for next, if the mode before is refused
@@ -164,7 +168,7 @@ class OperatorDesk:
         return None
 
     def _compute_teleop(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return [A]: speeds, 0 for an axis at rest; targets of positions; NaN for what the device does not touch."""
+        """Return [A]: speeds, 0 for an axis at rest; targets of positions; NaN for entries without a touch."""
         wanted = np.full(len(self._entries), math.nan)
         moves: dict[str, float] = {}
         for use, deflection in zip(self.device.axes, self._deflection, strict=True):
@@ -182,7 +186,7 @@ class OperatorDesk:
         return wanted
 
     def _move_target(self, number: int, speed: float, passed: float, commanded: float) -> float:
-        """Return an entry's target: it starts at what was commanded, moves while touched, and is NaN otherwise."""
+        """Return a position's target: starts at the command, moves while touched, and is NaN otherwise."""
         if not speed:
             self._target[number] = math.nan
             return math.nan
@@ -193,13 +197,13 @@ class OperatorDesk:
 
 
 def leave_dead_zone(use: AxisUse, value: float) -> float:
-    """Return the deflection that counts: 0 in the dead zone, continuous at its edge; ±1 on a joystick stays ±1."""
+    """Return the deflection of an axis: 0 in the dead zone, continuous at its edge; ±1 on a joystick stays ±1."""
     beyond = max(abs(value) - use.dead_zone, 0.0)
     return math.copysign(beyond / _span(use), value) if beyond else 0.0
 
 
 def enter_dead_zone(use: AxisUse, deflection: float) -> float:
-    """Return the value of an axis whose deflection counts as this one: the inverse of `leave_dead_zone`."""
+    """Return the value of an axis with this deflection: the inverse of `leave_dead_zone`."""
     if not deflection:
         return 0.0
     return math.copysign(abs(deflection) * _span(use) + use.dead_zone, deflection)
