@@ -24,7 +24,7 @@ PROPOSED, VALID, VERSION = "proposed_action", "proposed_action.valid", "policy_v
 
 
 def write_dataset(conversion: Conversion, out: Path, images: Literal["video", "png"]) -> Iterator[dict[str, Any]]:
-    """Write a recording as a LeRobotDataset; yield the line of the index of each episode that was written.
+    """Write a recording as a LeRobotDataset; yield the entry of the index of each written episode.
 
     Raises:
         DatasetError: the folder holds a dataset already. Unavailable: the extra lerobot is missing.
@@ -32,7 +32,10 @@ def write_dataset(conversion: Conversion, out: Path, images: Literal["video", "p
     from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter  # needs the optional pyarrow and PyAV
 
     if (out / INFO).exists():
-        raise DatasetError(f"out={out} holds a dataset already, which would store episodes twice: give a new folder.")
+        raise DatasetError(
+            f"out={out} holds a dataset already, so that episodes would be stored twice: give a new folder.",
+            code="output-exists",
+        )
     spec = conversion.make_spec()
     features = make_features(spec, images)
     features |= {

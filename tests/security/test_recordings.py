@@ -18,16 +18,16 @@ from embodied_rl.deployment.execution.demonstration import read_demonstration
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.return_points import load_return_points
 from embodied_rl.deployment.recording.conversion import Conversion
+from embodied_rl.deployment.recording.description_file import DESCRIPTION
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
 from embodied_rl.deployment.recording.recording_folder import Recording, recover_recording
-from embodied_rl.deployment.recording.robot_file import ROBOT
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from tests.support.demonstrations import describe_episode, make_body, write_episode
 from tests.support.recorded_robot import FakeRun, record_run
-from tests.support.recording import TEXT, open_studio
+from tests.support.recording import TEXT, open_bench
 
 MESSAGES = Messages()
 
@@ -149,7 +149,7 @@ DESCRIBED = {
 
 @pytest.mark.parametrize("name", DESCRIBED)
 def test_a_recording_s_robot_is_checked_as_any_other(tmp_path: Path, name: str) -> None:
-    file = record(tmp_path / "bag") / ROBOT
+    file = record(tmp_path / "bag") / DESCRIPTION
     before, after = DESCRIBED[name]
     sound = file.read_text()
     assert before in sound
@@ -159,7 +159,7 @@ def test_a_recording_s_robot_is_checked_as_any_other(tmp_path: Path, name: str) 
 
 
 def test_fewer_limits_than_actions(tmp_path: Path) -> None:
-    file = record(tmp_path / "bag") / ROBOT
+    file = record(tmp_path / "bag") / DESCRIPTION
     text = file.read_text()
     begin = text.index("limits:\n  entries:\n") + len("limits:\n  entries:\n")
     file.write_text(text[:begin] + text[text.index("  - name:", begin + 3) :])
@@ -169,7 +169,7 @@ def test_fewer_limits_than_actions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "pipe"])
 def test_a_recording_s_robot_lies_in_its_folder(tmp_path: Path, kind: str) -> None:
-    file = record(tmp_path / "bag") / ROBOT
+    file = record(tmp_path / "bag") / DESCRIPTION
     file.rename(tmp_path / "outside.yaml")
     file.symlink_to(tmp_path / "outside.yaml") if kind == "link" else os.mkfifo(file)
     with pytest.raises(UserError, match=r"description.yaml"):
@@ -178,13 +178,13 @@ def test_a_recording_s_robot_lies_in_its_folder(tmp_path: Path, kind: str) -> No
 
 def write_times(folder: Path, times: list[int]) -> Path:
     """A recording that was cut off, with messages of these times."""
-    with open_studio(folder, [RecordedTopic("/note", TEXT)], MESSAGES) as studio:
-        note = studio.talker.create_publisher("/note", TEXT, "state")
+    with open_bench(folder, [RecordedTopic("/note", TEXT)], MESSAGES) as bench:
+        note = bench.talker.create_publisher("/note", TEXT, "state")
         for time_ns in times:
-            studio.now[0] = time_ns
+            bench.now[0] = time_ns
             note.publish(MESSAGES.make(TEXT, data="a"))
-            studio.write()
-        studio.finish()
+            bench.write()
+        bench.finish()
     (folder / "metadata.yaml").unlink()
     return folder
 
@@ -220,8 +220,8 @@ def test_many_episodes_that_all_end(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         for number in range(40):
             fake.run_episode(number, [Source.POLICY])
         for number in range(40):
-            said = {"index": number, "success": True, "failure": None}
-            fake.say(fake.robot.operator.outcome, json.dumps(said))
+            outcome = {"index": number, "success": True, "failure": None}
+            fake.publish_text(fake.robot.operator.outcome, json.dumps(outcome))
 
     record_run(tmp_path / "bag", MESSAGES, run)
     found = Conversion.open(tmp_path / "bag", MESSAGES, None).episodes

@@ -1,6 +1,6 @@
-"""A robot with the tabletop's topics that moves at random, in lockstep, and a bridge that says what it did: recorded.
+"""Recordings in lockstep of a random robot with the tabletop's topics and a bridge, with their ground truth.
 
-What it did is kept as ground truth: states and pictures before each step, actions and sources.
+The ground truth consists of states and images before each step, actions and sources.
 """
 
 from collections.abc import Iterable, Sequence
@@ -10,21 +10,21 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.deployment.recording.robot_file import write_robot
+from embodied_rl.deployment.recording.description_file import write_description
 from embodied_rl.deployment.recording.steps import STEPS, ControlStep
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.sim import Source
-from tests.support.recording import Studio, open_studio
+from tests.support.recording import RecordingBench, open_bench
 
 JOINT_NAMES = ("joint1", "finger1", "finger2")
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What one control step was. state float32 [7], picture uint8 [64, 64, 3], actions float32 [4]."""
+    """One control step: state float32 [7], picture uint8 [64, 64, 3], actions float32 [4]."""
 
     state: np.ndarray
     picture: np.ndarray
@@ -35,16 +35,16 @@ class Truth:
 
 @dataclass
 class FakeRun:
-    """A recording in the making; `truth` by episode."""
+    """A recording in progress; `truth` by episode."""
 
-    studio: Studio
+    bench: RecordingBench
     robot: RobotDescription
     observed: bool = True
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
     truth: list[list[Truth]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        node, operator = self.studio.talker, self.robot.operator
+        node, operator = self.bench.talker, self.robot.operator
         self._publishers = {
             short: node.create_publisher(topic.name, topic.type_name, topic.qos)
             for short, topic in self.robot.topics.items()
@@ -55,14 +55,14 @@ class FakeRun:
             for name in (STEPS, operator.label, operator.outcome, operator.reset)
         }
 
-    def say(self, topic: str, text: str) -> None:
+    def publish_text(self, topic: str, text: str) -> None:
         """Publish a text."""
-        self._texts[topic].publish(self.studio.talker.messages.make("std_msgs/msg/String", data=text))
-        self.studio.write()
+        self._texts[topic].publish(self.bench.talker.messages.make("std_msgs/msg/String", data=text))
+        self.bench.write()
 
     def publish_observation(self, left_out: Iterable[str] = ()) -> tuple[np.ndarray, np.ndarray]:
-        """Publish what the robot senses, at the present time; return state and picture as they should be read."""
-        make, stamp = self.studio.talker.messages.make, self._stamp()
+        """Publish random sensor messages with the current time; return the expected state and image."""
+        make, stamp = self.bench.talker.messages.make, self._stamp()
         tool, commanded = self.random.normal(size=(2, 3))
         fingers = self.random.uniform(0, 0.04, 2)
         picture = self.random.integers(0, 256, (64, 64, 3), dtype=np.uint8)
@@ -78,7 +78,7 @@ class FakeRun:
             if short not in left_out:
                 kind = self.robot.topics[short].type_name
                 self._publishers[short].publish(make(kind, header={"stamp": stamp}, **values))
-        self.studio.write()
+        self.bench.write()
         state = np.concatenate([tool, [fingers.sum()], commanded - tool])
         return state.astype(np.float32), picture
 
@@ -86,18 +86,18 @@ class FakeRun:
         self, number: int, sources: Sequence[Source], words: str = "lift the red cube", lost: Iterable[int] = (),
         blind: Iterable[int] = (), first: int = 0, **changed: Any,
     ) -> None:  # fmt: skip
-        """Run as many control steps as there are sources.
+        """Run one control step per source.
 
         Args:
-            number: of the episode. lost: steps whose text is not recorded. blind: steps before which no picture comes.
+            number: of the episode. lost: steps that are not recorded. blind: steps without a new image.
             first: number of the first step.
-            changed: values of `ControlStep` that every step has.
+            changed: values of `ControlStep` in every step.
         """
         self.truth.append([])
         for step, source in enumerate(sources):
-            time_ns = self.studio.now[0]
+            time_ns = self.bench.now[0]
             state, picture = self.publish_observation(["front"] if step in blind else [])
-            self.studio.pass_time(0.03)
+            self.bench.pass_time(0.03)
             executed = self.random.uniform(-1, 1, 4).astype(np.float32)
             proposed = None if source is Source.HOLD else (executed + np.float32(source == Source.SAFETY)).astype("f4")
             observed = {topic.name: time_ns for topic in self.robot.topics.values()} if self.observed else {}
@@ -107,21 +107,21 @@ class FakeRun:
                 instruction=words, policy_version=3, sequence=step // 4, observed=observed,
             )  # fmt: skip
             if step not in lost:
-                self.say(STEPS, replace(said, **changed).to_json())
-            self.studio.pass_time(0.05)
+                self.publish_text(STEPS, replace(said, **changed).to_json())
+            self.bench.pass_time(0.05)
             self.truth[-1].append(Truth(state, picture, proposed, executed, source))
 
     def _stamp(self) -> dict[str, int]:
-        seconds, rest = divmod(self.studio.now[0], 10**9)
+        seconds, rest = divmod(self.bench.now[0], 10**9)
         return {"sec": seconds, "nanosec": rest}
 
 
 def record_run(folder: Path, messages: Messages, run: Any, observed: bool = True, robot: Any = None) -> FakeRun:
-    """Record what `run(FakeRun)` does into `folder`, with the robot's description; return what it was."""
+    """Record `run(FakeRun)` into `folder`, with the robot's description."""
     robot = robot or load_robot("tabletop")
-    with open_studio(folder, list_topics(robot), messages) as studio:
-        fake = FakeRun(studio, robot, observed)
+    with open_bench(folder, list_topics(robot), messages) as bench:
+        fake = FakeRun(bench, robot, observed)
         run(fake)
-        studio.finish()
-    write_robot(robot, folder)
+        bench.finish()
+    write_description(robot, folder)
     return fake

@@ -1,4 +1,4 @@
-"""Recordings made in one process, in lockstep: whoever publishes, the recorder, and a clock that stands."""
+"""Recordings made in one process, in lockstep: a publisher, a recorder and a clock that the test sets."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,8 +16,8 @@ JOINTS, IMAGE, TEXT = "sensor_msgs/msg/JointState", "sensor_msgs/msg/Image", "st
 
 
 @dataclass
-class Studio:
-    """A bus on which a test publishes, and a recorder that listens. `pass_time` moves the clock."""
+class RecordingBench:
+    """A node that publishes, and a recorder. `pass_time` advances the clock."""
 
     talker: InProcessTransport
     listener: InProcessTransport
@@ -29,25 +29,25 @@ class Studio:
         self.now[0] += round(seconds * 1e9)
 
     def write(self) -> None:
-        """Write all that was published."""
+        """Write all published messages."""
         self.listener.spin_once()
         while self.recorder.write_waiting():
             pass
 
     def finish(self) -> RecordingReport:
-        """Write the rest, and finish the recording."""
+        """Finish the recording."""
         self.listener.spin_once()
         return self.recorder.finish()
 
 
 @contextmanager
-def open_studio(
+def open_bench(
     folder: Path, topics: Sequence[RecordedTopic], messages: Messages, settings: BagSettings | None = None,
     queue_bytes: int = 2**26,
-) -> Iterator[Studio]:  # fmt: skip
-    """A recorder into `folder` on a bus of its own."""
+) -> Iterator[RecordingBench]:  # fmt: skip
+    """Open a recorder into `folder` on a new bus."""
     now = [START_NS]
     bus = Bus(lambda: now[0], messages)
     with InProcessTransport(bus, "talker") as talker, InProcessTransport(bus, "listener") as listener:
         bag = BagWriter(folder, topics, messages, settings)
-        yield Studio(talker, listener, TopicRecorder(listener, topics, bag, queue_bytes), folder, now)
+        yield RecordingBench(talker, listener, TopicRecorder(listener, topics, bag, queue_bytes), folder, now)

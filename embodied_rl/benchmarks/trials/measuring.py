@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.assembly.policy_factory import load_deployed
+from embodied_rl.benchmarks.dds_loopback import STREAMS, measure_stream
 from embodied_rl.benchmarks.trials.deployment import PlannedDeployment, conduct_episodes, plan_deployment
 from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode
 from embodied_rl.benchmarks.trials.stopping import Fault, measure_stop
 from embodied_rl.deployment.control.fuzzing import fuzz_core
 from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, fuzz_filter
-from embodied_rl.deployment.transport.loopback import STREAMS, measure_stream
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.reports.report import Rate
 from embodied_rl.rollout.episode_sampler import derive_noise_seed

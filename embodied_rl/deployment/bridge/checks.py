@@ -58,7 +58,7 @@ def wait_for_topics(node: Transport, robot: RobotDescription, inbox: Inbox, pati
         return
     name = missing()[0]
     topic, subscription = robot.topics[name], inbox.subscriptions[name]
-    faults = subscription.find_faults()
+    faults = subscription.find_mismatches()
     if faults:
         reason = f"{faults[0]}. Correct topics.{name} in the robot's file"
     elif subscription.last_refusal:
@@ -123,7 +123,7 @@ def _check_command_topic(node: Transport, key: str, publisher: Publisher, patien
     matched = wait_until(node, lambda: publisher.count_matched() > 0 or bool(find_rivals(publisher)), patience_s)
     if rivals := find_rivals(publisher):
         raise UserError(f"{rivals}. A robot takes commands of one: stop the other one.")
-    if faults := publisher.find_faults():
+    if faults := publisher.find_mismatches():
         raise UserError(f"{faults[0]}. Correct {key} in the robot's file.")
     if not matched:
         raise UserError(
@@ -143,7 +143,7 @@ def check_stop_topic(node: Transport, robot: RobotDescription, unheard: str) -> 
     name = robot.operator.estop
     if unheard:
         raise UserError(f"{unheard}. Publish std_msgs/msg/Bool there, reliable and transient_local.")
-    if not name or node.tells_publishers:
+    if not name or node.identifies_publishers:
         return
     ends = node.list_publishers(name)
     if len(ends) > 1:
@@ -157,7 +157,7 @@ def check_stop_topic(node: Transport, robot: RobotDescription, unheard: str) -> 
 
 def find_rivals(publisher: Publisher) -> str:
     """Return in words who else publishes commands; empty for nobody."""
-    rivals = publisher.find_rivals()
+    rivals = publisher.other_publishers()
     return "" if not rivals else f"{publisher.topic}: {rivals[0].node or 'another node'} gives commands, too"
 
 

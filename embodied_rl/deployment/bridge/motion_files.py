@@ -106,11 +106,11 @@ def _load_recorded(
     folder: Path, episode: int | None, robot: RobotDescription, measured_by: tuple[int, ...]
 ) -> Demonstration:
     from embodied_rl.deployment.recording.conversion import Conversion  # needs the extra ros2
-    from embodied_rl.deployment.recording.robot_file import read_robot
+    from embodied_rl.deployment.recording.description_file import read_description
     from embodied_rl.deployment.transport.messages import Messages
 
     messages = Messages()
-    recorded = read_robot(folder, messages)
+    recorded = read_description(folder, messages)
     if recorded is None:
         raise UserError(f"{folder} does not say which robot was recorded, and a robot is not moved on a guess.")
     check_recorded_body(recorded.body, robot.body, str(folder))

@@ -12,8 +12,8 @@ from embodied_rl.deployment.bridge.said_times import SaidTimes
 from embodied_rl.deployment.execution.operator_input import OperatorInputParser
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.transport.emergency_stop import STOP_QOS, EmergencyStopState
 from embodied_rl.deployment.transport.interface import Subscription, Transport
-from embodied_rl.deployment.transport.stop_holders import STOP_QOS, StopHolders
 
 BOOL, TEXT, TWIST = "std_msgs/msg/Bool", "std_msgs/msg/String", "geometry_msgs/msg/Twist"
 
@@ -37,7 +37,7 @@ class OperatorListener:
         self.desk, self._clock = OperatorInputParser(topics.device, robot.entry_limits), clock
         self._lock, self._held_for_s = threading.Lock(), topics.deadman_timeout_s
         self._asked: Mode | None = None
-        self._topics, self._holders = topics, StopHolders()
+        self._topics, self._holders = topics, EmergencyStopState()
         self._stop: Subscription | None = None
         ages = {topics.deadman: topics.deadman_timeout_s, topics.teleop: topics.device.timeout_s}
         real = not robot.use_sim_time
@@ -79,12 +79,12 @@ class OperatorListener:
     @property
     def stopped(self) -> str:
         """In words, who has pressed the emergency stop on its topic; empty: nobody holds it."""
-        return self._holders.explain(self._stop)
+        return self._holders.describe(self._stop)
 
     @property
     def unheard(self) -> str:
         """In words, why an emergency stop that somebody publishes does not arrive here; empty: it does."""
-        faults = () if self._stop is None else self._stop.find_faults()
+        faults = () if self._stop is None else self._stop.find_mismatches()
         return f"{faults[0]}, so that this emergency stop is not heard" if faults else ""
 
     def _call(self, note: Callable[[Any, int], None]) -> Callable[[Any, int, int], None]:
@@ -100,7 +100,7 @@ class OperatorListener:
         return self._times[topic].find(message, source_ns, now_s) if topic in self._times else now_s
 
     def _note_estop(self, message: Any, source_ns: int) -> None:
-        self.desk.receive_estop(self._holders.hear(self._stop, bool(message.data)))
+        self.desk.receive_estop(self._holders.update(self._stop, bool(message.data)))
 
     def _note_deadman(self, message: Any, source_ns: int) -> None:
         said_s = self._find_time(self._topics.deadman, message, source_ns)

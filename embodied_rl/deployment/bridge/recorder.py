@@ -6,7 +6,7 @@ from embodied_rl.deployment.bridge.checks import wait_until
 from embodied_rl.deployment.bridge.reporting import BridgeReporter
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.recording.process import RecorderProcess, start_recorder
-from embodied_rl.deployment.recording.session import RecorderSettings
+from embodied_rl.deployment.recording.recorder import RecorderSettings
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 

@@ -1,4 +1,4 @@
-"""`embodied-rl contract`: convert a robot's file to a contract of rosetta, or back (docs/robots.md)."""
+"""`embodied-rl contract`: convert a robot file to a contract of rosetta, or back (docs/robots.md)."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from embodied_rl.system.atomic_write import check_folder, make_folder, write_tex
 
 
 def run(config: ContractConfig) -> int:
-    """Convert one file, and write or print the other one."""
+    """Convert a file, and write or print the result."""
     text, missing = convert(config)
     if config.out is None:
         print(text, end="")
@@ -25,7 +25,7 @@ def run(config: ContractConfig) -> int:
 
 
 def convert(config: ContractConfig) -> tuple[str, list[str]]:
-    """Return the text of the other file, and the keys that it lacks.
+    """Return the text of the other file, and its keys without a value.
 
     Raises:
         UserError: not exactly one file is given, it is damaged, or `out` exists.

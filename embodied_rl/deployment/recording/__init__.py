@@ -1,1 +1,1 @@
-"""Recordings of robots: what was said on their topics, written by a process of its own, and read back as episodes."""
+"""Record the ROS 2 topics of a robot in a separate process, and read recordings as episodes."""

@@ -1,7 +1,7 @@
-"""Aligns a recording at control steps: what a policy would have seen, what was wanted, what was executed, and by whom.
+"""Align a recording at control steps: observation, proposed and executed action, and source of each step.
 
-Steps that cannot be aligned are left out and counted in words. Where that leaves a gap, the episode is cut there: its
-parts follow each other, and only the last one has the episode's end. Shapes: `A` action entries, `S` state entries.
+Steps that cannot be aligned are left out and counted by reason. Gaps split an episode into parts; only the last part
+has the episode's end. Shapes: `A` action entries, `S` state entries.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,14 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.deployment.recording.episodes import Omissions
-from embodied_rl.deployment.recording.freshness import RepeatWatch
 from embodied_rl.deployment.recording.mcap_reader import RecordedMessage, RecordingError
 from embodied_rl.deployment.recording.observation_finder import ObservationFinder, StepSources
 from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode
 from embodied_rl.deployment.recording.recording_folder import Recording
-from embodied_rl.deployment.recording.steps import ControlStep
-from embodied_rl.deployment.robots.description import RobotDescription
-from embodied_rl.deployment.robots.mapping import ObservationMapping
+from embodied_rl.deployment.robots.description import RobotDescription, Topic
+from embodied_rl.deployment.robots.mapping import ObservationMapping, digest_content
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.system.untrusted_files import shorten
@@ -32,9 +30,9 @@ class AlignedStep:
 
     Attributes:
         number: control steps since the episode began.
-        observation: one row, as a policy sees it.
-        proposed: float32 [A] in the policy's units, before the safety filter; None where nothing was.
-        executed: float32 [A]. source: who decided it. policy_version: of the weights, -1 without a policy.
+        observation: observation of the policy, one row.
+        proposed: float32 [A] in the policy's units, before the safety filter; None without a proposed action.
+        executed: float32 [A]. source: of the executed action. policy_version: of the weights, -1 without a policy.
     """
 
     number: int
@@ -47,7 +45,7 @@ class AlignedStep:
 
 @dataclass(frozen=True)
 class EpisodePart:
-    """Consecutive steps of an episode; `ends`: the last of them is the episode's last one."""
+    """Consecutive steps of an episode. `ends`: whether they include the end of the episode."""
 
     episode: RecordedEpisode
     steps: tuple[AlignedStep, ...]
@@ -55,18 +53,18 @@ class EpisodePart:
 
     @property
     def label(self) -> str:
-        """Return success or failure if the episode ended so here; nothing where it goes on, or ended by time."""
+        """Return success or failure if the part ends with it, or else an empty text."""
         return self.episode.label if self.ends and self.episode.label in ("success", "failure") else ""
 
 
 def align_recording(
     recording: Recording, robot: RobotDescription, episodes: Sequence[RecordedEpisode], omissions: Omissions
 ) -> Iterator[EpisodePart]:
-    """Yield the parts of episodes, in the order in which they were run; an episode is in memory at a time.
+    """Yield the parts of episodes in order; one episode is in memory at a time.
 
     Args:
-        recording, robot: what was recorded of what. episodes: those to align, from `list_episodes`.
-        omissions: counts what is left out.
+        recording, robot: the recording and the recorded robot. episodes: from `list_episodes`.
+        omissions: counts steps that are left out, by reason.
 
     Raises:
         RecordingError: a file cannot be read, or the recorded actions are not those of this robot.
@@ -76,10 +74,10 @@ def align_recording(
     found = finder.find(recording)
     for episode in episodes:
         steps = [aligner.align(next(found)) for _ in episode.steps]
-        yield from _split(episode, steps, omissions)
+        yield from _split_at_gaps(episode, steps, omissions)
 
 
-def _split(
+def _split_at_gaps(
     episode: RecordedEpisode, steps: Sequence[AlignedStep | None], omissions: Omissions
 ) -> Iterator[EpisodePart]:
     part: list[AlignedStep] = []
@@ -97,23 +95,45 @@ def _split(
         yield EpisodePart(episode, tuple(part), ends=True)
 
 
+class _RepeatWatch:
+    """Measures for how long the steps have seen the same message, or content, of a topic."""
+
+    def __init__(self, topic: Topic) -> None:
+        self._topic = topic
+        self._message: RecordedMessage | None = None
+        self._content = b""
+        self._message_ns = self._content_ns = 0
+
+    def update(self, message: RecordedMessage, content: object, time_ns: int) -> int:
+        """Return for how many nanoseconds steps before `time_ns` have seen the same.
+
+        The same message, and for topics that must not repeat themselves also the same content without stamps.
+        """
+        if message is not self._message:
+            self._message, self._message_ns = message, time_ns
+            digest = b"" if self._topic.may_repeat else digest_content(content)
+            if self._topic.may_repeat or digest != self._content:
+                self._content, self._content_ns = digest, time_ns
+        return time_ns - min(self._message_ns, self._content_ns)
+
+
 class _Aligner:
-    """Decodes a step's messages, and says in words what keeps it from being used."""
+    """Decodes the messages of control steps and checks them."""
 
     def __init__(self, recording: Recording, robot: RobotDescription, omissions: Omissions) -> None:
         self.mapping = ObservationMapping(robot)
         self._recording, self._robot, self._omissions = recording, robot, omissions
-        self._watches = {short: RepeatWatch(robot.topics[short]) for short in self.mapping.topics}
+        self._watches = {short: _RepeatWatch(robot.topics[short]) for short in self.mapping.topics}
         self._decoded: dict[str, tuple[RecordedMessage, object]] = {}
 
     def align(self, sources: StepSources) -> AlignedStep | None:
-        """Return the aligned step; None, and count why, where it cannot be used."""
+        """Return the aligned step, or count the reason and return None if it cannot be used."""
         control = sources.step.control
         try:
             executed = self._read_action(control.executed, "executed")
             observation = self._observe(sources)
             if executed is None:
-                raise UserError("steps in which nothing was executed")
+                raise UserError("steps without an executed action", code="step-unusable")
         except RecordingError:
             raise
         except UserError as error:
@@ -128,10 +148,11 @@ class _Aligner:
         names = [entry.name for entry in self._robot.actions]
         if len(values) != len(names):
             raise RecordingError(
-                f"{self._recording.place}: a step has {len(values)} {name} entries, and {self._robot.name} has "
-                f"{len(names)} ({', '.join(names)}): set robot to the one that was recorded."
+                f"{self._recording.place}: a step has {len(values)} {name} entries, but {self._robot.name} has "
+                f"{len(names)} ({', '.join(names)}): set robot to the recorded one.",
+                code="recording-of-another-robot",
             )
-        with np.errstate(over="ignore"):  # what no float32 holds is infinite, and refused below
+        with np.errstate(over="ignore"):  # overflows become infinite, and are refused below
             action = np.array(values, np.float32)
         return action if np.isfinite(action).all() else None
 
@@ -140,9 +161,12 @@ class _Aligner:
         for short in self.mapping.topics:
             message = sources.found.get(short)
             if message is None:
-                raise UserError(f"steps without a message of {self._robot.topics[short].name}")
-            messages[short] = self._decode(short, message)
-            self._check_fresh(short, message, control)
+                raise UserError(f"steps without a message of {self._robot.topics[short].name}", code="step-unusable")
+            messages[short] = content = self._decode(short, message)
+            age_ns = 0 if control.observed else control.time_ns - message.received_ns
+            repeated_ns = self._watches[short].update(message, content, control.time_ns)
+            if max(age_ns, repeated_ns) > self._robot.topics[short].max_age_s * 1e9:
+                raise UserError(f"steps with a stale message of {self._robot.topics[short].name}", code="step-unusable")
         state = self.mapping.read_state(messages).astype(np.float32)
         pictures = {name: picture[None] for name, picture in self.mapping.read_pictures(messages).items()}
         return Observation(pictures, state[None], (control.instruction,))
@@ -150,20 +174,12 @@ class _Aligner:
     def _decode(self, short: str, message: RecordedMessage) -> object:
         known = self._decoded.get(short)
         if known is None or known[0] is not message:
-            self._check_type(short, message)
+            topic, found = self._robot.topics[short], message.channel.type_name
+            if found != topic.type_name:
+                raise RecordingError(
+                    f"{self._recording.place}: {topic.name} was recorded as {found[:100]!r}, but {self._robot.name} "
+                    f"has {topic.type_name}: set robot to the recorded one.",
+                    code="recording-of-another-robot",
+                )
             known = self._decoded[short] = (message, self._recording.decode(message))
         return known[1]
-
-    def _check_type(self, short: str, message: RecordedMessage) -> None:
-        topic, found = self._robot.topics[short], message.channel.type_name
-        if found != topic.type_name:
-            raise RecordingError(
-                f"{self._recording.place}: {topic.name} was recorded as {found[:100]!r}, and {self._robot.name} has "
-                f"{topic.type_name}: set robot to the one that was recorded."
-            )
-
-    def _check_fresh(self, short: str, message: RecordedMessage, control: ControlStep) -> None:
-        age_ns = 0 if control.observed else control.time_ns - message.received_ns
-        repeated_ns = self._watches[short].note(message, self._decoded[short][1], control.time_ns)
-        if max(age_ns, repeated_ns) > self._robot.topics[short].max_age_s * 1e9:
-            raise UserError(f"steps whose message of {self._robot.topics[short].name} was stale")

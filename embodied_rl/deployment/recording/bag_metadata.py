@@ -15,7 +15,7 @@ METADATA = "metadata.yaml"
 
 @dataclass
 class FileCount:
-    """What one file holds: messages by topic, and the times of its first and last one, in nanoseconds since 1970."""
+    """Messages by topic of one file, and the times of its first and last message, in nanoseconds since 1970."""
 
     name: str
     messages: Counter[str] = field(default_factory=Counter)
@@ -36,10 +36,10 @@ def write_metadata(
     messages: Messages,
     notes: Mapping[str, str],
 ) -> None:
-    """Write the file; `notes` are texts of the recorder's own, as custom_data.
+    """Write metadata.yaml, with `notes` as custom_data.
 
     Raises:
-        StorageError: the disk is full, or the folder is gone.
+        StorageError: the disk is full, or the folder does not exist.
     """
     filled = [file for file in files if file.messages]
     first, last = min((file.first_ns for file in filled), default=0), max((file.last_ns for file in filled), default=0)
@@ -50,32 +50,32 @@ def write_metadata(
         "duration": {"nanoseconds": last - first},
         "starting_time": {"nanoseconds_since_epoch": first},
         "message_count": total.total(),
-        "topics_with_message_count": [_describe(topic, total[topic.name], messages) for topic in topics],
+        "topics_with_message_count": [
+            {
+                "topic_metadata": {
+                    "name": topic.name,
+                    "type": topic.type_name,
+                    "serialization_format": "cdr",
+                    "offered_qos_profiles": [],
+                    "type_description_hash": messages.hash_type(topic.type_name) or "",
+                },
+                "message_count": total[topic.name],
+            }
+            for topic in topics
+        ],
         "compression_format": "",
         "compression_mode": "",
         "relative_file_paths": [file.name for file in files],
-        "files": [_describe_file(file) for file in files],
+        "files": [
+            {
+                "path": file.name,
+                "starting_time": {"nanoseconds_since_epoch": file.first_ns},
+                "duration": {"nanoseconds": file.last_ns - file.first_ns},
+                "message_count": file.messages.total(),
+            }
+            for file in files
+        ],
         "custom_data": dict(notes) or None,
         "ros_distro": messages.distro,
     }
     write_text(folder / METADATA, dump_yaml({"rosbag2_bagfile_information": content}), "out")
-
-
-def _describe(topic: RecordedTopic, count: int, messages: Messages) -> dict[str, object]:
-    described = {
-        "name": topic.name,
-        "type": topic.type_name,
-        "serialization_format": "cdr",
-        "offered_qos_profiles": [],
-        "type_description_hash": messages.hash_type(topic.type_name) or "",
-    }
-    return {"topic_metadata": described, "message_count": count}
-
-
-def _describe_file(file: FileCount) -> dict[str, object]:
-    return {
-        "path": file.name,
-        "starting_time": {"nanoseconds_since_epoch": file.first_ns},
-        "duration": {"nanoseconds": file.last_ns - file.first_ns},
-        "message_count": file.messages.total(),
-    }

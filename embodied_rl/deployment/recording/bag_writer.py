@@ -1,8 +1,8 @@
-"""Writes a recording: a folder of MCAP files that rosbag2 understands, split by size and time.
+"""Write a recording: a rosbag2 folder of MCAP files, split by size and time.
 
-<folder>/<name>_0.mcap …    profile ros2, messages as CDR bytes, their definitions as ros2msg
-<folder>/metadata.yaml      see `bag_metadata`; it appears when the recording ends, so that one without was cut off
-<folder>/description.yaml   of the robot, where it is known; see `robot_file`
+<folder>/<name>_0.mcap …    profile ros2, messages in CDR, definitions in ros2msg
+<folder>/metadata.yaml      written when the recording ends, see `bag_metadata`
+<folder>/description.yaml   of the robot, if known, see `description_file`
 """
 
 import json
@@ -22,10 +22,9 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.atomic_write import explain_errors, make_folder
 
 Compression = Literal["none", "lz4", "zstd"]
-CHUNK = 2**20
-"""Bytes of a chunk, the piece of a file that is whole or lost where the recorder is killed."""
-LONGEST_CHUNK_S = 1.0
-"""A chunk is closed after so long, however little it holds: so much is lost at most."""
+CHUNK_BYTES = 2**20
+MAX_CHUNK_S = 1.0
+"""Time after which a chunk is written. If the recorder is killed, only the unwritten chunk is lost."""
 NOTES = "embodied_rl"
 
 
@@ -34,7 +33,7 @@ class BagSettings:
     """How a recording is written.
 
     Attributes:
-        split_bytes, split_s: a file that has grown so large, or spans so long, is followed by another one.
+        split_bytes, split_s: size or duration after which a new file is started.
         compression: of chunks.
     """
 
@@ -44,15 +43,15 @@ class BagSettings:
 
 
 class BagWriter:
-    """A recording in a new folder.
+    """Writer of a recording in a new folder.
 
     Args:
-        folder: made here; one that holds anything is refused.
-        topics: what is written; an arrival's `topic` is a position in it.
-        messages: the types of messages.
+        folder: created here; it must not exist or be empty.
+        topics: topics that are written; an `Arrival.topic` is an index into it.
+        messages: message types.
 
     Raises:
-        UserError: the folder holds files, or a type is unknown. StorageError: it cannot be made or written.
+        UserError: the folder holds files, or a type is unknown. StorageError: the folder cannot be created or written.
         Unavailable: the package mcap is missing.
     """
 
@@ -68,13 +67,15 @@ class BagWriter:
             self._open_next()
 
     def write(self, arrival: Arrival) -> None:
-        """Write a message; begin another file before, where this one is full.
+        """Write a message; start a new file first if the current one is full.
 
         Raises:
-            StorageError: the disk is full, or the folder is gone. OSError: another failure of the disk.
+            StorageError: the disk is full, or the folder does not exist. OSError: another failure of the disk.
         """
         with explain_errors(self.folder, "out"):
-            if self._is_full(arrival.received_ns):
+            file, split_ns = self.files[-1], self._settings.split_s * 1e9
+            old = arrival.received_ns - file.first_ns >= split_ns
+            if file.messages and (old or self._file.tell() >= self._settings.split_bytes):
                 self._finish_file({})
                 self._open_next()
             self._writer.add_message(
@@ -83,10 +84,10 @@ class BagWriter:
             )  # fmt: skip
             self._numbers[arrival.topic] += 1
             self.files[-1].add(self.topics[arrival.topic].name, arrival.received_ns)
-            self.close_chunk(LONGEST_CHUNK_S)
+            self.close_chunk(MAX_CHUNK_S)
 
     def close_chunk(self, age_s: float = 0.0) -> None:
-        """Hand the current chunk to the system if it is older than `age_s`: a later kill of this process spares it."""
+        """Write the current chunk to the file if it is older than `age_s`; it then survives a kill of this process."""
         now = time.monotonic()
         if now - self._chunk_begun >= age_s:
             with explain_errors(self.folder, "out"):
@@ -94,7 +95,7 @@ class BagWriter:
             self._chunk_begun = now
 
     def finish(self, notes: Mapping[str, object]) -> None:
-        """Finish the last file, with notes of the recorder as its metadata, and write metadata.yaml.
+        """Finish the last file, with `notes` as its metadata, and write metadata.yaml.
 
         Raises:
             StorageError: see `write`.
@@ -105,8 +106,8 @@ class BagWriter:
         write_metadata(self.folder, self.topics, self.files, self._messages, texts)
 
     def abandon(self) -> None:
-        """Close the current file as it is, after a failure; what is whole in it can be read."""
-        with suppress(OSError):  # the disk has failed already, which somebody else says
+        """Close the current file without finishing it, after a failure; its whole chunks stay readable."""
+        with suppress(OSError):  # the caller reports the first failure
             self._file.close()
 
     def _open_next(self) -> None:
@@ -115,28 +116,23 @@ class BagWriter:
         name = f"{self.folder.resolve().name}_{len(self.files)}.mcap"
         self._file: IO[bytes] = (self.folder / name).open("xb")
         self._writer = Writer(
-            self._file, chunk_size=CHUNK, compression=CompressionType[self._settings.compression.upper()]
+            self._file, chunk_size=CHUNK_BYTES, compression=CompressionType[self._settings.compression.upper()]
         )
         self._writer.start("ros2", "embodied-rl")
         schemas = {
             kind: self._writer.register_schema(kind, "ros2msg", text.encode())
             for kind, text in self._definitions.items()
         }
-        self._channels = [self._register(topic, schemas[topic.type_name]) for topic in self.topics]
+        self._channels = [
+            self._writer.register_channel(
+                topic.name, "cdr", schemas[topic.type_name],
+                {"offered_qos_profiles": "", "topic_type_hash": self._messages.hash_type(topic.type_name) or ""},
+            )
+            for topic in self.topics
+        ]  # fmt: skip
         self._numbers = [0] * len(self.topics)
         self._chunk_begun = time.monotonic()
         self.files.append(FileCount(name))
-
-    def _register(self, topic: RecordedTopic, schema: int) -> int:
-        notes = {"offered_qos_profiles": "", "topic_type_hash": self._messages.hash_type(topic.type_name) or ""}
-        return self._writer.register_channel(topic.name, "cdr", schema, notes)
-
-    def _is_full(self, now_ns: int) -> bool:
-        file = self.files[-1]
-        if not file.messages:
-            return False
-        old = now_ns - file.first_ns >= self._settings.split_s * 1e9
-        return old or self._file.tell() >= self._settings.split_bytes
 
     def _finish_file(self, notes: Mapping[str, str]) -> None:
         if notes:
@@ -147,11 +143,7 @@ class BagWriter:
 
 
 def check_new(folder: Path) -> Path:
-    """Return a folder if a recording, or what is made of one, may be written there.
-
-    Raises:
-        UserError: it exists and holds something, or is a file.
-    """
+    """Return `folder` if it does not exist or is empty; raise `UserError` otherwise."""
     if folder.is_file() or (folder.is_dir() and any(folder.iterdir())):
-        raise UserError(f"{folder} is there already, and nothing is overwritten: give a new folder")
+        raise UserError(f"{folder} exists and is not overwritten: give a new folder", code="output-exists")
     return folder

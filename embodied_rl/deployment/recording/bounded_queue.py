@@ -1,16 +1,16 @@
-"""What waits between the thread that receives messages and the one that writes them: bounded, its drops counted."""
+"""Queue of bounded size between the thread that receives messages and the one that writes them."""
 
 import threading
 from collections import Counter, deque
 from dataclasses import dataclass
 
 OVERHEAD = 200
-"""Bytes that a small message costs in memory beside its own."""
+"""Approximate overhead of a message in memory, in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A message that arrived: its topic by position in the recorder's list, its CDR bytes, times in nanoseconds."""
+    """A received message: its topic as an index into the recorder's list, CDR bytes, times in nanoseconds."""
 
     topic: int
     raw: bytes
@@ -19,10 +19,10 @@ class Arrival:
 
 
 class BoundedQueue:
-    """Messages in the order of their arrival, up to so many bytes; what does not fit is dropped and counted.
+    """Queue of messages with a limit in bytes; messages that do not fit are dropped and counted.
 
     Attributes:
-        dropped: topic → messages dropped. most: bytes that waited at the worst moment.
+        dropped: topic → messages dropped. most: largest size so far, in bytes.
     """
 
     def __init__(self, limit: int) -> None:
@@ -33,7 +33,7 @@ class BoundedQueue:
         self._changed = threading.Condition()
 
     def put(self, arrival: Arrival) -> None:
-        """Add a message, or drop it where the queue is full; never waits for room."""
+        """Add a message, or drop it if the queue is full; never blocks."""
         size = len(arrival.raw) + OVERHEAD
         with self._changed:
             if self._size + size > self._limit:
@@ -45,7 +45,7 @@ class BoundedQueue:
             self._changed.notify()
 
     def take(self, timeout_s: float) -> list[Arrival]:
-        """Return what waits, up to 64 messages, the oldest first; wait up to `timeout_s` for the first."""
+        """Return up to 64 messages, oldest first; wait up to `timeout_s` for the first."""
         with self._changed:
             if not self._waiting and timeout_s > 0:
                 self._changed.wait(timeout_s)

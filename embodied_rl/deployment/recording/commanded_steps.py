@@ -1,8 +1,8 @@
-"""Makes control steps of a recording without the bridge: what was commanded, as actions, at `control_hz`.
+"""Make control steps from the recorded commands of a robot without the bridge, at `control_hz`.
 
-A step's observation is what had been recorded when it began. Its action is the last position, or the mean of the
-speeds, that was commanded until it ended; without a command in it, the last one holds. A pause ends an episode.
-Of several command topics, steps begin when each position was commanded; a speed that nobody commands becomes 0.
+The observation of a step consists of the messages recorded before it. Its action is the last position or the mean
+velocity commanded during the step, or the last command if there was none. A pause ends an episode. With several command
+topics, steps begin once all positions have been commanded, and velocities without commands become 0.
 """
 
 import numpy as np
@@ -18,14 +18,11 @@ PAUSE_S = 1.0
 
 
 class CommandedSteps:
-    """Makes control steps of one robot's commands. Their source is a human.
-
-    Args:
-        robot: its description.
+    """Control steps made from commands. Their source is a human.
 
     Attributes:
-        instruction: words of the task for the steps that follow.
-        lost: control steps in which some position had not been commanded yet.
+        instruction: of the following steps.
+        lost: number of control steps before all positions had been commanded.
     """
 
     def __init__(self, robot: RobotDescription) -> None:
@@ -38,14 +35,18 @@ class CommandedSteps:
         self._held, self._given_ns = np.full(len(self._scale), np.nan), np.zeros(len(self._scale), np.int64)
         self._new: list[NDArray[np.float64]] = []
 
-    def note(self, command: NDArray[np.float64], time_ns: int) -> list[RecordedStep]:
-        """Take a command that was recorded at this time; return the steps that have ended.
+    def add_command(self, command: NDArray[np.float64], time_ns: int) -> list[RecordedStep]:
+        """Add a command recorded at this time; return the steps that have ended.
 
         Args:
-            command: float64 [A], in SI units; NaN for entries that other topics carry.
+            command: float64 [A], in SI units; NaN for entries of other topics.
+            time_ns: time of receiving.
         """
         ended = self.pass_time(time_ns)
-        self._hold(command, time_ns)
+        given = ~np.isnan(command)
+        self._given_ns[given] = time_ns
+        stale = ~self._positions & (time_ns - self._given_ns > PAUSE_S * 1e9)
+        self._held = np.where(given, command, np.where(stale, 0.0, self._held))
         self._newest_ns = max(time_ns, self._newest_ns)
         if np.isnan(self._held).any():
             self._waits_ns = self._waits_ns or time_ns
@@ -58,23 +59,17 @@ class CommandedSteps:
         self._new.append(command)
         return ended
 
-    def _hold(self, command: NDArray[np.float64], time_ns: int) -> None:
-        given = ~np.isnan(command)
-        self._given_ns[given] = time_ns
-        stale = ~self._positions & (time_ns - self._given_ns > PAUSE_S * 1e9)
-        self._held = np.where(given, command, np.where(stale, 0.0, self._held))
-
     def pass_time(self, time_ns: int) -> list[RecordedStep]:
-        """Return the steps that have ended until this time; a pause ends their episode."""
+        """Return the steps that ended before this time; a pause ends their episode."""
         paused = time_ns - self._newest_ns > PAUSE_S * 1e9
         return self.finish() if paused else self._end_until(time_ns)
 
     def end_episode(self, time_ns: int) -> list[RecordedStep]:
-        """Return the steps up to this time, when a label was said; the next command begins an episode."""
+        """End the episode at the time of a label; return its remaining steps."""
         return [*self.pass_time(time_ns), *self.finish()]
 
     def finish(self) -> list[RecordedStep]:
-        """Return the steps up to the last command; the next command begins an episode."""
+        """End the episode at the last command; return its remaining steps."""
         made = self._end_until(self._newest_ns)
         if self._last is not None and self._new:
             made.append(self._end_step(self._last))

@@ -1,7 +1,7 @@
-"""From a recording to episodes that others learn from: what it holds, and a LeRobotDataset of it.
+"""Convert a recording to episodes and to a LeRobotDataset.
 
-A dataset has the columns that `collect format=lerobot` writes, and more: what was proposed before the safety filter,
-and whose weights did. Reward is 1 at the last step of a success and 0 elsewhere.
+The dataset has the columns of `collect format=lerobot`, the action proposed before the safety filter, and the version
+of the policy's weights. Reward is 1 at the last step of a success and 0 elsewhere.
 """
 
 from collections import Counter
@@ -11,36 +11,27 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.deployment.recording.alignment import EpisodePart, align_recording
+from embodied_rl.deployment.recording.description_file import read_description
 from embodied_rl.deployment.recording.episodes import Omissions, list_episodes
 from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode
 from embodied_rl.deployment.recording.recording_folder import Recording
-from embodied_rl.deployment.recording.robot_file import read_robot
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Source, Task
 
-NO_WORDS = "unnamed"
-"""The name of a task of which no instruction was recorded."""
+UNNAMED_TASK = "unnamed"
+"""Name of a task without a recorded instruction."""
 
 
 @dataclass
 class Conversion:
-    """A recording that is converted.
-
-    Args:
-        place: its folder. messages: the types of messages.
-        robot: the description; None takes the one in the folder.
-        aborted: whether episodes that the operator aborted are kept, as if time had ended them.
-        instruction: words of the task of steps that say none.
+    """A recording that is converted; see `open`.
 
     Attributes:
-        robot: the description. episodes: those that are converted. omissions: what is left out, in words, so far.
-        kept: control steps that were converted, by who decided them.
-
-    Raises:
-        RecordingError: there is no recording, it is damaged, or it holds no episode.
-        UserError: nobody says what the robot is. Unavailable: the extra ros2 is missing.
+        place: folder of the recording. messages: message types. robot: the recorded robot.
+        episodes: those that are converted. omissions: number of things left out so far, by reason.
+        kept: number of converted control steps, by source.
     """
 
     place: Path
@@ -54,11 +45,22 @@ class Conversion:
     def open(
         place: Path, messages: Messages, robot: RobotDescription | None, aborted: bool = False, instruction: str = ""
     ) -> "Conversion":
-        """See the class."""
+        """Open a recording.
+
+        Args:
+            place: its folder. messages: message types.
+            robot: its description; by default the one in the folder.
+            aborted: whether to keep episodes that the operator aborted, as if the time limit had ended them.
+            instruction: of steps without one.
+
+        Raises:
+            RecordingError: the recording is missing, damaged, or has no episode.
+            UserError: the robot is unknown. Unavailable: the extra ros2 is missing.
+        """
         recording, omissions = Recording(place, messages), Counter[str]()
-        known = robot or (read_robot(place, messages) if place.is_dir() else None)
+        known = robot or (read_description(place, messages) if place.is_dir() else None)
         if known is None:
-            raise UserError(f"{place} does not say which robot was recorded: set robot=<name or yaml>.")
+            raise UserError(f"{place} has no description of its robot: set robot=<name or yaml>.", code="robot-missing")
         listed = list_episodes(recording, known, omissions, instruction)
         kept = [episode for episode in listed if aborted or episode.label != "abort"]
         if len(kept) < len(listed):
@@ -69,13 +71,13 @@ class Conversion:
 
     @property
     def steps(self) -> int:
-        """Return how many control steps were recorded of these episodes."""
+        """Return the number of recorded control steps of these episodes."""
         return sum(len(episode.steps) for episode in self.episodes)
 
     def make_spec(self) -> SimulatorSpec:
-        """Return what is recorded, as a simulator would say it; tasks are the instructions."""
+        """Return the specification of the recorded robot; tasks are the instructions."""
         body = self.robot.body
-        words = dict.fromkeys(episode.instruction or NO_WORDS for episode in self.episodes)
+        words = dict.fromkeys(episode.instruction or UNNAMED_TASK for episode in self.episodes)
         return SimulatorSpec(
             cameras=tuple(Camera(name, *size) for name, size in body.cameras.items()),
             state_names=body.state_names,
@@ -95,14 +97,14 @@ class Conversion:
             yield part
 
     def list_lines(self) -> list[str]:
-        """Return what was kept and what was left out, for people."""
+        """Return what was kept and left out, as lines of text."""
         by = ", ".join(f"{many} by {source}" for source, many in sorted(self.kept.items()))
         lines = [f"{self.kept.total()} of {self.steps} control steps kept" + (f": {by}" if by else "")]
         return lines + [f"left out: {what} ({many})" for what, many in sorted(self.omissions.items())]
 
 
 def describe_part(part: EpisodePart) -> dict[str, Any]:
-    """Return a part's entries of the index, as `collect` writes one for each episode."""
+    """Return a part's entry of the index."""
     sources: Sequence[Source] = [step.source for step in part.steps]
     return {
         "recorded_episode": part.episode.index, "number": part.episode.number, "seed": part.episode.seed,

@@ -1,7 +1,7 @@
-"""Reads an MCAP file that may come from a stranger: sizes are limits before they are memory, and garbage is an error.
+"""Read untrusted MCAP files: declared sizes are limited, and damage raises an error.
 
-A file that was cut off, as by a kill of its recorder, is read as far as its chunks are whole. `mcap` parses single
-records; its own readers believe what a file says of its sizes.
+A truncated file, for example of a killed recorder, is read up to its last whole chunk. `mcap` parses single records;
+its readers do not limit the size of unpacked chunks.
 """
 
 import io
@@ -17,21 +17,21 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.untrusted_files import name_file, shorten
 
 MAGIC = b"\x89MCAP0\r\n"
-LARGEST = 128 * 2**20
-"""Bytes of a record, and of a chunk when it is unpacked; an image of 4K has 25 MB, a chunk ends behind a message."""
-LATEST_NS = 2**63 - 1
-"""Of ROS 2's own times."""
+MAX_RECORD_BYTES = 128 * 2**20
+"""Largest record and unpacked chunk; a 4K image has 25 MB, and a chunk ends after a message."""
+MAX_TIME_NS = 2**63 - 1
+"""Largest time of ROS 2."""
 SCHEMA, CHANNEL, MESSAGE, CHUNK, FOOTER = 0x03, 0x04, 0x05, 0x06, 0x02
 _HEAD, _MESSAGE = struct.Struct("<BQ"), struct.Struct("<HIQQ")
 
 
 class RecordingError(UserError):
-    """A recording that cannot be read as asked; the message names the file, the reason and a remedy."""
+    """A recording cannot be read; the message names the file, the reason and a remedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecordedChannel:
-    """A topic of a file: its name, type, the encoding of its messages, and its type's hash where the file has it."""
+    """A topic of a file: name, type, encoding, and type hash if the file has it."""
 
     topic: str
     type_name: str
@@ -41,7 +41,7 @@ class RecordedChannel:
 
 @dataclass(frozen=True, slots=True)
 class RecordedMessage:
-    """A message: CDR bytes that nobody has checked, when it was received and published, in nanoseconds since 1970."""
+    """A message: unchecked CDR bytes, and times of receiving and publishing, in nanoseconds since 1970."""
 
     channel: RecordedChannel
     raw: bytes
@@ -50,11 +50,11 @@ class RecordedMessage:
 
 
 class McapFile:
-    """One file.
+    """One MCAP file.
 
     Attributes:
         channels: by number, as far as the file has been read.
-        complete: whether it was read to its proper end; False before that.
+        complete: whether the file was read to its footer.
 
     Raises:
         Unavailable: the package mcap is missing.
@@ -67,39 +67,43 @@ class McapFile:
         self._schemas: dict[int, str] = {}
 
     def messages(self, topics: Collection[str] | None = None) -> Iterator[RecordedMessage]:
-        """Yield the messages of these topics, of all by default, in the order of the file.
+        """Yield the messages of these topics, by default of all, in the order of the file.
 
         Raises:
-            RecordingError: the file cannot be read, is no MCAP file, or is damaged.
+            RecordingError: the file cannot be read, is not an MCAP file, or is damaged.
         """
         try:
             with name_file(self.path), self.path.open("rb") as file:
                 begin = file.read(len(MAGIC))
                 if not MAGIC.startswith(begin):
-                    raise RecordingError(f"{self.path} is no MCAP file: it does not begin as one.")
+                    raise RecordingError(f"{self.path} is not an MCAP file.", code="recording-damaged")
                 if begin != MAGIC:
-                    return  # cut off before anything was written
-                yield from self._read(file, self.path.stat().st_size, topics)
+                    return  # truncated before the first record
+                yield from self._read_file(file, self.path.stat().st_size, topics)
         except OSError as error:
-            raise RecordingError(f"{self.path} cannot be read: {error.strerror or error}.") from error
-        except _damages() as error:
-            raise RecordingError(f"{self.path} is damaged: {shorten(error)}. Take another copy of it.") from error
+            raise RecordingError(
+                f"{self.path} cannot be read: {error.strerror or error}.", code="recording-unreadable"
+            ) from error
+        except _parse_errors() as error:
+            raise RecordingError(
+                f"{self.path} is damaged: {shorten(error)}. Use another copy of it.", code="recording-damaged"
+            ) from error
 
-    def _read(self, file: IO[bytes], size: int, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
+    def _read_file(self, file: IO[bytes], size: int, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
         while True:
             head = file.read(_HEAD.size)
             if len(head) < _HEAD.size:
                 return
             code, length = _HEAD.unpack(head)
             if length > size - file.tell():
-                return  # cut off here
+                return  # truncated
             if code == FOOTER:
                 self.complete = True
                 return
             if code not in (SCHEMA, CHANNEL, MESSAGE, CHUNK):
                 file.seek(length, io.SEEK_CUR)
                 continue
-            yield from self._read_record(code, memoryview(file.read(_check_size(length, "a record"))), topics)
+            yield from self._read_record(code, memoryview(file.read(_check_record_size(length, "a record"))), topics)
 
     def _read_record(self, code: int, data: memoryview, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
         if code == CHUNK:
@@ -107,7 +111,7 @@ class McapFile:
         elif code == MESSAGE:
             yield from self._read_message(data, topics)
         else:
-            self._learn(code, data)
+            self._read_definition(code, data)
 
     def _read_chunk(self, data: memoryview, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
         content = memoryview(_unpack_chunk(data))
@@ -116,7 +120,7 @@ class McapFile:
             code, length = _HEAD.unpack_from(content, place)
             place += _HEAD.size
             if length > len(content) - place:
-                raise RecordingError(f"{self.path} is damaged: a record of {length} bytes does not fit into its chunk.")
+                raise _damaged(f"a record of {length} bytes does not fit into its chunk")
             if code in (SCHEMA, CHANNEL, MESSAGE):
                 yield from self._read_record(code, content[place : place + length], topics)
             place += length
@@ -125,13 +129,13 @@ class McapFile:
         number, _, received_ns, source_ns = _MESSAGE.unpack_from(data)
         channel = self.channels.get(number)
         if channel is None:
-            raise RecordingError(f"{self.path} is damaged: a message of channel {number}, which it does not describe.")
-        if max(received_ns, source_ns) > LATEST_NS:
-            raise RecordingError(f"{self.path} is damaged: a message's time is beyond 2**63 ns.")
+            raise _damaged(f"a message has the undefined channel {number}")
+        if max(received_ns, source_ns) > MAX_TIME_NS:
+            raise _damaged("the time of a message is beyond 2**63 ns")
         if topics is None or channel.topic in topics:
             yield RecordedMessage(channel, bytes(data[_MESSAGE.size :]), received_ns, source_ns)
 
-    def _learn(self, code: int, data: memoryview) -> None:
+    def _read_definition(self, code: int, data: memoryview) -> None:
         from mcap.data_stream import ReadDataStream
         from mcap.records import Channel, Schema
 
@@ -145,32 +149,37 @@ class McapFile:
         made = RecordedChannel(found.topic, self._schemas.get(found.schema_id, ""), found.message_encoding, hashed)
         known = self.channels.setdefault(found.id, made)
         if known != made:
-            raise RecordingError(f"{self.path} is damaged: channel {found.id} is {known.topic[:100]!r} and another.")
+            raise _damaged(f"channel {found.id} is defined as {known.topic[:100]!r} and differently")
 
 
-def _check_size(size: int, what: str) -> int:
-    if size > LARGEST:
-        raise RecordingError(f"{what} of {size} bytes; {LARGEST} at most are read")
+def _check_record_size(size: int, what: str) -> int:
+    if size > MAX_RECORD_BYTES:
+        raise _damaged(f"{what} has {size} bytes, at most {MAX_RECORD_BYTES} are read")
     return size
 
 
+def _damaged(reason: str) -> RecordingError:
+    """Return an error, to which `name_file` adds the path."""
+    return RecordingError(f"the file is damaged: {reason}. Use another copy of it.", code="recording-damaged")
+
+
 def _unpack_chunk(data: memoryview) -> bytes:
-    """Return the content of a chunk, checked against its size and checksum."""
+    """Return the content of a chunk after checking its size and checksum."""
     from mcap.data_stream import ReadDataStream
     from mcap.records import Chunk
 
     chunk = Chunk.read(ReadDataStream(io.BytesIO(data)))
-    limit = _check_size(chunk.uncompressed_size, "a chunk")
+    limit = _check_record_size(chunk.uncompressed_size, "a chunk")
     content = _decompress(chunk, limit)
     if len(content) != limit:
-        raise RecordingError(f"a chunk holds {len(content)} bytes and says that it holds {limit}")
+        raise _damaged(f"a chunk has {len(content)} bytes instead of {limit}")
     if chunk.uncompressed_crc and zlib.crc32(content) != chunk.uncompressed_crc:
-        raise RecordingError("the checksum of a chunk is wrong")
+        raise _damaged("the checksum of a chunk is wrong")
     return content
 
 
 def _decompress(chunk: Any, limit: int) -> bytes:
-    """Return up to `limit` + 1 bytes, whatever the compressed data says of its size."""
+    """Return up to `limit` + 1 bytes; the size declared in the compressed data is ignored."""
     if chunk.compression == "":
         return chunk.data
     if chunk.compression == "zstd":
@@ -182,11 +191,14 @@ def _decompress(chunk: Any, limit: int) -> bytes:
         import lz4.frame
 
         return lz4.frame.LZ4FrameDecompressor().decompress(chunk.data, max_length=limit + 1)
-    raise RecordingError(f"a chunk is compressed by {chunk.compression[:20]!r}; lz4 and zstd are known")
+    raise RecordingError(
+        f"a chunk is compressed by {chunk.compression[:20]!r}; lz4 and zstd are supported",
+        code="recording-encoding-unsupported",
+    )
 
 
-def _damages() -> tuple[type[Exception], ...]:
-    """Return what parsing and unpacking raise for garbage."""
+def _parse_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of parsing and unpacking damaged data."""
     import zstandard
     from mcap.exceptions import McapError
 

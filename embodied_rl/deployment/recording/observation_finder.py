@@ -1,8 +1,7 @@
-"""Finds the messages that each control step's observation was made of, in one pass through a recording.
+"""Find the messages of each control step's observation in one pass through a recording.
 
-A step that says what it observed gets these very messages. Otherwise the newest ones count that had been recorded when
-it began. What a step lacks is waited for until `SLACK_NS` after it was recorded. The work grows as messages and steps
-do, whatever times a stranger's recording has: a time may stand there many times.
+Steps with `observed` get exactly these messages, others the newest messages recorded before their start. Messages may
+be recorded up to `SLACK_NS` after the step. The work is linear in the number of messages and steps, for any times.
 """
 
 from collections import deque
@@ -20,7 +19,11 @@ SLACK_NS = 2_000_000_000
 
 @dataclass
 class StepSources:
-    """A control step and the messages of its observation, by the short names of their topics."""
+    """A control step and the messages of its observation, by the short names of their topics.
+
+    Attributes:
+        passed: whether the step's own message has been read. taken: whether the step has been yielded.
+    """
 
     step: RecordedStep
     found: dict[str, RecordedMessage] = field(default_factory=dict)
@@ -29,19 +32,19 @@ class StepSources:
 
 
 @dataclass
-class _Asked:
-    """The message of one topic and one time, which steps say that they observed.
+class _ObservedMessage:
+    """The message of one topic and one time that steps have observed.
 
     Attributes:
-        steps: that have not been taken. newest: the last message of that time; of several that one counts which came
-            last before a step was recorded. late: steps that were recorded before any; theirs is the first that comes.
+        steps: number of steps that have not been taken. newest: last message of that time; if there are several, a step
+            gets the last one recorded before it. late: steps recorded before any message; they get the first one.
     """
 
     steps: int = 0
     newest: RecordedMessage | None = None
     late: list[StepSources] = field(default_factory=list)
 
-    def note(self, short: str, message: RecordedMessage) -> None:
+    def add(self, short: str, message: RecordedMessage) -> None:
         self.newest = message
         for sources in self.late:
             if not sources.taken:
@@ -53,23 +56,29 @@ class ObservationFinder:
     """Finds the messages of steps.
 
     Args:
-        robot: the description. topics: short names of the topics that an observation needs.
-        steps: in the order in which they were recorded.
+        robot: the recorded robot. topics: short names of the topics of an observation.
+        steps: in the order of recording.
     """
 
     def __init__(self, robot: RobotDescription, topics: Sequence[str], steps: Sequence[RecordedStep]) -> None:
         self._names = {robot.topics[short].name: short for short in topics}
         self._waiting = deque(StepSources(step) for step in steps)
         self._at: dict[int, StepSources] = {sources.step.position: sources for sources in self._waiting}
-        self._named: dict[tuple[str, int], _Asked] = {}
+        self._observed: dict[tuple[str, int], _ObservedMessage] = {}
         self._timed: dict[str, deque[StepSources]] = {short: deque() for short in topics}
         self._newest: dict[str, RecordedMessage] = {}
         self._position = -1
         for sources in self._waiting:
-            self._ask(sources)
+            observed = sources.step.control.observed
+            for name, short in self._names.items():
+                time_ns = observed.get(name)
+                if time_ns is not None:
+                    self._observed.setdefault((short, time_ns), _ObservedMessage()).steps += 1
+                elif not observed:
+                    self._timed[short].append(sources)
 
     def find(self, recording: Recording) -> Iterator[StepSources]:
-        """Yield the steps in their order, each with what was found.
+        """Yield the steps in order, each with the messages that were found.
 
         Raises:
             RecordingError: a file cannot be read.
@@ -78,33 +87,21 @@ class ObservationFinder:
             if message.channel.topic == STEPS:
                 self._pass_step()
             else:
-                self._note(self._names[message.channel.topic], message)
+                self._add(self._names[message.channel.topic], message)
             while self._waiting and self._is_over(self._waiting[0], message.received_ns):
                 yield self._take()
         while self._waiting:
             yield self._take()
 
-    def _ask(self, sources: StepSources) -> None:
-        observed = sources.step.control.observed
-        for name, short in self._names.items():
-            time_ns = observed.get(name)
-            if time_ns is not None:
-                self._named.setdefault((short, time_ns), _Asked()).steps += 1
-            elif not observed:
-                self._timed[short].append(sources)
-
-    def _note(self, short: str, message: RecordedMessage) -> None:
-        self._give_newest(short, message.received_ns)
-        self._newest[short] = message
-        if (asked := self._named.get((short, message.source_ns))) is not None:
-            asked.note(short, message)
-
-    def _give_newest(self, short: str, before_ns: int) -> None:
+    def _add(self, short: str, message: RecordedMessage) -> None:
         waiting = self._timed[short]
-        while waiting and waiting[0].step.control.time_ns < before_ns:
+        while waiting and waiting[0].step.control.time_ns < message.received_ns:
             sources = waiting.popleft()
             if short in self._newest:
                 sources.found[short] = self._newest[short]
+        self._newest[short] = message
+        if (observed := self._observed.get((short, message.source_ns))) is not None:
+            observed.add(short, message)
 
     def _pass_step(self) -> None:
         self._position += 1
@@ -112,33 +109,35 @@ class ObservationFinder:
         if sources is None or sources.taken:
             return
         sources.passed = True
-        for short, asked in self._list_asked(sources):
-            if asked.newest is None:
-                asked.late.append(sources)
+        for short, observed in self._list_observed(sources):
+            if observed.newest is None:
+                observed.late.append(sources)
             else:
-                sources.found[short] = asked.newest
+                sources.found[short] = observed.newest
 
-    def _list_asked(self, sources: StepSources) -> list[tuple[str, _Asked]]:
-        """Return what a step that has not been taken says that it observed, with the topics' short names."""
+    def _list_observed(self, sources: StepSources) -> list[tuple[str, _ObservedMessage]]:
+        """Return the observed messages of a step that has not been taken, with the short names of their topics."""
         observed = sources.step.control.observed
-        return [(short, self._named[short, observed[name]]) for name, short in self._names.items() if name in observed]
+        return [
+            (short, self._observed[short, observed[name]]) for name, short in self._names.items() if name in observed
+        ]
 
     def _is_over(self, sources: StepSources, now_ns: int) -> bool:
         complete = sources.passed and len(sources.found) == len(self._names)
         return complete or now_ns > sources.step.received_ns + SLACK_NS
 
     def _take(self) -> StepSources:
-        """Return the first step, and forget it: whoever keeps pictures does so by itself."""
+        """Remove and return the first step, and drop messages that no other step needs."""
         sources = self._waiting.popleft()
         control = sources.step.control
-        for short, asked in self._list_asked(sources):
-            if not sources.passed and asked.newest is not None:
-                sources.found[short] = asked.newest
-            asked.steps -= 1
+        for short, observed in self._list_observed(sources):
+            if not sources.passed and observed.newest is not None:
+                sources.found[short] = observed.newest
+            observed.steps -= 1
         for name, short in self._names.items():
             time_ns, newest = control.observed.get(name), self._newest.get(short)
-            if time_ns is not None and not self._named[short, time_ns].steps:
-                del self._named[short, time_ns]
+            if time_ns is not None and not self._observed[short, time_ns].steps:
+                del self._observed[short, time_ns]
             if not control.observed and newest is not None and newest.received_ns <= control.time_ns:
                 sources.found.setdefault(short, newest)
         sources.taken = True

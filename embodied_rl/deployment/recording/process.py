@@ -1,7 +1,7 @@
-"""A recorder as a process of its own, for commands that run a robot: it cannot take time or memory from their loop.
+"""A recorder in a separate process, so that it does not delay the control loop of a robot.
 
-The child reads its orders as one line of JSON, answers {"ready": …} when it has subscribed, and records until its input
-closes, which also happens where the parent dies. It answers a report, or {"failed": …} in words. Nothing is unpickled.
+The process reads its request as one line of JSON, answers {"ready": true} once it has subscribed, and records until its
+input closes, which also happens when the parent dies. It then answers {"report": …} or {"failed": message, …}.
 """
 
 import json
@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.deployment.recording.bag_writer import BagSettings, check_new
-from embodied_rl.deployment.recording.recorder import DRAIN_S, RecordingReport
-from embodied_rl.deployment.recording.robot_file import write_robot
-from embodied_rl.deployment.recording.session import RecorderSettings, record_here
+from embodied_rl.deployment.recording.description_file import write_description
+from embodied_rl.deployment.recording.recorder import DRAIN_TIMEOUT_S, RecorderSettings, RecordingReport, record_topics
 from embodied_rl.deployment.recording.topics import RecordedTopic, list_topics
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.environment import RosEnvironment, read_environment
@@ -28,13 +27,13 @@ from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.system.untrusted_files import parse_json
 
-START_S = 30.0
-"""A recorder that has not subscribed after so long is given up."""
-LARGEST_ANSWER = 2**20
+START_TIMEOUT_S = 30.0
+"""Longest time until a recorder has subscribed."""
+MAX_ANSWER_BYTES = 2**20
 
 
 class RecorderProcess:
-    """A recorder that runs; `start_recorder` makes one. Use it in a `with` statement, or call `stop`."""
+    """A running recorder, see `start_recorder`. Use it in a `with` statement, or call `stop`."""
 
     def __init__(self, process: "subprocess.Popen[bytes]", folder: Path) -> None:
         self.folder, self._process = folder, process
@@ -45,14 +44,14 @@ class RecorderProcess:
         return self._process.pid
 
     def is_alive(self) -> bool:
-        """Return whether it still records."""
+        """Return whether the process runs."""
         return self._process.poll() is None
 
-    def stop(self, timeout_s: float = DRAIN_S + 10) -> RecordingReport:
-        """End the recording, and return what became of it.
+    def stop(self, timeout_s: float = DRAIN_TIMEOUT_S + 10) -> RecordingReport:
+        """End the recording and return its report.
 
         Raises:
-            UserError: it failed, such as on a full disk, was killed, or does not end in time; nobody else is harmed.
+            UserError: recording failed, for example on a full disk; the process was killed, or does not end in time.
         """
         self._close_input()
         try:
@@ -61,11 +60,12 @@ class RecorderProcess:
             self._end()
         found = answer.get("report")
         if found is None:
-            raise UserError(f"The recorder failed: {answer.get('failed', 'it was killed')}")
+            message = f"The recorder failed: {answer.get('failed', 'it was killed')}"
+            raise UserError(message, code=answer.get("code") or "recorder-failed")
         return RecordingReport(**found | {"silent": tuple(found["silent"])})
 
     def read_answer(self, timeout_s: float) -> dict[str, Any]:
-        """Return the recorder's next line; empty where it ended without one; raise `UserError` after the deadline."""
+        """Return the recorder's next answer, empty if it has exited; raise `UserError` after the deadline."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + timeout_s
         with selectors.DefaultSelector() as selector:
@@ -74,9 +74,10 @@ class RecorderProcess:
                 if not selector.select(max(0.0, deadline - time.monotonic())):
                     self._end()
                     raise UserError(
-                        f"The recorder of {self.folder} has said nothing for {timeout_s:.0f} s: it was ended"
+                        f"The recorder of {self.folder} has not answered for {timeout_s:.0f} s: it was ended",
+                        code="recorder-not-responding",
                     )
-                piece = self._process.stdout.read1(LARGEST_ANSWER)  # pyright: ignore[reportAttributeAccessIssue]
+                piece = self._process.stdout.read1(MAX_ANSWER_BYTES)  # pyright: ignore[reportAttributeAccessIssue]
                 if not piece:
                     return {}
                 self._rest += piece
@@ -85,7 +86,7 @@ class RecorderProcess:
 
     def _close_input(self) -> None:
         assert self._process.stdin is not None
-        with suppress(BrokenPipeError):  # it has ended already
+        with suppress(BrokenPipeError):  # it has exited already
             self._process.stdin.close()
 
     def _end(self) -> None:
@@ -103,7 +104,7 @@ class RecorderProcess:
         if self.is_alive():
             self._close_input()
             try:
-                self._process.wait(DRAIN_S + 10)
+                self._process.wait(DRAIN_TIMEOUT_S + 10)
             except subprocess.TimeoutExpired:
                 self._process.kill()
 
@@ -117,10 +118,10 @@ def start_recorder(
     """Start a process that records a robot, and return when it has subscribed.
 
     Args:
-        robot: whose topics are recorded, with those of the bridge; or the topics themselves.
-        folder: of the recording, which is made.
+        robot: its topics and those of the bridge are recorded; or a sequence of topics.
+        folder: of the recording, created here.
         settings: see `RecorderSettings`.
-        environment: what ROS 2's variables say; this process's own by default.
+        environment: of ROS 2; by default from the environment variables.
 
     Raises:
         UserError: the folder is not new, a topic's type is unknown, or the recorder has not subscribed within 30 s.
@@ -129,7 +130,7 @@ def start_recorder(
     known = isinstance(robot, RobotDescription)
     topics, settings = list_topics(robot) if known else tuple(robot), settings or RecorderSettings()
     check_new(folder)
-    orders = {
+    request = {
         "topics": [asdict(topic) for topic in topics], "folder": str(folder.absolute()), "settings": asdict(settings),
         "environment": asdict(environment or read_environment()),
     }  # fmt: skip
@@ -138,53 +139,58 @@ def start_recorder(
     )
     recorder = RecorderProcess(process, folder)
     assert process.stdin is not None
-    process.stdin.write(json.dumps(orders).encode() + b"\n")
+    process.stdin.write(json.dumps(request).encode() + b"\n")
     process.stdin.flush()
-    answer = recorder.read_answer(START_S)
+    answer = recorder.read_answer(START_TIMEOUT_S)
     if "ready" not in answer:
         recorder._end()
-        kind = Unavailable if answer.get("missing") else UserError
-        raise kind(f"The recorder did not start: {answer.get('failed', 'see what it wrote above')}")
+        message = f"The recorder did not start: {answer.get('failed', 'see its output above')}"
+        raise (
+            Unavailable(message)
+            if answer.get("missing")
+            else UserError(message, code=answer.get("code") or "recorder-failed")
+        )
     if known:
-        write_robot(robot, folder)
+        write_description(robot, folder)
     return recorder
 
 
 def main(commands: IO[bytes], answers: IO[bytes]) -> int:
-    """Follow the orders on `commands`; return the exit status."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the end comes by the pipe, after the robot's
+    """Record as requested on `commands`; return the exit status."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):  # the parent ends the recording
         signal.signal(number, signal.SIG_IGN)
 
     def answer(values: dict[str, object]) -> None:
         try:
             answers.write(json.dumps(values).encode() + b"\n")
             answers.flush()
-        except BrokenPipeError:  # the parent has died; the recording is finished all the same
+        except BrokenPipeError:  # the parent has died; the recording is finished anyway
             pass
 
     try:
-        report = _follow(parse_json(commands.readline(), "the recorder's orders"), commands, answer)
+        report = _record(parse_json(commands.readline(), "the recorder's request"), commands, answer)
     except (UserError, Unavailable, OSError, TransportError) as error:
-        answer({"failed": str(error), "missing": isinstance(error, Unavailable)})
+        code = error.code if isinstance(error, UserError) else ""
+        answer({"failed": str(error), "code": code, "missing": isinstance(error, Unavailable)})
         return 1
     answer({"report": asdict(report)})
     return 0
 
 
-def _follow(
-    orders: dict[str, Any], commands: IO[bytes], answer: Callable[[dict[str, object]], None]
+def _record(
+    request: dict[str, Any], commands: IO[bytes], answer: Callable[[dict[str, object]], None]
 ) -> RecordingReport:
-    settings = RecorderSettings(**orders["settings"] | {"bag": BagSettings(**orders["settings"]["bag"])})
-    topics = [RecordedTopic(**each) for each in orders["topics"]]
-    environment = RosEnvironment(**orders["environment"] | {"peers": tuple(orders["environment"]["peers"])})
+    settings = RecorderSettings(**request["settings"] | {"bag": BagSettings(**request["settings"]["bag"])})
+    topics = [RecordedTopic(**each) for each in request["topics"]]
+    environment = RosEnvironment(**request["environment"] | {"peers": tuple(request["environment"]["peers"])})
     closed = threading.Event()
 
     def ready() -> None:
         answer({"ready": True})
         threading.Thread(target=lambda: (commands.read(), closed.set()), daemon=True).start()
 
-    say = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731
-    return record_here(topics, Path(orders["folder"]), settings, environment, closed.is_set, say, ready)
+    report = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731
+    return record_topics(topics, Path(request["folder"]), settings, environment, closed.is_set, report, ready)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""An episode of a recording: the bridge's control steps in their order, and how it ended."""
+"""Episodes of a recording: their control steps, and how they ended."""
 
 from dataclasses import dataclass, field, replace
 
@@ -8,7 +8,7 @@ from embodied_rl.deployment.recording.steps import ControlStep
 
 @dataclass(frozen=True)
 class RecordedStep:
-    """A control step: `position` among all texts on the steps' topic, and when its text was recorded."""
+    """A control step: its index among all messages of the steps' topic, and the time at which it was recorded."""
 
     control: ControlStep
     position: int
@@ -17,14 +17,14 @@ class RecordedStep:
 
 @dataclass
 class RecordedEpisode:
-    """An episode as it was run.
+    """An episode.
 
     Attributes:
-        index: of the recording's episodes, from 0. number: as the bridge counts them. seed: as it was asked for.
-        steps: in their order. label: success, failure, abort, or nothing where the episode ended by time.
-        ended: how many steps had been recorded when the episode ended, and when that was: as a simulated robot says, by
-            its clock, or in the step in which the operator judged it; None: neither.
-        judged: the operator ended it.
+        index: in the recording, from 0. number: of the bridge. seed: as requested.
+        steps: control steps. label: success, failure, abort, or empty if the time limit ended the episode.
+        ended: number of steps recorded before the episode ended, and the time of the end: of a simulated robot's
+            outcome, by its clock, or of the step with the operator's label; None without either.
+        labelled: whether the operator's label ended it.
     """
 
     index: int
@@ -33,23 +33,23 @@ class RecordedEpisode:
     steps: list[RecordedStep] = field(default_factory=list)
     label: str = ""
     ended: tuple[int, int] | None = None
-    judged: bool = False
+    labelled: bool = False
 
     def is_over_before(self, control: ControlStep) -> bool:
-        """Return whether a step belongs to another episode: it is numbered so, or somebody drives after a judgement."""
+        """Return whether a step belongs to another episode: by its numbers, or because it moves after a label."""
         numbered = control.episode != self.number or control.step <= self.steps[-1].control.step
-        return numbered or (self.judged and control.mode in MOVING)
+        return numbered or (self.labelled and control.mode in MOVING)
 
-    def judge(self, control: ControlStep) -> None:
-        """Take the operator's label of the last step; the first one ends the episode, later ones correct it."""
-        self.label, self.judged = control.label, True
+    def set_label(self, control: ControlStep) -> None:
+        """Set the operator's label of the last step. The first label ends the episode, later ones correct it."""
+        self.label, self.labelled = control.label, True
         self.ended = self.ended or (len(self.steps) - 1, control.time_ns)
 
     def cut_after_end(self) -> int:
-        """Leave out the steps that the bridge made before it heard of the end; return how many.
+        """Remove the steps that the bridge made before it received the end of the episode; return their number.
 
-        The step in which the episode ends is over later than that, so it is recorded after it. A later one counts as
-        late only if its own time says so, too: the order in which two topics arrive is not promised.
+        The step in which the episode ends is recorded after the end. Later steps are removed only if their own time is
+        after the end, too, because the order between topics is undefined.
         """
         if self.ended is None:
             return 0
@@ -60,13 +60,55 @@ class RecordedEpisode:
         del self.steps[kept:]
         return cut
 
-    def add_instruction(self, words: str) -> None:
-        """Give these words of the task to the steps that have none."""
+    def add_instruction(self, instruction: str) -> None:
+        """Set the instruction of steps that have none."""
         for place, step in enumerate(self.steps):
-            if words and not step.control.instruction:
-                self.steps[place] = replace(step, control=replace(step.control, instruction=words))
+            if instruction and not step.control.instruction:
+                self.steps[place] = replace(step, control=replace(step.control, instruction=instruction))
 
     @property
     def instruction(self) -> str:
-        """Return the words of the task, the first that were said."""
+        """Return the first instruction."""
         return next((step.control.instruction for step in self.steps if step.control.instruction), "")
+
+
+@dataclass
+class ImplicitEpisodes:
+    """Episodes of a recording without episode requests; a label or the end of the recording ends one.
+
+    An episode begins with the first step in which the robot is driven. It ends with a label, with an outcome of a
+    simulated robot, or when the bridge was restarted. Steps in which the robot holds afterwards belong to no episode.
+
+    Attributes:
+        episodes: so far. steps, outcomes: number of those that were added.
+    """
+
+    episodes: list[RecordedEpisode] = field(default_factory=list)
+    steps: int = 0
+    outcomes: int = 0
+    _active: bool = False
+    _first: int = 0
+    _last: int = 0
+    _ended_ns: int = 0
+
+    def add_step(self, step: RecordedStep) -> None:
+        """Add a control step."""
+        self.steps += 1
+        control, number = step.control, step.control.step
+        follows, self._last = number > self._last, number
+        self._active &= follows
+        before_end = follows and bool(self.episodes) and control.time_ns < self._ended_ns
+        if not (self._active or before_end):
+            if control.mode not in MOVING:
+                return
+            count = len(self.episodes)
+            self.episodes.append(RecordedEpisode(count, count, count))
+            self._active, self._first = True, number
+        self.episodes[-1].steps.append(replace(step, control=replace(control, step=number - self._first)))
+
+    def end(self, label: str, time_ns: int) -> None:
+        """Set a label given at a time: it ends the active episode, or corrects the label of the last one."""
+        if self.episodes and (self._active or label):
+            self.episodes[-1].label = label
+        if self._active:
+            self._active, self._ended_ns = False, time_ns

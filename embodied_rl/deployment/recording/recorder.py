@@ -1,7 +1,7 @@
-"""Records topics: raw messages go from a transport through a bounded queue to a thread that writes them.
+"""Record topics: undecoded messages go through a bounded queue to a thread that writes them.
 
-The transport's thread only hands bytes over; it never waits for the disk and decodes nothing. Where the disk is too
-slow, messages are dropped, counted by topic, and the count stands in the recording.
+The transport's thread never waits for the disk. If the disk is too slow, messages are dropped; the recording contains
+their number by topic.
 """
 
 import logging
@@ -9,33 +9,51 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
-from embodied_rl.deployment.recording.bag_writer import BagWriter
+from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
 from embodied_rl.deployment.recording.bounded_queue import Arrival, BoundedQueue
 from embodied_rl.deployment.recording.topics import RecordedTopic
+from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.interface import Subscription, Transport
+from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.atomic_write import StorageError
 
 log = logging.getLogger(__name__)
 
-TAKE_S = 0.2
-"""The writing thread looks so often whether it is to end, and whether a chunk is old."""
-DRAIN_S = 20.0
-"""So long the end of a recording waits for what still has to be written."""
+TAKE_TIMEOUT_S = 0.2
+"""Longest time that the writing thread waits for messages before it checks for the end and for old chunks."""
+DRAIN_TIMEOUT_S = 20.0
+"""Longest time to write the queued messages at the end of a recording."""
 SILENT_S = 5.0
-"""A topic that has said nothing for so long after the beginning is named."""
+"""Time after which topics without messages are reported."""
+
+
+@dataclass(frozen=True)
+class RecorderSettings:
+    """Settings of a recorder.
+
+    Attributes:
+        bag: how files are written. queue_bytes: size of the queue.
+        transport: dds or rclpy. silent_s: time after which topics without messages are reported.
+    """
+
+    bag: BagSettings = field(default_factory=BagSettings)
+    queue_bytes: int = 256 * 2**20
+    transport: str = "dds"
+    silent_s: float = SILENT_S
 
 
 @dataclass(frozen=True)
 class RecordingReport:
-    """What became of a recording.
+    """Result of a recording.
 
     Attributes:
-        received, dropped: topic → messages. silent: topics that said nothing.
-        seconds: how long it took. bytes: of all messages. queued: bytes that waited at the worst moment.
+        received, dropped: topic → messages. silent: topics without messages.
+        seconds: duration. bytes: of all messages. queued: largest size of the queue, in bytes.
     """
 
     received: dict[str, int]
@@ -46,23 +64,23 @@ class RecordingReport:
     queued: int
 
     def list_lines(self) -> list[str]:
-        """Return the report for people, one line each."""
+        """Return the report as lines of text."""
         lines = [f"{sum(self.received.values())} messages, {self.bytes / 2**20:.1f} MiB in {self.seconds:.1f} s"]
         lines += [f"dropped because the disk was too slow: {many} of {name}" for name, many in self.dropped.items()]
-        return lines + ([f"nothing came on {', '.join(self.silent)}"] if self.silent else [])
+        return lines + ([f"no messages on {', '.join(self.silent)}"] if self.silent else [])
 
 
 class TopicRecorder:
-    """Subscribes to topics, and writes what comes into a bag.
+    """Subscribes to topics and writes their messages to a bag.
 
     Args:
-        transport: of this process; its thread, or whoever spins it, hands messages over.
-        topics: what is recorded, those of the bag.
-        bag: where to.
-        queue_bytes: what may wait to be written.
+        transport: must be spun by its thread or by the caller.
+        topics: those of the bag.
+        bag: writes the recording.
+        queue_bytes: size of the queue.
 
     Attributes:
-        failure: what ended the writing thread; None as long as all is well.
+        failure: exception that ended the writing thread, or None.
     """
 
     def __init__(
@@ -74,16 +92,16 @@ class TopicRecorder:
         self._received: Counter[int] = Counter()
         self._bytes, self._begun, self._ending = 0, time.monotonic(), threading.Event()
         self._thread: threading.Thread | None = None
-        self._wanted = [list(topic.requests) for topic in self.topics]
+        self._requests = [list(topic.requests) for topic in self.topics]
         self._subscriptions = [self._subscribe(number) for number in range(len(self.topics))]
 
     def start(self) -> None:
-        """Write from a thread of its own, until `finish`."""
+        """Start a thread that writes messages until `finish`."""
         self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
         self._thread.start()
 
     def write_waiting(self, timeout_s: float = 0.0) -> int:
-        """Write what waits, up to 64 messages; return how many there were. For the thread, or for lockstep without it.
+        """Write up to 64 queued messages; return their number. Called by the thread, or in lockstep without one.
 
         Raises:
             StorageError: see `BagWriter.write`.
@@ -96,103 +114,117 @@ class TopicRecorder:
         return len(taken)
 
     def relax_requests(self) -> list[str]:
-        """Request less of topics whose publishers do not offer what was requested; return what still cannot be met."""
-        return [line for number in range(len(self.topics)) for line in self._relax(number)]
+        """Subscribe again with looser QoS where publishers do not match; return the mismatches that remain."""
+        remaining: list[str] = []
+        for number, subscription in enumerate(self._subscriptions):
+            if self._received[number] or not (mismatches := subscription.find_mismatches()):
+                continue
+            if not self._requests[number]:
+                remaining += mismatches
+                continue
+            subscription.close()
+            self._subscriptions[number] = self._subscribe(number)
+        return remaining
 
     def list_silent(self) -> list[str]:
-        """Return the topics that have said nothing yet."""
+        """Return the topics without messages so far."""
         return [topic.name for number, topic in enumerate(self.topics) if not self._received[number]]
 
     def finish(self) -> RecordingReport:
-        """Stop, write what waits, and finish the bag; after a failure the bag stays as it is.
+        """Stop, write the queued messages, and finish the bag; after a failure the bag is left unfinished.
 
         Raises:
-            StorageError: writing failed, now or before, or the disk does not answer.
+            StorageError: writing failed, now or before, or the disk does not respond.
         """
         for subscription in self._subscriptions:
             subscription.close()
-        self._stop_thread()
+        self._ending.set()
+        if self._thread is not None:
+            self._thread.join(DRAIN_TIMEOUT_S)
+            if self._thread.is_alive():
+                raise StorageError(
+                    f"{self._bag.folder} has accepted no data for {DRAIN_TIMEOUT_S:.0f} s: the recording was cut off. "
+                    "Record to another disk; embodied-rl record recover=<folder> reads the part that was written.",
+                    code="disk-not-responding",
+                )
         if self.failure is not None:
             self._bag.abandon()
             raise self.failure
         while self.write_waiting():
             pass
-        report = self._report()
+        named = {topic.name: self._received[number] for number, topic in enumerate(self.topics)}
+        dropped = {self.topics[number].name: many for number, many in sorted(self._queue.dropped.items())}
+        seconds = time.monotonic() - self._begun
+        report = RecordingReport(named, dropped, tuple(self.list_silent()), seconds, self._bytes, self._queue.most)
         self._bag.finish({"dropped": report.dropped, "silent": list(report.silent), "received": report.received})
         return report
 
-    def _stop_thread(self) -> None:
-        self._ending.set()
-        if self._thread is not None:
-            self._thread.join(DRAIN_S)
-            if self._thread.is_alive():
-                raise StorageError(
-                    f"{self._bag.folder} takes no more data for {DRAIN_S:.0f} s: the recording was cut off. Record to "
-                    "another disk; embodied-rl record recover=<folder> reads what is whole."
-                )
-
     def _subscribe(self, number: int) -> Subscription:
-        topic, qos = self.topics[number], self._wanted[number].pop(0)
+        topic, qos = self.topics[number], self._requests[number].pop(0)
         return self._transport.create_subscription(
-            topic.name, topic.type_name, qos, partial(self._note, number), raw=True
+            topic.name, topic.type_name, qos, partial(self._receive, number), raw=True
         )
 
-    def _note(self, number: int, raw: bytes, received_ns: int, source_ns: int) -> None:
+    def _receive(self, number: int, raw: bytes, received_ns: int, source_ns: int) -> None:
         self._received[number] += 1
         self._bytes += len(raw)
         self._queue.put(Arrival(number, raw, received_ns, source_ns))
 
-    def _relax(self, number: int) -> Sequence[str]:
-        if self._received[number] or not (faults := self._subscriptions[number].find_faults()):
-            return ()
-        if not self._wanted[number]:
-            return faults
-        self._subscriptions[number].close()
-        self._subscriptions[number] = self._subscribe(number)
-        return ()
-
     def _write(self) -> None:
         try:
-            while self.write_waiting(TAKE_S) or not self._ending.is_set():
+            while self.write_waiting(TAKE_TIMEOUT_S) or not self._ending.is_set():
                 pass
-        except (OSError, UserError) as error:  # `finish` raises it, and whoever watches asks for `failure`
+        except (OSError, UserError) as error:  # `finish` raises it
             self.failure = error
         except BaseException as error:
             log.exception("the recorder stopped writing")
             self.failure = error
 
-    def _report(self) -> RecordingReport:
-        named = {topic.name: self._received[number] for number, topic in enumerate(self.topics)}
-        dropped = {self.topics[number].name: many for number, many in sorted(self._queue.dropped.items())}
-        seconds = time.monotonic() - self._begun
-        return RecordingReport(named, dropped, tuple(self.list_silent()), seconds, self._bytes, self._queue.most)
 
-
-def _describe_silence(recorder: TopicRecorder, seconds: float) -> list[str]:
+def _describe_silent_topics(recorder: TopicRecorder, seconds: float) -> list[str]:
     silent = recorder.list_silent()
     if len(silent) < len(recorder.topics):
-        return [f"nothing has come for {seconds:g} s on {', '.join(silent)}"] if silent else []
+        return [f"no messages for {seconds:g} s on {', '.join(silent)}"] if silent else []
     return [
-        f"nothing has come for {seconds:g} s on any topic: does the robot run, with the same ROS_DOMAIN_ID and "
+        f"no messages for {seconds:g} s on any topic: is the robot running, with the same ROS_DOMAIN_ID and "
         "ROS_AUTOMATIC_DISCOVERY_RANGE as this process?"
     ]
 
 
 def record_topics(
-    recorder: TopicRecorder, ends: Callable[[], bool], say: Callable[[str], None], silent_s: float = SILENT_S
+    topics: Sequence[RecordedTopic],
+    folder: Path,
+    settings: RecorderSettings,
+    environment: RosEnvironment | None,
+    stops: Callable[[], bool],
+    report: Callable[[str], None],
+    ready: Callable[[], None],
 ) -> RecordingReport:
-    """Record until `ends()`, over a transport whose thread spins; say in words what never came.
+    """Record in this process until `stops()`.
+
+    Args:
+        topics, folder, settings: what to record, where and how.
+        environment: of ROS 2; by default from the environment variables.
+        stops: returns whether to end the recording.
+        report: is called with lines about topics without messages.
+        ready: is called once all topics are subscribed.
 
     Raises:
-        StorageError: the disk is full, cannot be written, or does not answer.
+        UserError: the folder is not new, or a type is unknown. StorageError: the disk is full, cannot be written, or
+            does not respond. TransportError: the transport failed. Unavailable: the extra ros2 is missing.
     """
-    recorder.start()
-    begun, told = time.monotonic(), False
-    while not ends() and recorder.failure is None:
-        time.sleep(0.1)
-        faults = recorder.relax_requests()
-        if not told and time.monotonic() - begun >= silent_s:
-            told = True
-            for line in (*faults, *_describe_silence(recorder, silent_s)):
-                say(line)
-    return recorder.finish()
+    with open_transport(settings.transport, "recorder", environment) as transport:
+        bag = BagWriter(folder, topics, transport.messages, settings.bag)
+        recorder = TopicRecorder(transport, topics, bag, settings.queue_bytes)
+        transport.start()
+        ready()
+        recorder.start()
+        begun, reported = time.monotonic(), False
+        while not stops() and transport.failure is None and recorder.failure is None:
+            time.sleep(0.1)
+            mismatches = recorder.relax_requests()
+            if not reported and time.monotonic() - begun >= settings.silent_s:
+                reported = True
+                for line in (*mismatches, *_describe_silent_topics(recorder, settings.silent_s)):
+                    report(line)
+        return recorder.finish()

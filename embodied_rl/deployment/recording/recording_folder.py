@@ -1,38 +1,89 @@
-"""A recording as a folder: its files in their order, their messages decoded, and what is wrong with it in words."""
+"""Read and recover recordings: folders of MCAP files or of SQLite files of rosbag2."""
 
 import math
 import re
+import sqlite3
 from collections.abc import Collection, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.deployment.recording.bag_metadata import METADATA
 from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
 from embodied_rl.deployment.recording.bounded_queue import Arrival
-from embodied_rl.deployment.recording.mcap_reader import McapFile, RecordedChannel, RecordedMessage, RecordingError
-from embodied_rl.deployment.recording.robot_file import read_robot, write_robot
-from embodied_rl.deployment.recording.sqlite_reader import SqliteFile
+from embodied_rl.deployment.recording.description_file import read_description, write_description
+from embodied_rl.deployment.recording.mcap_reader import (
+    MAX_RECORD_BYTES,
+    McapFile,
+    RecordedChannel,
+    RecordedMessage,
+    RecordingError,
+)
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_topic
 from embodied_rl.system.untrusted_files import name_file
 
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 SUFFIXES = (".mcap", ".db3")
+_TABLES = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('topics', 'messages')"
+
+
+class SqliteFile:
+    """One untrusted file of the SQLite storage of rosbag2, the default until Humble.
+
+    It has the interface of `McapFile`, but stores only the times of receiving.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.complete = path, False
+
+    def messages(self, topics: Collection[str] | None = None) -> Iterator[RecordedMessage]:
+        """Yield the messages of these topics, by default of all, in the order of their times.
+
+        Raises:
+            RecordingError: the file cannot be read, or is not a recording.
+        """
+        uri = f"{self.path.absolute().as_uri()}?mode=ro&immutable=1"
+        try:
+            with closing(sqlite3.connect(uri, uri=True)) as database:
+                database.execute("PRAGMA trusted_schema = OFF")
+                database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
+                if database.execute(_TABLES).fetchone() != (2,):
+                    raise RecordingError(
+                        f"{self.path} is not a recording: it lacks the tables topics and messages.",
+                        code="recording-damaged",
+                    )
+                yield from self._read_tables(database, topics)
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            raise RecordingError(
+                f"{self.path} is damaged: {error}. Use another copy of it.", code="recording-damaged"
+            ) from error
+        self.complete = True
+
+    def _read_tables(self, database: sqlite3.Connection, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
+        rows = database.execute("SELECT id, name, type, serialization_format FROM topics")
+        channels = {number: RecordedChannel(str(name), str(kind), str(form), "") for number, name, kind, form in rows}
+        wanted = [number for number, each in channels.items() if topics is None or each.topic in topics]
+        marks = ",".join("?" * len(wanted))
+        query = f"SELECT topic_id, timestamp, data FROM messages WHERE topic_id IN ({marks}) ORDER BY timestamp, id"
+        for number, time_ns, data in database.execute(query, wanted):
+            if type(time_ns) is not int or time_ns < 0 or type(data) is not bytes:
+                topic = channels[number].topic[:100]
+                raise RecordingError(f"{self.path} is damaged: a message of {topic!r}.", code="recording-damaged")
+            yield RecordedMessage(channels[number], data, time_ns, time_ns)
 
 
 class Recording:
-    """A recording that is read: a folder of MCAP files, ours or rosbag2's, or of its SQLite files, or one such file.
-
-    Args:
-        place: the folder or the file.
+    """A recording: a folder of MCAP or SQLite files of this program or of rosbag2, or one such file.
 
     Attributes:
-        messages: the types of messages.
-        cut_off: files that end early, known once they have been read.
+        place: the folder or the file.
+        messages: message types.
+        cut_off: truncated files among those that have been read.
 
     Raises:
-        RecordingError: there is no recording. Unavailable: the extra ros2 is missing.
+        RecordingError: the recording is missing. Unavailable: the extra ros2 is missing.
     """
 
     def __init__(self, place: Path, messages: Messages) -> None:
@@ -41,10 +92,10 @@ class Recording:
         self.files = [place] if place.is_file() else list_files(place)
 
     def read(self, topics: Collection[str] | None = None) -> Iterator[RecordedMessage]:
-        """Yield the messages of these topics, of all by default, in the order in which they were recorded.
+        """Yield the messages of these topics, by default of all, in the order of recording.
 
         Raises:
-            RecordingError: a file cannot be read, is damaged, or holds what is not CDR or another definition of a type.
+            RecordingError: a file cannot be read, is damaged, is not in CDR, or has another definition of a type.
         """
         for path in self.files:
             file = SqliteFile(path) if path.suffix == ".db3" else McapFile(path)
@@ -55,10 +106,10 @@ class Recording:
                 self.cut_off.add(path)
 
     def decode(self, message: RecordedMessage) -> Any:
-        """Return a message's content.
+        """Decode a message.
 
         Raises:
-            MessageError: its bytes are no message of its type. UserError: an unknown type.
+            MessageError: its bytes do not decode as its type. UserError: unknown type.
         """
         return self.messages.decode(message.channel.type_name, message.raw)
 
@@ -67,69 +118,70 @@ class Recording:
             return
         if channel.encoding != "cdr":
             raise RecordingError(
-                f"{path}: {channel.topic[:200]!r} is encoded as {channel.encoding[:20]!r}, not as cdr."
+                f"{path}: {channel.topic[:200]!r} is encoded as {channel.encoding[:20]!r}, not as cdr.",
+                code="recording-encoding-unsupported",
             )
         with name_file(path):
             ours = self.messages.hash_type(channel.type_name)
         if channel.type_hash and ours and channel.type_hash != ours:
             raise RecordingError(
-                f"{path}: {check_topic(channel.topic)} is a {channel.type_name} of another definition than that of "
-                f"ROS 2 {self.messages.distro}. Set ROS_DISTRO to the release that it was recorded with."
+                f"{path}: the type {channel.type_name} of {check_topic(channel.topic)} is defined differently in ROS 2 "
+                f"{self.messages.distro}. Set ROS_DISTRO to the release that it was recorded with.",
+                code="recording-of-another-release",
             )
         self._checked.add(channel)
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the MCAP and SQLite files of a folder, by the number in their names; metadata.yaml is not followed.
+    """Return the MCAP and SQLite files of a folder, sorted by the number in their names; metadata.yaml is not read.
 
     Raises:
-        RecordingError: there are none, or other files that hold messages.
+        RecordingError: there are none, or too many.
     """
     if not folder.is_dir():
-        raise RecordingError(f"{folder} is not there: give the folder of a recording.")
+        raise RecordingError(f"{folder} does not exist: give the folder of a recording.", code="recording-missing")
     files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file() and not path.is_symlink()]
     if not files:
         other = next((path.name for path in folder.iterdir() if path.suffix in (".zstd", ".bag")), None)
-        remedy = f"it holds {other}: convert it with `ros2 bag convert` to MCAP files"
-        why = remedy if other else "it holds no .mcap and no .db3 file"
-        raise RecordingError(f"{folder} is no recording that can be read: {why}.")
-    if len(files) > MOST_FILES:
-        raise RecordingError(f"{folder} holds {len(files)} files; {MOST_FILES} at most are read.")
-    return sorted(files, key=lambda path: (_number(path), path.name))
+        remedy = f"convert {other} with `ros2 bag convert` to MCAP files"
+        why = remedy if other else "it has no .mcap and no .db3 file"
+        raise RecordingError(f"{folder} is not a readable recording: {why}.", code="recording-missing")
+    if len(files) > MAX_FILES:
+        raise RecordingError(
+            f"{folder} holds {len(files)} files; at most {MAX_FILES} are read.", code="recording-too-large"
+        )
 
+    def number(path: Path) -> int:
+        found = re.search(r"_([0-9]{1,9})$", path.stem)
+        return int(found[1]) if found else -1
 
-def _number(path: Path) -> int:
-    found = re.search(r"_([0-9]{1,9})$", path.stem)
-    return int(found[1]) if found else -1
+    return sorted(files, key=lambda path: (number(path), path.name))
 
 
 def recover_recording(folder: Path, out: Path, messages: Messages) -> int:
-    """Write what can be read of a recording that was cut off into a new, whole one; return the number of messages.
-
-    The folder itself stays as it is.
+    """Write the readable messages of an unfinished recording to a new one; return their number.
 
     Raises:
-        RecordingError: it is whole already, cannot be read, or holds nothing. UserError: `out` is not new.
+        RecordingError: it is finished, cannot be read, or is empty. UserError: `out` is not new.
     """
     if (folder / METADATA).exists():
-        raise RecordingError(f"{folder} was finished: it has a {METADATA}, and can be read as it is.")
+        raise RecordingError(
+            f"{folder} is finished: it has a {METADATA}, and needs no recovery.", code="recording-finished"
+        )
     recording, kinds = Recording(folder, messages), set[tuple[str, str]]()
     for message in recording.read():
         kinds.add((message.channel.topic, message.channel.type_name))
     if not kinds:
-        raise RecordingError(f"{folder} holds no whole chunk: nothing can be recovered.")
-    settings = BagSettings(split_s=math.inf)  # times that jump make no files
+        raise RecordingError(f"{folder} holds no whole chunk: nothing can be recovered.", code="recording-empty")
+    settings = BagSettings(split_s=math.inf)  # jumps of time must not start new files
     topics = merge_topics(RecordedTopic(check_topic(name), kind) for name, kind in kinds)
-    positions, bag, count = (
-        {topic.name: n for n, topic in enumerate(topics)},
-        BagWriter(out, topics, messages, settings),
-        0,
-    )
+    positions, count = {topic.name: n for n, topic in enumerate(topics)}, 0
+    bag = BagWriter(out, topics, messages, settings)
     for message in recording.read():
         bag.write(Arrival(positions[message.channel.topic], message.raw, message.received_ns, message.source_ns))
         count += 1
     bag.finish({"recovered": [path.name for path in recording.cut_off]})
-    robot = read_robot(folder, messages)
+    robot = read_description(folder, messages)
     if robot is not None:
-        write_robot(robot, out)
+        write_description(robot, out)
     return count

@@ -7,9 +7,9 @@ from embodied_rl.deployment.robots.description import CommandTopic, RobotDescrip
 from embodied_rl.deployment.robots.keys import name_command
 from embodied_rl.deployment.robots.mapping import ObservationMapping
 from embodied_rl.deployment.robots.observed import ObservedTopic, RobotWatch
+from embodied_rl.deployment.transport.emergency_stop import STOP_QOS
 from embodied_rl.deployment.transport.interface import Endpoint, Transport
 from embodied_rl.deployment.transport.qos import QoS, find_incompatible, offer, request
-from embodied_rl.deployment.transport.stop_holders import STOP_QOS
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis
 
@@ -81,7 +81,7 @@ def _check_clock(seen: RobotWatch) -> Iterator[Diagnosis]:
 
 def _check_topic(name: str, seen: ObservedTopic) -> Diagnosis:
     topic, label = seen.topic, f"{seen.topic.name} ({name})"
-    if faults := seen.subscription.find_faults():
+    if faults := seen.subscription.find_mismatches():
         remedy = f"set topics.{name}.type and qos in the robot's file to what the driver says"
         return Diagnosis(label, "fail", faults[0], remedy)
     publishers = [each for each in seen.subscription.transport.list_publishers(topic.name) if not each.own]

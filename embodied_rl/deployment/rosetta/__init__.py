@@ -1,1 +1,1 @@
-"""Contracts of rosetta (ROS 2 and lerobot): a robot's file as a contract, and back (docs/robots.md)."""
+"""Convert between robot files and contracts of rosetta, a bridge of ROS 2 and LeRobot (docs/robots.md)."""

@@ -1,4 +1,4 @@
-"""The keys of a robot's file while they are read from a contract, source by source."""
+"""A robot file that is made from the sources of a contract."""
 
 import re
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from embodied_rl.deployment.rosetta.contract_writing import DOTTED, JOINT_STATE,
 from embodied_rl.interfaces.errors import UserError
 
 UNKNOWN = "?"
-"""What a contract does not say, and a person has to."""
+"""Value of keys that contracts lack and a person must fill in."""
 _KINDS = {
     "std_msgs/msg/Float64MultiArray": "forward",
     "trajectory_msgs/msg/JointTrajectory": "trajectory",
@@ -31,11 +31,11 @@ _UNITS = (
     (r"pose\.pose\.position\.\w", "m"),
     (r"(.*\.)?orientation\.\w", "1"),
 )
-"""Units of the fields that have one; a joint may turn or slide."""
+"""Units of fields; the unit of a joint is unknown, because it may be revolute or prismatic."""
 
 
 class Draft:
-    """A robot's file that is being made.
+    """A robot file in construction.
 
     Args:
         name: of the robot. fps: of the contract.
@@ -51,64 +51,65 @@ class Draft:
         self._operator: dict[str, Any] = {}
 
     def add_camera(self, name: str, source: Any, where: str) -> None:
-        """Add the camera of an observation. Raises UserError: it says what is not understood here."""
-        said = _read_source(source, where)
-        if len(said.apply) != 1:
-            raise UserError(f"{where}.apply: a camera has one step, resize: [height, width].")
-        step = freeze_config(ContractImageStep, _as_keys(said.apply[0], where), f"{where}.apply")
-        topic = self._add_topic(said, name, where)
+        """Add a camera; raise `UserError` if the source is invalid or not supported."""
+        parsed = _read_source(source, where)
+        if len(parsed.apply) != 1:
+            raise _unsupported(f"{where}.apply: a camera must have one step, resize: [height, width].")
+        step = freeze_config(ContractImageStep, _as_keys(parsed.apply[0], where), f"{where}.apply")
+        topic = self._add_topic(parsed, name, where)
         height, width = step.resize
         self._cameras[name] = {"topic": topic, "height": height, "width": width, "resize": "nearest", "fit": "stretch"}
 
     def add_state(self, sources: Any, where: str) -> None:
-        """Add the entries of the state, of one source or of several. Raises UserError as `add_camera`."""
+        """Add the state entries of one or several sources; raise `UserError` as `add_camera`."""
         for source in sources if isinstance(sources, list) else [sources]:
-            said = _read_source(source, where)
-            if said.apply:
-                raise UserError(f"{where}.apply: states are in SI here, without steps: train with SI, and take it out.")
-            topic = self._add_topic(said, said.channel.topic, where)
-            for selected in _read_select(said, where):
+            parsed = _read_source(source, where)
+            if parsed.apply:
+                raise _unsupported(f"{where}.apply: states are in SI units: train with SI units, and remove it.")
+            topic = self._add_topic(parsed, parsed.channel.topic, where)
+            for selected in _read_select(parsed, where):
                 if selected in self._state:
-                    raise UserError(f"{where}.select: {selected} stands there twice.")
-                field = _read_selector(said.channel.type, selected, where)
+                    raise _invalid(f"{where}.select: {selected} is listed twice.")
+                field = _read_selector(parsed.channel.type, selected, where)
                 self._state[selected] = {"unit": _find_unit(selected), "reads": f"{topic}.{field}"}
 
     def set_action(self, source: Any, where: str) -> None:
-        """Set the command and its actions. Raises UserError as `add_camera`."""
+        """Set the command and its actions; raise `UserError` as `add_camera`."""
         if isinstance(source, list):
-            raise UserError(f"{where}: a command over several topics is not sent: one controller has to take it.")
-        said = _read_source(source, where)
-        channel = said.channel
+            raise _unsupported(f"{where}: a command on several topics is not supported: use one controller.")
+        parsed = _read_source(source, where)
+        channel = parsed.channel
         kind = _KINDS.get(channel.type)
         if kind is None:
-            raise UserError(f"{where}.channel.type: commands are {', '.join(_KINDS)}, not {channel.type}.")
-        if said.align.strategy != "hold":
-            raise UserError(f"{where}.align.strategy: a command holds until the next one: hold.")
-        low, high = _read_clamp(said, where)
-        for selected in _read_select(said, where):
+            raise _unsupported(f"{where}.channel.type={channel.type} is none of {', '.join(_KINDS)}.")
+        if parsed.align.strategy != "hold":
+            raise _unsupported(f"{where}.align.strategy: commands are held until the next one: set hold.")
+        low, high = _read_clamp(parsed, where)
+        for selected in _read_select(parsed, where):
             self._actions[selected] = self._make_action(kind, selected, low, high, where)
-        _check_safety(kind, channel.safety, where)
+        if (kind, channel.safety) in (("trajectory", "zeros"), ("twist", "hold")):
+            raise _unsupported(f"{where}.channel.safety={channel.safety}: the robot brakes to rest: remove it.")
         self._command = {"topic": channel.topic, "kind": kind, "type": channel.type, "qos": "command"}
 
     def set_instruction(self, tasks: Mapping[str, ContractTask]) -> None:
-        """Set the topic of the instruction. Raises UserError: it is not latched, or there are others."""
+        """Set the topic of the instruction; raise `UserError` if it is not latched, or there are others."""
         if not tasks:
             return
         if list(tasks) != ["task"] or tasks["task"].channel.type != "std_msgs/msg/String":
-            raise UserError("tasks: one task, of std_msgs/msg/String, is read.")
+            raise _unsupported("tasks: one task of std_msgs/msg/String is supported.")
         if tasks["task"].channel.qos.durability != "transient_local":
-            raise UserError(
-                "tasks.task.channel.qos.durability: an instruction is latched here, transient_local: take tasks out, "
-                "and name the topic in operator.instruction if its publisher does so."
+            raise _unsupported(
+                "tasks.task.channel.qos.durability: instructions must be latched, transient_local: remove tasks, and "
+                "set operator.instruction to the topic if its publisher is latched."
             )
         self._operator["instruction"] = tasks["task"].channel.topic
 
     def write(self) -> str:
-        """Return the file's text."""
+        """Return the text of the robot file."""
         return write_yaml(self._make_keys())
 
     def list_missing(self) -> list[str]:
-        """Return the dotted keys that stand as ? in the file."""
+        """Return the dotted keys with ? as the value."""
         return _find_unknown(self._make_keys(), "")
 
     def _make_keys(self) -> dict[str, Any]:
@@ -129,7 +130,7 @@ class Draft:
         field, _, target = selected.rpartition(".") if kind == "twist" else selected.partition(".")
         if kind == "trajectory":
             if target and field not in ("position", "positions"):
-                raise UserError(f"{where}.select: {selected}: a trajectory is commanded by positions here.")
+                raise _unsupported(f"{where}.select: {selected}: a trajectory must consist of positions.")
             target = target or selected
         else:
             target = selected.removeprefix("twist.")
@@ -143,18 +144,18 @@ class Draft:
             "limits": dict.fromkeys(("low", "high", "speed", "acceleration", "jerk"), UNKNOWN),
         }
 
-    def _add_topic(self, said: ContractSource, called: str, where: str) -> str:
-        """Add a topic under a short name, and return that."""
-        channel, align = said.channel, said.align
+    def _add_topic(self, parsed: ContractSource, suggested_name: str, where: str) -> str:
+        """Add a topic; return its short name."""
+        channel, align = parsed.channel, parsed.align
         timeline = "header" if channel.type in STAMPED else "receive"
         if align.timeline != timeline:
-            raise UserError(f"{where}.align.timeline={align.timeline}: the time of {channel.type} is {timeline} here.")
+            raise _unsupported(f"{where}.align.timeline={align.timeline}: {channel.type} must have {timeline}.")
         if align.strategy == "asof" and not align.tolerance_ms:
-            raise UserError(f"{where}.align.tolerance_ms: asof needs a time above 0.")
+            raise _invalid(f"{where}.align.tolerance_ms: asof needs a time above 0.")
         ages = {"asof": (align.tolerance_ms or 0) / 1e3, "drop": 1 / self._fps, "hold": UNKNOWN}
-        name = re.sub(r"\W", "_", called.strip("/"))
+        name = re.sub(r"\W", "_", suggested_name.strip("/"))
         if name in self._topics:
-            raise UserError(f"{where}.channel.topic: {channel.topic} is read twice: put its entries into one source.")
+            raise _invalid(f"{where}.channel.topic: {channel.topic} is read twice: merge its entries into one source.")
         self._topics[name] = {
             "name": channel.topic,
             "type": channel.type,
@@ -165,26 +166,34 @@ class Draft:
         return name
 
 
+def _unsupported(message: str) -> UserError:
+    return UserError(message, code="contract-unsupported")
+
+
+def _invalid(message: str) -> UserError:
+    return UserError(message, code="contract-invalid")
+
+
 def _read_source(source: Any, where: str) -> ContractSource:
-    """Return a source whose keys are all understood."""
-    said = freeze_config(ContractSource, _as_keys(source, where), where)
-    if said.channel.decoder or said.channel.encoder:
-        raise UserError(f"{where}.channel: decoder and encoder name code, which no file may: publish a known type.")
-    if said.kind != "continuous":
-        raise UserError(f"{where}.kind={said.kind}: entries are plain numbers here: continuous.")
-    return said
+    """Parse a source."""
+    parsed = freeze_config(ContractSource, _as_keys(source, where), where)
+    if parsed.channel.decoder or parsed.channel.encoder:
+        raise _unsupported(f"{where}.channel: decoder and encoder name code, which is not run: use a known type.")
+    if parsed.kind != "continuous":
+        raise _unsupported(f"{where}.kind={parsed.kind}: entries must be continuous.")
+    return parsed
 
 
 def _as_keys(value: Any, where: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
-        raise UserError(f"{where} holds no keys.")
+        raise _invalid(f"{where} must have keys.")
     return value
 
 
-def _read_select(said: ContractSource, where: str) -> tuple[str, ...]:
-    if not said.select:
-        raise UserError(f"{where}.select is missing: it names the entries.")
-    return said.select
+def _read_select(parsed: ContractSource, where: str) -> tuple[str, ...]:
+    if not parsed.select:
+        raise _invalid(f"{where}.select is missing: it lists the entries.")
+    return parsed.select
 
 
 def _read_selector(type_name: str, selected: str, where: str) -> str:
@@ -194,30 +203,24 @@ def _read_selector(type_name: str, selected: str, where: str) -> str:
     elif type_name in DOTTED:
         field = selected
     else:
-        raise UserError(f"{where}.channel.type={type_name}: states of {JOINT_STATE}, {', '.join(DOTTED)} are read.")
+        raise _unsupported(f"{where}.channel.type={type_name} is none of {JOINT_STATE}, {', '.join(DOTTED)}.")
     split_field(field)
     return field
 
 
-def _read_clamp(said: ContractSource, where: str) -> tuple[Any, Any]:
-    if not said.apply:
+def _read_clamp(parsed: ContractSource, where: str) -> tuple[Any, Any]:
+    if not parsed.apply:
         return UNKNOWN, UNKNOWN
-    first, *more = said.apply
+    first, *more = parsed.apply
     if more or not isinstance(first, Mapping):
-        raise UserError(f"{where}.apply: commands are in SI here; one clamp alone is understood.")
+        raise _unsupported(f"{where}.apply: commands are in SI units; only one clamp is supported.")
     step = freeze_config(ContractActionStep, _as_keys(first, where), f"{where}.apply")
     return step.clamp.min, step.clamp.max
 
 
-def _check_safety(kind: str, safety: str, where: str) -> None:
-    if (kind, safety) in (("trajectory", "zeros"), ("twist", "hold")):
-        never = "never a move to zero" if safety == "zeros" else "never the last speed again"
-        raise UserError(f"{where}.channel.safety={safety}: a stop is a ramp to rest here, {never}: take it out.")
-
-
 def _find_profile(qos: ContractQos, type_name: str, where: str) -> str:
     if qos.history != "keep_last" or qos.liveliness != "automatic":
-        raise UserError(f"{where}.channel.qos: history: keep_last and liveliness: automatic alone are understood.")
+        raise _unsupported(f"{where}.channel.qos: only history: keep_last and liveliness: automatic are supported.")
     if qos.durability == "transient_local":
         return "latched"
     if qos.reliability == "reliable":

@@ -1,4 +1,4 @@
-"""What a contract of rosetta may say, key by key: the schema (doc/reference/contract.md of iblnkn/rosetta)."""
+"""Schema of contracts of rosetta (doc/reference/contract.md of iblnkn/rosetta)."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -8,7 +8,7 @@ from embodied_rl.config.freeze import at_least
 
 @dataclass(frozen=True)
 class ContractQos:
-    """The quality of a channel; what is left out is what rclpy takes."""
+    """QoS of a channel; defaults are those of rclpy."""
 
     reliability: Literal["reliable", "best_effort"] = "reliable"
     durability: Literal["volatile", "transient_local"] = "volatile"
@@ -19,7 +19,7 @@ class ContractQos:
 
 @dataclass(frozen=True)
 class ContractChannel:
-    """A topic, and for actions what is sent at a stop. `decoder` and `encoder` name code."""
+    """A topic and, for actions, the command sent at a stop. `decoder` and `encoder` name code."""
 
     topic: str
     type: str
@@ -32,7 +32,7 @@ class ContractChannel:
 
 @dataclass(frozen=True)
 class ContractAlign:
-    """Which message counts at a tick."""
+    """How the message of a tick is selected."""
 
     strategy: Literal["hold", "asof", "drop"]
     timeline: str
@@ -41,7 +41,7 @@ class ContractAlign:
 
 @dataclass(frozen=True)
 class ContractSource:
-    """Where the numbers or the picture of a key come from, or go to."""
+    """Source of a state or an image, or target of an action."""
 
     channel: ContractChannel
     align: ContractAlign
@@ -52,14 +52,14 @@ class ContractSource:
 
 @dataclass(frozen=True)
 class ContractTask:
-    """A topic of words."""
+    """A topic of instructions."""
 
     channel: ContractChannel
 
 
 @dataclass(frozen=True)
 class ContractImageStep:
-    """The one step of a picture: height and width."""
+    """Resizing of an image to height and width."""
 
     resize: tuple[int, int]
 
@@ -74,14 +74,14 @@ class ContractClamp:
 
 @dataclass(frozen=True)
 class ContractActionStep:
-    """The one step of an action that is understood."""
+    """The supported step of an action."""
 
     clamp: ContractClamp
 
 
 @dataclass(frozen=True)
 class ContractKeys:
-    """A contract, as far as a robot's file has a place for it."""
+    """The supported keys of a contract."""
 
     robot_type: str
     robot_interface: Literal["ros2"]

@@ -1,7 +1,7 @@
-"""A robot's file from a contract of rosetta (see `contract_writing.py`); what means nothing here is refused by its key.
+"""Convert a contract of rosetta to a robot file; unsupported keys raise errors.
 
-A contract says nothing of limits, rates and units. These stand as `?` in the file that is made, which nobody can load
-before a person has written numbers there.
+Contracts lack limits, rates and units. The robot file has `?` in their place, and can be loaded once these are filled
+in.
 """
 
 from collections.abc import Mapping
@@ -18,45 +18,47 @@ from embodied_rl.deployment.rosetta.contract_keys import ContractKeys
 from embodied_rl.deployment.rosetta.contract_writing import ACTION, IMAGE, OURS, STATE, make_contract, write_yaml
 from embodied_rl.interfaces.errors import UserError
 
-_NO_PLACE = {
-    "teleop": "operators move the robot through the topics of `operator`, which the robot's file names",
+_UNSUPPORTED = {
+    "teleop": "operators drive the robot through the topics of `operator` in the robot file",
     "rewards": "rewards come from the simulator or from `reward=`",
     "signals": "episodes end by the operator's label, or by the simulator",
-    "info": "it has no place in a robot's file",
-    "complementary_data": "it has no place in a robot's file",
-    "adjunct": "topics that are recorded alone are named when recording",
+    "info": "robot files do not have it",
+    "complementary_data": "robot files do not have it",
+    "adjunct": "additional topics are given when recording",
 }
 
 
 def read_contract(file: Path) -> tuple[str, list[str]]:
-    """Return the text of a robot's file, and the keys that stand as ? in it.
+    """Return the text of a robot file, and its keys with ? as the value.
 
     Raises:
-        UserError: the contract is damaged, or says what a robot's file cannot; the message names file and key.
+        UserError: the contract is damaged or not supported; the message names file and key.
     """
     contract = read_strict_yaml(file)
     try:
         if OURS in contract:
-            return write_yaml(_take_ours(contract)), []
-        return _make_draft(contract)
+            return write_yaml(_extract_robot(contract)), []
+        return _draft_robot(contract)
     except UserError as error:
-        raise UserError(f"{file}: {error}") from None
+        raise UserError(f"{file}: {error}", code=error.code) from None
 
 
-def _take_ours(contract: dict[str, Any]) -> Mapping[str, Any]:
-    """Return the robot's file that a contract carries, if the contract still means the same."""
+def _extract_robot(contract: dict[str, Any]) -> Mapping[str, Any]:
+    """Return the robot file that a contract contains, if it agrees with the rest of the contract."""
     keys = contract.pop(OURS)
     if not isinstance(keys, Mapping):
-        raise UserError(f"{OURS} holds no keys: take it out, and fill in the file that is made without it.")
+        raise UserError(f"{OURS} must have keys: remove it, and fill in the resulting file.", code="contract-invalid")
     robot = describe_robot(freeze_config(RobotKeys, dict(keys), OURS))
     check_consistency(robot)
     if (difference := _find_difference(make_contract(robot), contract, "")) is not None:
-        raise UserError(f"{difference} was changed, and {OURS} says otherwise: change both, or take {OURS} out.")
+        raise UserError(
+            f"{difference} disagrees with {OURS}: change both, or remove {OURS}.", code="contract-contradicts-robot"
+        )
     return keys
 
 
 def _find_difference(wanted: Any, found: Any, where: str) -> str | None:
-    """Return the key at which two values differ, or None."""
+    """Return the first key at which two values differ, or None."""
     if not (isinstance(wanted, Mapping) and isinstance(found, Mapping)):
         return None if wanted == found else where
     for key in [*wanted, *(key for key in found if key not in wanted)]:
@@ -68,10 +70,13 @@ def _find_difference(wanted: Any, found: Any, where: str) -> str | None:
     return None
 
 
-def _make_draft(contract: Mapping[str, Any]) -> tuple[str, list[str]]:
+def _draft_robot(contract: Mapping[str, Any]) -> tuple[str, list[str]]:
     for key in contract:
-        if key in _NO_PLACE:
-            raise UserError(f"{key}: {_NO_PLACE[key]}. Take it out of the contract to convert the rest.")
+        if key in _UNSUPPORTED:
+            raise UserError(
+                f"{key}: {_UNSUPPORTED[key]}. Remove it from the contract to convert the rest.",
+                code="contract-unsupported",
+            )
     keys = freeze_config(ContractKeys, {key: value for key, value in contract.items() if not key.startswith("x-")})
     draft = Draft(keys.robot_type, keys.fps)
     for key, source in keys.observations.items():
@@ -80,10 +85,12 @@ def _make_draft(contract: Mapping[str, Any]) -> tuple[str, list[str]]:
         elif key == STATE:
             draft.add_state(source, f"observations.{key}")
         else:
-            raise UserError(f"observations.{key}: pictures and one {STATE} are read, no other observations.")
+            raise UserError(
+                f"observations.{key}: only images and one {STATE} are supported.", code="contract-unsupported"
+            )
     if list(keys.actions) != [ACTION]:
         found = ", ".join(keys.actions) or "none"
-        raise UserError(f"actions: a robot has one command, {ACTION!r}, and here are {found}.")
+        raise UserError(f"actions: one command, {ACTION!r}, is supported, not {found}.", code="contract-unsupported")
     draft.set_action(keys.actions[ACTION], f"actions.{ACTION}")
     draft.set_instruction(keys.tasks)
     return draft.write(), draft.list_missing()

@@ -1,7 +1,7 @@
-"""A robot as a contract of rosetta (github.com/iblnkn/rosetta, doc/reference/contract.md, of August 2026).
+"""Convert a robot file to a contract of rosetta (github.com/iblnkn/rosetta, doc/reference/contract.md, August 2026).
 
-What a contract has no words for stands under `x-embodied-rl`, which rosetta ignores: the robot's whole file. Where the
-contract itself would say something else than the file, it is refused by its key.
+The contract contains the whole robot file under `x-embodied-rl`, which rosetta ignores. If a contract cannot express
+the robot's observations and commands, an error names the key.
 """
 
 import math
@@ -19,66 +19,66 @@ from embodied_rl.deployment.transport.qos import QoS, find_profile
 from embodied_rl.interfaces.errors import UserError
 
 OURS = "x-embodied-rl"
-"""The key of a contract that holds a robot's file."""
+"""Key of a contract that contains the robot file."""
 IMAGE, STATE, ACTION = "observation.images.", "observation.state", "action"
 JOINT_STATE, STAMPED_TWIST = "sensor_msgs/msg/JointState", "geometry_msgs/msg/TwistStamped"
 STAMPED = (
     JOINT_STATE, "sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage", "sensor_msgs/msg/Imu",
     "nav_msgs/msg/Odometry", STAMPED_TWIST, "trajectory_msgs/msg/JointTrajectory",
 )  # fmt: skip
-"""Types with a header, whose stamps rosetta calls the timeline `header`."""
+"""Types with a header, which have the timeline `header` in rosetta."""
 DOTTED = ("sensor_msgs/msg/Imu", "nav_msgs/msg/Odometry", "geometry_msgs/msg/Twist", STAMPED_TWIST)
 """Types that rosetta reads by dotted paths."""
 NOTE = """\
-# A contract of rosetta. What stands under x-embodied-rl is embodied-rl's alone: rosetta keeps neither limits of speed,
-# acceleration and jerk, nor boxes, rates, ages and the operator's topics.
+# A contract of rosetta. rosetta ignores x-embodied-rl, which embodied-rl reads: limits of speed, acceleration and jerk,
+# boxes, rates, ages and the operator's topics.
 """
-WITHOUT = (
-    "Change that in a copy of the file if the robot allows it; or do without a contract: embodied-rl record, collect "
-    "from=<recording> and bridge read the robot's own file."
+REMEDY = (
+    "Change that in a copy of the file if the robot allows it, or use the robot file directly: embodied-rl record, "
+    "collect from=<recording> and bridge read it."
 )
-"""What to do where a contract has no words for a robot."""
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes no references, so that a person reads values where they stand."""
+    """Dumper without anchors and aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
 
 def write_yaml(keys: Mapping[str, Any]) -> str:
-    """Return keys as YAML, in their order, without references."""
+    """Return keys as YAML in their order."""
     return yaml.dump(dict(keys), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def write_contract(file: Path) -> str:
-    """Return the contract of a robot's file.
+    """Return the contract of a robot file.
 
     Raises:
-        UserError: the file is wrong, or says what a contract cannot; the message names the key.
+        UserError: the file is invalid, or a contract cannot express it; the message names the key.
     """
     try:
         robot = read_robot(file)
     except UserError as error:
-        raise UserError(str(error) if str(file) in str(error) else f"{file}: {error}") from None
+        message = str(error) if str(file) in str(error) else f"{file}: {error}"
+        raise UserError(message, code=error.code) from None
     try:
         contract = make_contract(robot)
     except UserError as error:
-        raise UserError(f"{file}: {error} {WITHOUT}") from None
+        raise UserError(f"{file}: {error} {REMEDY}", code=error.code) from None
     return NOTE + write_yaml({**contract, OURS: read_strict_yaml(file)})
 
 
 def make_contract(robot: RobotDescription) -> dict[str, Any]:
-    """Return the sections of a contract that a robot's description means.
+    """Return the sections of a robot's contract.
 
     Raises:
-        UserError: it means what a contract cannot say.
+        UserError: a contract cannot express the robot.
     """
     if not robot.control_hz.is_integer():
-        raise UserError(
-            f"control_hz={robot.control_hz:g}: the fps of a contract are a whole number, such as "
-            f"{max(1, math.floor(robot.control_hz))} or {math.ceil(robot.control_hz)}, if the policy acts as often."
+        raise _inexpressible(
+            f"control_hz={robot.control_hz:g}: fps must be an integer, such as "
+            f"{max(1, math.floor(robot.control_hz))} or {math.ceil(robot.control_hz)}, if the policy allows it."
         )
     images = {IMAGE + camera.name: _write_camera(robot, camera) for camera in robot.cameras}
     made: dict[str, Any] = {
@@ -94,11 +94,15 @@ def make_contract(robot: RobotDescription) -> dict[str, Any]:
     return made
 
 
+def _inexpressible(message: str) -> UserError:
+    return UserError(message, code="contract-not-expressible")
+
+
 def _write_camera(robot: RobotDescription, camera: CameraEntry) -> dict[str, Any]:
     if camera.resize not in ("none", "nearest") or (camera.resize == "nearest" and camera.fit == "crop"):
-        raise UserError(
-            f"cameras.{camera.name}: resize: {camera.resize}, fit: {camera.fit} make other pixels than rosetta; "
-            "only resize: nearest with fit: stretch, or resize: none, can be said."
+        raise _inexpressible(
+            f"cameras.{camera.name}: resize: {camera.resize}, fit: {camera.fit} differ from rosetta, which has "
+            "resize: nearest with fit: stretch, or resize: none."
         )
     source = _write_source(robot, camera.topic, f"cameras.{camera.name}")
     return {**source, "apply": [{"resize": [camera.height, camera.width]}]}
@@ -111,7 +115,7 @@ def _write_state(robot: RobotDescription) -> Any:
         topic, selected = _select(robot, entry)
         if not topics or topics[-1] != topic:
             if topic in topics:
-                raise UserError(f"state.{entry.name}: the entries of {topic} have to stand together for a contract.")
+                raise _inexpressible(f"state.{entry.name}: the entries of {topic} must be adjacent.")
             topics.append(topic)
             sources.append({**_write_source(robot, topic, f"state.{entry.name}"), "select": []})
         sources[-1]["select"].append(selected)
@@ -119,23 +123,23 @@ def _write_state(robot: RobotDescription) -> Any:
 
 
 def _select(robot: RobotDescription, entry: StateEntry) -> tuple[str, str]:
-    """Return the topic and the selector of an entry."""
+    """Return the topic and the selector of a state entry."""
     (term, *more) = entry.terms
     if more or term.scale != 1:
-        raise UserError(f"state.{entry.name}.reads: sums and factors cannot be said: publish the number itself.")
+        raise _inexpressible(f"state.{entry.name}.reads: contracts have no sums and factors: publish the result.")
     steps, type_name = split_field(term.field), robot.topics[term.topic].type_name
     if type_name == JOINT_STATE and len(steps) == 1 and steps[0][1] is not None:
         return term.topic, f"{steps[0][0]}.{steps[0][1]}"
     if type_name in DOTTED and all(place is None for _, place in steps):
         return term.topic, term.field
-    raise UserError(f"state.{entry.name}.reads: {term.field} of {type_name} is none of what rosetta reads.")
+    raise _inexpressible(f"state.{entry.name}.reads: rosetta does not read {term.field} of {type_name}.")
 
 
 def _write_source(robot: RobotDescription, name: str, where: str) -> dict[str, Any]:
     topic = robot.topics[name]
     tolerance_ms = topic.max_age_s * 1e3
     if abs(tolerance_ms - round(tolerance_ms)) > 1e-6:
-        raise UserError(f"topics.{name}.max_age_s={topic.max_age_s:g} ({where}): a contract has whole milliseconds.")
+        raise _inexpressible(f"topics.{name}.max_age_s={topic.max_age_s:g} ({where}) must be whole milliseconds.")
     timeline = "header" if topic.type_name in STAMPED else "receive"
     return {
         "channel": {"topic": topic.name, "type": topic.type_name, "qos": _write_qos(find_profile(topic.qos).requested)},
@@ -149,20 +153,21 @@ def _write_qos(qos: QoS) -> dict[str, Any]:
 
 def _write_action(robot: RobotDescription) -> dict[str, Any]:
     if robot.commands:
-        raise UserError(f"commands.{next(iter(robot.commands))}: a contract sends all actions on one topic.")
+        raise _inexpressible(f"commands.{next(iter(robot.commands))}: a contract has all actions on one topic.")
     command, targets = robot.command, tuple(entry.target for entry in robot.actions)
     if command.kind == "pose":
-        raise UserError("command.kind=pose: rosetta sends no geometry_msgs/msg/PoseStamped.")
+        raise _inexpressible("command.kind=pose: rosetta does not send geometry_msgs/msg/PoseStamped.")
     if command.order not in ((), targets):
-        raise UserError(
-            "command.order: a contract sends actions in the policy's own order; bring actions into that one."
-        )
+        raise _inexpressible("command.order: a contract has actions in the order of the policy: reorder actions.")
+    kinds = {entry.kind for entry in robot.actions}
     select = [_select_target(command.type_name, entry) for entry in robot.actions]
+    if len(kinds) > 1:
+        raise _inexpressible("actions: positions and velocities in one command have no common safety in a contract.")
     channel = {
         "topic": command.name,
         "type": command.type_name,
         "qos": _write_qos(find_profile(command.qos).offered),
-        "safety": _write_safety(robot.actions),
+        "safety": "hold" if kinds == {"position"} else "zeros",
     }
     timeline = "header" if command.type_name in STAMPED else "receive"
     return {
@@ -174,14 +179,9 @@ def _write_action(robot: RobotDescription) -> dict[str, Any]:
 
 def _select_target(type_name: str, entry: ActionEntry) -> str:
     if entry.kind == "displacement":
-        raise UserError(f"actions.{entry.name}.kind=displacement is sent as a speed, and a contract sends it as it is.")
+        raise _inexpressible(
+            f"actions.{entry.name}.kind=displacement is sent as a velocity, which a contract does not convert."
+        )
     if type_name == "trajectory_msgs/msg/JointTrajectory":
         return f"position.{entry.target}"
     return f"twist.{entry.target}" if type_name == STAMPED_TWIST else entry.target
-
-
-def _write_safety(actions: tuple[ActionEntry, ...]) -> str:
-    kinds = {entry.kind for entry in actions}
-    if len(kinds) > 1:
-        raise UserError("actions: positions and speeds in one command have no common safety in a contract.")
-    return "hold" if kinds == {"position"} else "zeros"

@@ -18,8 +18,8 @@ from embodied_rl.deployment.simulated_robot.fit import check_fit
 from embodied_rl.deployment.simulated_robot.requests import make_printable, read_episode, read_faults
 from embodied_rl.deployment.simulated_robot.settings import RobotSettings
 from embodied_rl.deployment.simulated_robot.topics import RobotTopics, make_listeners
+from embodied_rl.deployment.transport.emergency_stop import EmergencyStopState
 from embodied_rl.deployment.transport.interface import Transport
-from embodied_rl.deployment.transport.stop_holders import StopHolders
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import RobotOutcome, ServoedRobot
 from embodied_rl.interfaces.sim import Array, Episode
@@ -96,7 +96,7 @@ class SimulatedRobot:
         self._said_instruction: str | None = None
         self._said_outcome = self._awaited = False
         self._said_faults: set[str] = set()
-        self._stop_name, self._holders = description.operator.estop, StopHolders()
+        self._stop_name, self._holders = description.operator.estop, EmergencyStopState()
         self._gone_until: float | None = None
         self._restarted_ns = 0
         self._restart_s = 0.0
@@ -154,7 +154,7 @@ class SimulatedRobot:
         self._tell(f"faults: {make_printable(message.data)}")
 
     def _on_stop(self, message: Any, received_ns: int, source_ns: int) -> None:
-        pressed = self._holders.hear(self.topics.find_heard(self._stop_name), bool(message.data))
+        pressed = self._holders.update(self.topics.find_heard(self._stop_name), bool(message.data))
         if pressed != self._drive.pressed:
             self._tell(f"the emergency stop is {'pressed' if pressed else 'released'}")
         self._drive.press(pressed)

@@ -7,9 +7,9 @@ from typing import Any
 from embodied_rl.deployment.robots.description import RobotDescription, Topic
 from embodied_rl.deployment.simulated_robot.faults import Pictures, States
 from embodied_rl.deployment.simulated_robot.settings import CLOCK, FAULTS, STATUS
+from embodied_rl.deployment.transport.emergency_stop import STOP_QOS
 from embodied_rl.deployment.transport.interface import Callback, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.qos import QoS
-from embodied_rl.deployment.transport.stop_holders import STOP_QOS
 from embodied_rl.interfaces.errors import TransportError, UserError
 from embodied_rl.interfaces.servo import Pose, ServoedRobot
 
@@ -91,7 +91,7 @@ class RobotTopics:
         if not self._subscriptions:
             return ""
         self._looked = (self._looked + 1) % len(self._subscriptions)
-        return next(iter(self._subscriptions[self._looked].find_faults()), "")
+        return next(iter(self._subscriptions[self._looked].find_mismatches()), "")
 
     def _offer(self, topic: Topic) -> QoS | str:
         return QoS("reliable", depth=5) if self._lockstep and topic.type_name in (IMAGE, INFO) else topic.qos

@@ -1,5 +1,5 @@
-"""Messages of ROS 2 between processes, without an installation of ROS 2 or with one (docs/ros2.md).
+"""Publish and subscribe to ROS 2 topics, with or without an installation of ROS 2 (docs/ros2.md).
 
-`interface.py` is what others use, `opening.py` opens a transport by its name. The extra `ros2` brings what they need;
-nothing of it is imported before it is used.
+`interface.py` defines the interface, `opening.py` opens a transport by name. The packages of the extra `ros2` are
+imported on first use.
 """

@@ -1,12 +1,11 @@
-"""ROS 2 over DDS from pip: a participant that nodes of ROS 2 take for one of theirs. No ROS 2 is installed for it.
+"""A ROS 2 node over Cyclone DDS, without an installation of ROS 2.
 
-Cyclone DDS carries bytes (`raw_cdr.py`), rosbags makes them (`messages.py`). What DDS calls everything, and what was
-compared with ROS 2 itself, is in docs/ros2.md. Topics alone: services need what its Python package cannot send.
+Messages are encoded by `messages.py` and sent as bytes (`raw_cdr.py`). docs/ros2.md lists the DDS names and what was
+compared with ROS 2. Only topics: the Python package of Cyclone DDS cannot send services.
 """
 
 import threading
 import time
-from dataclasses import dataclass
 
 from cyclonedds.core import (
     DDSException,
@@ -18,46 +17,29 @@ from cyclonedds.core import (
     ViewState,
     WaitSet,
 )
-from cyclonedds.domain import Domain, DomainParticipant
+from cyclonedds.domain import DomainParticipant
 from cyclonedds.pub import DataWriter
 from cyclonedds.qos import Qos
 from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic
 
 from embodied_rl.deployment.transport import raw_cdr
-from embodied_rl.deployment.transport.dds_configuration import configure
 from embodied_rl.deployment.transport.dds_discovery import Announcement, Discovery
+from embodied_rl.deployment.transport.dds_domain import close_domain, open_domain
 from embodied_rl.deployment.transport.dds_types import DdsTypes, make_qos
 from embodied_rl.deployment.transport.environment import RosEnvironment
-from embodied_rl.deployment.transport.interface import (
-    Callback,
-    Endpoint,
-    Publisher,
-    Subscription,
-    Transport,
-)
+from embodied_rl.deployment.transport.interface import Callback, Endpoint, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_node, name_dds_topic
 from embodied_rl.deployment.transport.qos import QoS
-from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.interfaces.errors import TransportError
 
-AT_ONCE = 64
-"""Messages of one subscription that `spin_once` delivers before it looks at the next one."""
-
-
-@dataclass
-class _Domain:
-    entity: Domain
-    configuration: str
-    users: int = 0
-
-
-_DOMAINS: dict[int, _Domain] = {}
-_DOMAINS_LOCK = threading.Lock()
+MESSAGES_PER_SPIN = 64
+"""Messages of one subscription that `spin_once` delivers at most."""
 
 
 class DdsPublisher(Publisher):
-    """A writer of DDS."""
+    """A publisher over DDS."""
 
     def __init__(self, transport: "DdsTransport", topic: str, type_name: str, qos: QoS, writer: DataWriter) -> None:
         super().__init__(transport, topic, type_name, qos, writer.guid.bytes)
@@ -68,8 +50,8 @@ class DdsPublisher(Publisher):
             raw_cdr.write(self._entity(), raw)
         except DDSException as error:
             late = error.code == DDSException.DDS_RETCODE_TIMEOUT
-            reason = "a reliable subscription does not keep up" if late else str(error)
-            raise TransportError(f"{self.topic}: a message was not published, {reason}") from error
+            reason = "a reliable subscription is too slow" if late else str(error)
+            raise TransportError(f"{self.topic}: a message was not published: {reason}") from error
 
     def count_matched(self) -> int:
         return len(self._entity().get_matched_subscriptions())
@@ -87,7 +69,7 @@ class DdsPublisher(Publisher):
 
 
 class DdsSubscription(Subscription):
-    """A reader of DDS."""
+    """A subscription over DDS."""
 
     def __init__(
         self, transport: "DdsTransport", topic: str, type_name: str, qos: QoS, callback: Callback, reader: DataReader,
@@ -100,10 +82,10 @@ class DdsSubscription(Subscription):
         self._gids: dict[int, bytes] = {}
 
     def take(self) -> int:
-        """Call back for up to `AT_ONCE` messages that have arrived; return how many there were."""
+        """Run callbacks for up to `MESSAGES_PER_SPIN` waiting messages; return their number."""
         with self._taking:
-            arrived = [] if self._reader is None else raw_cdr.take(self._reader, AT_ONCE)
-            gids = [self._identify(handle) for *_, handle in arrived]
+            arrived = [] if self._reader is None else raw_cdr.take(self._reader, MESSAGES_PER_SPIN)
+            gids = [self._find_gid(handle) for *_, handle in arrived]
         received_ns = self._node.now()
         delivered = 0
         for (raw, source_ns, _), gid in zip(arrived, gids, strict=True):
@@ -111,8 +93,8 @@ class DdsSubscription(Subscription):
                 delivered += self.deliver(raw, received_ns, source_ns, gid)
         return delivered
 
-    def _identify(self, handle: int) -> bytes:
-        """Return who a writer is: its identifier, or its handle where it left before it was asked for."""
+    def _find_gid(self, handle: int) -> bytes:
+        """Return the gid of a writer, or its handle if it has disconnected already."""
         if handle not in self._gids:
             found = self._entity().get_matched_publication_data(handle)
             self._gids[handle] = handle.to_bytes(8, "big") if found is None else found.key.bytes
@@ -121,17 +103,20 @@ class DdsSubscription(Subscription):
     def count_matched(self) -> int:
         return len(self._entity().get_matched_publications())
 
-    def find_faults(self) -> tuple[str, ...]:
-        """Return why publishers that are on the topic do not reach this subscription, one line each.
+    def find_mismatches(self) -> tuple[str, ...]:
+        """Return one line per publisher of the topic that does not match this subscription, with the reason.
 
-        What DDS refuses for a reason that this program does not know, such as a deadline, is named, too.
+        QoS policies that `QoS` lacks, such as a deadline, are reported by their number.
         """
-        known = super().find_faults()
+        mismatches = super().find_mismatches()
         status = self._entity().get_requested_incompatible_qos_status()
-        unexplained = len(self.transport.list_publishers(self.topic)) - len(known) - self.count_matched()
+        unexplained = len(self.transport.list_publishers(self.topic)) - len(mismatches) - self.count_matched()
         if not status.total_count or unexplained <= 0:
-            return known
-        return *known, f"{self.topic}: DDS finds {unexplained} publishers incompatible, policy {status.last_policy_id}"
+            return mismatches
+        return (
+            *mismatches,
+            f"{self.topic}: {unexplained} publishers have incompatible QoS, policy {status.last_policy_id}",
+        )
 
     def close(self) -> None:
         with self._taking:
@@ -147,15 +132,15 @@ class DdsSubscription(Subscription):
 
 
 class DdsTransport(Transport):
-    """A node of ROS 2 over DDS.
+    """A ROS 2 node over DDS.
 
     Args:
         environment: domain, discovery and release.
         node: its name.
-        messages: the types of messages; those of the environment's release by default.
+        messages: message types; by default those of the environment's release.
 
     Raises:
-        UserError: the domain is open in this process with another configuration, or Cyclone DDS does not take it.
+        UserError: see `open_domain`.
     """
 
     kind = "dds"
@@ -170,7 +155,7 @@ class DdsTransport(Transport):
         self._topics: dict[tuple[str, str], Topic] = {}
         self._types = DdsTypes(self.messages)
         self._changing = threading.RLock()
-        _enter_domain(environment)
+        open_domain(environment)
         self._participant = DomainParticipant(environment.domain, Qos(Policy.Userdata(b"enclave=/;")))
         self.gid: bytes = self._participant.guid.bytes
         self._waiting, self._wake = WaitSet(self._participant), GuardCondition(self._participant)
@@ -179,7 +164,7 @@ class DdsTransport(Transport):
         self._announcement = Announcement(self._participant, self.messages, self._types, node)
         self._announce()
 
-    def _publish(self, topic: str, type_name: str, qos: QoS) -> Publisher:
+    def _create_publisher(self, topic: str, type_name: str, qos: QoS) -> Publisher:
         made = make_qos(qos, self.messages.hash_type(type_name))
         writer = DataWriter(self._participant, self._find_topic(topic, type_name), made)
         publisher = DdsPublisher(self, topic, type_name, qos, writer)
@@ -188,7 +173,7 @@ class DdsTransport(Transport):
             self._announce()
         return publisher
 
-    def _subscribe(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
+    def _create_subscription(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
         made = make_qos(qos, self.messages.hash_type(type_name))
         reader = DataReader(self._participant, self._find_topic(topic, type_name), made)
         subscription = DdsSubscription(self, topic, type_name, qos, callback, reader, raw)
@@ -207,14 +192,14 @@ class DdsTransport(Transport):
                 self._topics[topic, type_name] = made
             return self._topics[topic, type_name]
 
-    def remove(self, end: DdsPublisher | DdsSubscription) -> None:
-        """Forget a publisher or subscription that closes."""
+    def remove(self, endpoint: DdsPublisher | DdsSubscription) -> None:
+        """Remove an endpoint that closes."""
         with self._changing:
-            if isinstance(end, DdsPublisher):
-                self._publishers.remove(end)
+            if isinstance(endpoint, DdsPublisher):
+                self._publishers.remove(endpoint)
             else:
-                self._subscriptions.remove(end)
-                self._waiting.detach(end.condition)
+                self._subscriptions.remove(endpoint)
+                self._waiting.detach(endpoint.condition)
             if not self.closed:
                 self._announce()
 
@@ -239,46 +224,15 @@ class DdsTransport(Transport):
         self._wake.take()
         return sum(each.take() for each in tuple(self._subscriptions))
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         if self.closed:
             return
         for each in (*self._publishers, *self._subscriptions):
             each.close()
         self.closed = True
         raw_cdr.delete(self._participant)
-        _leave_domain(self.environment.domain)
+        close_domain(self.environment.domain)
 
     def _check_open(self) -> None:
         if self.closed:
             raise TransportError(f"{self.node} is closed")
-
-
-def _enter_domain(environment: RosEnvironment) -> None:
-    """Configure a domain of this process, once: Cyclone DDS has one configuration for each."""
-    configuration = configure(environment)
-    with _DOMAINS_LOCK:
-        known = _DOMAINS.get(environment.domain)
-        if known is None:
-            try:
-                entity = Domain(environment.domain, configuration)
-            except (DDSException, UnicodeEncodeError) as error:
-                raise UserError(
-                    f"Cyclone DDS does not open domain {environment.domain}: {error}. It wrote the reason above; check "
-                    "CYCLONEDDS_URI, and that nothing else in this process opens the domain"
-                ) from error
-            known = _DOMAINS[environment.domain] = _Domain(entity, configuration)
-        if known.configuration != configuration:
-            raise UserError(
-                f"domain {environment.domain} is open in this process with another configuration: use one "
-                "environment for all nodes of a process"
-            )
-        known.users += 1
-
-
-def _leave_domain(domain: int) -> None:
-    with _DOMAINS_LOCK:
-        known = _DOMAINS[domain]
-        known.users -= 1
-        if known.users == 0:
-            del _DOMAINS[domain]
-            raw_cdr.delete(known.entity)

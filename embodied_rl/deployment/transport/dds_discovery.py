@@ -1,4 +1,4 @@
-"""Who is on a topic, and how others see this node: DDS discovery, and what ROS 2 adds to it."""
+"""DDS discovery, and the announcement of nodes that ROS 2 adds to it."""
 
 import logging
 from collections.abc import Iterable
@@ -24,21 +24,16 @@ from embodied_rl.deployment.transport.qos import PROFILES, QoS
 
 log = logging.getLogger(__name__)
 
-MOST_ENDPOINTS = 4096
-"""So many publishers, or subscriptions, of a domain are looked at."""
+MAX_ENDPOINTS = 4096
+"""Publishers, or subscriptions, of a domain that are read."""
 GID_LENGTH = 16
 GID_BYTES = {"humble": 24}
-"""Bytes that rmw_dds_common/msg/Gid has for an identifier: 16 since Iron."""
+"""Bytes of rmw_dds_common/msg/Gid: 16 since Iron."""
 _INFO, _INFO_TOPIC = "rmw_dds_common/msg/ParticipantEntitiesInfo", "ros_discovery_info"
 
 
 class Discovery:
-    """The publishers and subscriptions of a domain, as Cyclone DDS has found them, and the nodes that they belong to.
-
-    Args:
-        participant: of DDS.
-        messages, types: the types of messages, and what DDS makes of them.
-    """
+    """The publishers and subscriptions that Cyclone DDS has discovered in a domain, with their nodes."""
 
     def __init__(self, participant: DomainParticipant, messages: Messages, types: DdsTypes) -> None:
         self._own, self._messages = participant.guid, messages
@@ -46,22 +41,22 @@ class Discovery:
         self._publishers = BuiltinDataReader(participant, BuiltinTopicDcpsPublication)
         self._subscriptions = BuiltinDataReader(participant, BuiltinTopicDcpsSubscription)
         self._alive = {each: ReadCondition(each, alive) for each in (self._publishers, self._subscriptions)}
-        qos = make_qos(QoS("reliable", "transient_local", depth=MOST_ENDPOINTS), messages.hash_type(_INFO))
+        qos = make_qos(QoS("reliable", "transient_local", depth=MAX_ENDPOINTS), messages.hash_type(_INFO))
         self._nodes = DataReader(participant, Topic(participant, _INFO_TOPIC, types.find(_INFO)), qos)
         self._names: dict[bytes, str] = {}
 
     def list_publishers(self, topic: str) -> tuple[Endpoint, ...]:
-        """Return the publishers of a topic of ROS 2."""
+        """Return the publishers of a ROS 2 topic."""
         return self._read(self._publishers, topic)
 
     def list_subscriptions(self, topic: str) -> tuple[Endpoint, ...]:
-        """Return the subscriptions of a topic of ROS 2."""
+        """Return the subscriptions of a ROS 2 topic."""
         return self._read(self._subscriptions, topic)
 
     def _read(self, reader: BuiltinDataReader, topic: str) -> tuple[Endpoint, ...]:
         self._read_nodes()
         found = []
-        for each in reader.read(MOST_ENDPOINTS, self._alive[reader]):
+        for each in reader.read(MAX_ENDPOINTS, self._alive[reader]):
             if each.topic_name == name_dds_topic(topic):
                 qos, type_hash = read_qos(each.qos)
                 own, gid, kind = each.participant_key == self._own, each.key.bytes, read_dds_type(each.type_name)
@@ -69,10 +64,10 @@ class Discovery:
         return tuple(found)
 
     def _read_nodes(self) -> None:
-        """Learn which ends belong to which nodes, as far as these have told it."""
-        if len(self._names) > 4 * MOST_ENDPOINTS:  # of nodes that came and went
+        """Update the names of the nodes of endpoints from their announcements."""
+        if len(self._names) > 4 * MAX_ENDPOINTS:  # includes nodes that have disconnected
             self._names.clear()
-        for raw, *_ in raw_cdr.take(self._nodes, MOST_ENDPOINTS):
+        for raw, *_ in raw_cdr.take(self._nodes, MAX_ENDPOINTS):
             try:
                 info = self._messages.decode(_INFO, raw)
             except MessageError as error:
@@ -80,18 +75,12 @@ class Discovery:
                 continue
             for node in info.node_entities_info_seq:
                 name = node.node_namespace.rstrip("/") + "/" + node.node_name
-                ends = (*node.reader_gid_seq, *node.writer_gid_seq)
-                self._names.update({bytes(each.data[:GID_LENGTH]): name for each in ends})
+                gids = (*node.reader_gid_seq, *node.writer_gid_seq)
+                self._names.update({bytes(each.data[:GID_LENGTH]): name for each in gids})
 
 
 class Announcement:
-    """Tells ROS 2 that this participant is a node, and which ends are its own, so that `ros2 node` shows it.
-
-    Args:
-        participant: of DDS.
-        messages, types: the types of messages, and what DDS makes of them.
-        node: its name.
-    """
+    """Publisher of this node's name and endpoints on ros_discovery_info, which `ros2 node` shows."""
 
     def __init__(self, participant: DomainParticipant, messages: Messages, types: DdsTypes, node: str) -> None:
         self._messages, self._node = messages, node
@@ -101,16 +90,16 @@ class Announcement:
         self._writer = DataWriter(participant, topic, qos)
 
     def publish(self, publishers: Iterable[bytes], subscriptions: Iterable[bytes]) -> None:
-        """Publish which ends the node has, by their identifiers."""
+        """Publish the gids of the node's publishers and subscriptions."""
         make = self._messages.make
-        ends = make(
+        entities = make(
             "rmw_dds_common/msg/NodeEntitiesInfo",
             node_namespace="/",
             node_name=self._node,
             reader_gid_seq=[self._gid(each) for each in subscriptions],
             writer_gid_seq=[self._gid(each) for each in publishers],
         )
-        info = make(_INFO, gid=self._gid(self._participant), node_entities_info_seq=[ends])
+        info = make(_INFO, gid=self._gid(self._participant), node_entities_info_seq=[entities])
         raw_cdr.write(self._writer, self._messages.encode(_INFO, info))
 
     def _gid(self, identifier: bytes) -> object:

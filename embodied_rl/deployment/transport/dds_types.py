@@ -1,4 +1,4 @@
-"""Types and qualities as Cyclone DDS knows them, made of those of ROS 2."""
+"""Convert message types and QoS between ROS 2 and Cyclone DDS."""
 
 from typing import Any
 
@@ -12,22 +12,22 @@ from embodied_rl.deployment.transport.messages import ARRAY, BASE, NAME, Message
 from embodied_rl.deployment.transport.names import name_dds_type
 from embodied_rl.deployment.transport.qos import QoS
 
-LONGEST_BLOCKING_S = 0.1
-"""A reliable publisher waits so long for a slow subscription before it gives up on a message."""
+MAX_BLOCKING_S = 0.1
+"""Longest time that a reliable publisher waits for a slow subscription."""
 _NUMBERS: dict[str, Any] = {"bool": bool, "string": str} | dict.fromkeys(("byte", "char", "octet"), types.uint8)
 _NUMBERS |= {f"{kind}{bits}": getattr(types, f"{kind}{bits}") for kind in ("int", "uint") for bits in (8, 16, 32, 64)}
 _NUMBERS |= {"float32": types.float32, "float64": types.float64}
 
 
 class DdsTypes:
-    """The DDS types of messages. They are there to be compared by others; no message is encoded by them."""
+    """DDS types of messages, which discovery compares; they do not encode messages."""
 
     def __init__(self, messages: Messages) -> None:
         self._messages = messages
         self._made: dict[str, type[IdlStruct]] = {}
 
     def find(self, type_name: str) -> type[IdlStruct]:
-        """Return the DDS type: not extensible and without keys, as ROS 2 has them."""
+        """Return the DDS type: final and without keys, as in ROS 2."""
         if type_name not in self._made:
             fields = {name: self._annotate(kind) for name, kind in self._messages.find_fields(type_name)}
             made = make_idl_struct(type_name.rpartition("/")[2] + "_", name_dds_type(type_name), fields)
@@ -48,17 +48,17 @@ class DdsTypes:
 
 
 def make_qos(qos: QoS, type_hash: str | None) -> Qos:
-    """Return the DDS policies of an end of a topic: XCDR1, and the type hash for those who look."""
-    blocking = Policy.Reliability.Reliable(duration(seconds=LONGEST_BLOCKING_S))
+    """Return the DDS policies of an endpoint, including XCDR1 and the type hash."""
+    blocking = Policy.Reliability.Reliable(duration(seconds=MAX_BLOCKING_S))
     history = Policy.History.KeepLast(qos.depth)
     policies: list[Any] = [
         blocking if qos.reliability == "reliable" else Policy.Reliability.BestEffort,
         Policy.Durability.TransientLocal if qos.durability == "transient_local" else Policy.Durability.Volatile,
         history,
         Policy.DataRepresentation(use_cdrv0_representation=True, use_xcdrv2_representation=False),
-        Policy.WriterDataLifecycle(autodispose=False),  # who leaves takes no message back, as in rmw_cyclonedds
+        Policy.WriterDataLifecycle(autodispose=False),  # as in rmw_cyclonedds
     ]
-    if qos.durability == "transient_local":  # otherwise one message is kept for late subscriptions, whatever the depth
+    if qos.durability == "transient_local":  # the default keeps only one message for late subscriptions
         policies.append(Policy.DurabilityService(0, history, -1, -1, -1))
     if qos.lifespan_s is not None:
         policies.append(Policy.Lifespan(duration(seconds=qos.lifespan_s)))
@@ -68,11 +68,11 @@ def make_qos(qos: QoS, type_hash: str | None) -> Qos:
 
 
 def read_qos(found: Qos) -> tuple[QoS, str | None]:
-    """Return what another end offers or requests, and its type hash; its depth is not announced, and 1 here."""
+    """Return the QoS and the type hash that another endpoint announces; depth is not announced, and 1 here."""
     reliable = isinstance(found[Policy.Reliability], Policy.Reliability.Reliable)
     latched = found[Policy.Durability] != Policy.Durability.Volatile
     data = found[Policy.Userdata]
     _, _, rest = (bytes(data.data) if data else b"").partition(b"typehash=")
     text = rest.partition(b";")[0].decode("ascii", "replace")
-    quality = QoS("reliable" if reliable else "best_effort", "transient_local" if latched else "volatile")
-    return quality, text or None
+    qos = QoS("reliable" if reliable else "best_effort", "transient_local" if latched else "volatile")
+    return qos, text or None

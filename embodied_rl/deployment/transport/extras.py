@@ -1,4 +1,4 @@
-"""What the transports import lazily, and the command that installs it. Imports the standard library only."""
+"""Checks for optional packages. Imports the standard library only."""
 
 from importlib import metadata
 
@@ -11,7 +11,7 @@ def require(package: str, purpose: str) -> str:
     """Return the version of an installed package.
 
     Raises:
-        Unavailable: it is not installed; the message has the remedy.
+        Unavailable: it is not installed; the message has the command that installs it.
     """
     try:
         return metadata.version(package)

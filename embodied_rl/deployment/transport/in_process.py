@@ -1,9 +1,8 @@
-"""A transport within one process: deterministic, with an injected clock. For tests and for control in lockstep.
+"""A deterministic transport within one process, with an injected clock, for tests and lockstep control.
 
-It keeps the rules of DDS that programs depend on: what is requested must be offered, types must agree, the newest
-`depth` messages wait for a slow subscription, latched topics have a past, messages older than their lifespan are not
-delivered. Messages travel as CDR bytes, so that two ends share nothing. Time passes only where the clock says so, and
-everything happens in the thread that spins.
+It follows DDS: QoS and types must match, a slow subscription keeps the newest `depth` messages, late subscriptions get
+the messages of latched topics, messages older than their lifespan are not delivered. Messages are passed as CDR bytes,
+so that endpoints share no memory. Everything runs in the thread that spins.
 """
 
 import hashlib
@@ -11,13 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from embodied_rl.deployment.transport.interface import (
-    Callback,
-    Endpoint,
-    Publisher,
-    Subscription,
-    Transport,
-)
+from embodied_rl.deployment.transport.interface import Callback, Endpoint, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_node
 from embodied_rl.deployment.transport.qos import QoS, find_incompatible
@@ -38,11 +31,11 @@ class _Sample:
 
 @dataclass
 class Bus:
-    """What transports of one process have in common: the clock, the topics.
+    """The clock and the endpoints that the transports of one process share.
 
     Attributes:
-        clock: nanoseconds since 1970; it may stand still.
-        messages: the types of messages.
+        clock: returns nanoseconds since 1970; it may stand still.
+        messages: message types.
     """
 
     clock: Callable[[], int]
@@ -50,19 +43,19 @@ class Bus:
     publishers: list["InProcessPublisher"] = field(default_factory=list)
     subscriptions: list["InProcessSubscription"] = field(default_factory=list)
     sent: int = 0
-    ends: int = 0
+    endpoints: int = 0
 
-    def name_end(self) -> bytes:
-        """Return the identifier of the next publisher or subscription: 16 bytes."""
-        self.ends += 1
-        return hashlib.blake2b(str(self.ends).encode(), digest_size=16).digest()
+    def new_gid(self) -> bytes:
+        """Return a new identifier of an endpoint: 16 bytes."""
+        self.endpoints += 1
+        return hashlib.blake2b(str(self.endpoints).encode(), digest_size=16).digest()
 
 
 class InProcessPublisher(Publisher):
     """A publisher on a bus."""
 
     def __init__(self, transport: "InProcessTransport", topic: str, type_name: str, qos: QoS) -> None:
-        super().__init__(transport, topic, type_name, qos, transport.bus.name_end())
+        super().__init__(transport, topic, type_name, qos, transport.bus.new_gid())
         self._bus, self.past = transport.bus, deque[_Sample](maxlen=qos.depth)
 
     def send(self, raw: bytes) -> None:
@@ -74,11 +67,11 @@ class InProcessPublisher(Publisher):
         if self.qos.durability == "transient_local":
             self.past.append(sample)
         for subscription in self._bus.subscriptions:
-            if _meet(self, subscription):
+            if _match(self, subscription):
                 subscription.waiting.append(sample)
 
     def count_matched(self) -> int:
-        return sum(_meet(self, each) for each in self._bus.subscriptions)
+        return sum(_match(self, each) for each in self._bus.subscriptions)
 
     def close(self) -> None:
         if self in self._bus.publishers:
@@ -91,11 +84,11 @@ class InProcessSubscription(Subscription):
     def __init__(
         self, transport: "InProcessTransport", topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool
     ) -> None:
-        super().__init__(transport, topic, type_name, qos, callback, transport.bus.name_end(), raw)
+        super().__init__(transport, topic, type_name, qos, callback, transport.bus.new_gid(), raw)
         self._bus, self.waiting = transport.bus, deque[_Sample](maxlen=qos.depth)
 
     def count_matched(self) -> int:
-        return sum(_meet(each, self) for each in self._bus.publishers)
+        return sum(_match(each, self) for each in self._bus.publishers)
 
     def close(self) -> None:
         self.waiting.clear()
@@ -107,7 +100,7 @@ class InProcessTransport(Transport):
     """One node on a bus.
 
     Args:
-        bus: what it shares with the others.
+        bus: shared with the other nodes.
         node: its name.
     """
 
@@ -118,36 +111,36 @@ class InProcessTransport(Transport):
         self.bus = bus
         self._closed = False
 
-    def _publish(self, topic: str, type_name: str, qos: QoS) -> Publisher:
+    def _create_publisher(self, topic: str, type_name: str, qos: QoS) -> Publisher:
         self._check_open()
         publisher = InProcessPublisher(self, topic, type_name, qos)
         self.bus.publishers.append(publisher)
         return publisher
 
-    def _subscribe(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
+    def _create_subscription(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
         self._check_open()
         subscription = InProcessSubscription(self, topic, type_name, qos, callback, raw)
         self.bus.subscriptions.append(subscription)
         if qos.durability == "transient_local":
-            past = [one for each in self.bus.publishers if _meet(each, subscription) for one in each.past]
+            past = [one for each in self.bus.publishers if _match(each, subscription) for one in each.past]
             subscription.waiting.extend(sorted(past, key=lambda sample: sample.number))
         return subscription
 
     def list_publishers(self, topic: str) -> tuple[Endpoint, ...]:
-        return tuple(self._see(each) for each in self.bus.publishers if each.topic == topic)
+        return tuple(self._describe(each) for each in self.bus.publishers if each.topic == topic)
 
     def list_subscriptions(self, topic: str) -> tuple[Endpoint, ...]:
-        return tuple(self._see(each) for each in self.bus.subscriptions if each.topic == topic)
+        return tuple(self._describe(each) for each in self.bus.subscriptions if each.topic == topic)
 
-    def _see(self, end: InProcessPublisher | InProcessSubscription) -> Endpoint:
-        own, node = end.transport is self, "/" + end.transport.node
-        return Endpoint(end.topic, end.type_name, end.qos, end.gid, own, end.type_hash, node)
+    def _describe(self, each: InProcessPublisher | InProcessSubscription) -> Endpoint:
+        own, node = each.transport is self, "/" + each.transport.node
+        return Endpoint(each.topic, each.type_name, each.qos, each.gid, own, each.type_hash, node)
 
     def now(self) -> int:
         return self.bus.clock()
 
     def _spin_once(self, timeout_s: float) -> int:
-        """Call back for what has arrived, in the order in which it was published; there is nothing to wait for."""
+        """Run callbacks in the order of publishing, without waiting."""
         self._check_open()
         mine = [each for each in self.bus.subscriptions if each.transport is self]
         arrived = sorted(
@@ -159,12 +152,14 @@ class InProcessTransport(Transport):
         delivered = 0
         for sample, each in arrived:
             now = self.now()
-            if each in self.bus.subscriptions and not sample.expired(now):  # a callback may close one, or wait
+            if each in self.bus.subscriptions and not sample.expired(
+                now
+            ):  # a callback may close one, or advance the clock
                 delivered += each.deliver(sample.raw, now, sample.source_ns, sample.publisher)
         return delivered
 
     def spin_until(self, condition: Callable[[], bool], timeout_s: float = 0.0) -> bool:
-        """Spin until `condition()` holds, or nothing is left that could change it."""
+        """Spin until `condition()` holds; return False if no messages are left."""
         while not condition():
             if not any(each.waiting for each in self.bus.subscriptions if each.transport is self):
                 return False
@@ -172,19 +167,19 @@ class InProcessTransport(Transport):
         return True
 
     def start(self) -> None:
-        raise TransportError("transports of one process have no threads: spin where the program is")
+        raise TransportError("an in-process transport has no thread: call spin_once or spin_until")
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         self._closed = True
-        ends = [each for each in (*self.bus.publishers, *self.bus.subscriptions) if each.transport is self]
-        for each in ends:
-            each.close()
+        for each in (*self.bus.publishers, *self.bus.subscriptions):
+            if each.transport is self:
+                each.close()
 
     def _check_open(self) -> None:
         if self._closed:
             raise TransportError(f"{self.node} is closed")
 
 
-def _meet(publisher: InProcessPublisher, subscription: InProcessSubscription) -> bool:
+def _match(publisher: InProcessPublisher, subscription: InProcessSubscription) -> bool:
     same = publisher.topic == subscription.topic and publisher.type_name == subscription.type_name
     return same and find_incompatible(publisher.qos, subscription.qos) is None

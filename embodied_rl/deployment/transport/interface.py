@@ -1,8 +1,7 @@
-"""The interface of a transport: publishers, subscriptions, who else is on a topic, and when callbacks run.
+"""The interface of a transport: publishers, subscriptions, discovery and spinning.
 
-Callbacks run where somebody spins: in `spin_once` and `spin_until`, or in the thread that `start` starts. Nothing else
-calls them. Within a topic messages of one publisher arrive in the order in which they were published; between topics
-no order is promised.
+Callbacks run only in `spin_once`, in `spin_until`, or in the thread that `start` starts. Messages of one publisher on
+one topic arrive in the order of publishing; the order between topics is undefined.
 """
 
 import logging
@@ -21,26 +20,24 @@ from embodied_rl.interfaces.errors import TransportError
 log = logging.getLogger(__name__)
 
 Callback = Callable[[Any, int, int], None]
-"""(message, when it was received, when it was published): nanoseconds since 1970 by the clocks of the two ends."""
-LONGEST_WAIT_S = 0.1
-"""A thread that spins looks so often whether it is to end."""
-
-
-LOOKING_S = 0.001
-"""Who waits for what another thread does looks so often."""
+"""(message, time received, time published): nanoseconds since 1970 by the receiver's and the publisher's clock."""
+SPIN_TIMEOUT_S = 0.1
+"""Longest wait of one `spin_once` of the spinning thread, and so the delay until it notices `close`."""
+POLL_INTERVAL_S = 0.001
+"""Interval at which `spin_until` checks its condition while another thread spins."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A publisher or subscription that was seen on a topic.
+    """A publisher or subscription found on a topic by discovery.
 
     Attributes:
-        topic, type_name: as ROS 2 writes them.
-        qos: what it offers or requests, as far as it is known.
-        gid: its globally unique identifier.
-        own: it belongs to this transport.
-        type_hash: of its type's definition (RIHS01), where it says so.
-        node: the full name of its node, such as /teleop; empty where that is not known, yet.
+        topic, type_name: ROS 2 names.
+        qos: offered or requested QoS; policies that are not announced have defaults.
+        gid: globally unique identifier.
+        own: whether it belongs to this transport.
+        type_hash: of the type's definition (RIHS01), if announced.
+        node: full name of its node, such as /teleop; empty if not known yet.
     """
 
     topic: str
@@ -63,44 +60,44 @@ class Publisher(ABC):
         """Publish a message of the topic's type.
 
         Raises:
-            MessageError: it is of another type, or a value does not fit. TransportError: it could not be sent, such as
-                a reliable message that nobody took within 100 ms.
+            MessageError: it has another type, or a value does not fit its field. TransportError: it could not be sent,
+                for example because a reliable subscription did not take it within 100 ms.
         """
         self.send(self.transport.messages.encode(self.type_name, message))
 
     @abstractmethod
     def send(self, raw: bytes) -> None:
-        """Publish CDR bytes as they are, such as those of a recording."""
+        """Publish CDR bytes without encoding, such as those of a recording."""
 
     @abstractmethod
     def count_matched(self) -> int:
-        """Return how many subscriptions get its messages."""
+        """Return the number of matched subscriptions."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the topic; harmless if that was done before."""
+        """Remove the endpoint from its topic. May be called repeatedly."""
 
-    def find_rivals(self) -> tuple[Endpoint, ...]:
-        """Return every other publisher that is on its topic: a robot must not be given commands by two."""
-        known = bool(self.gid)  # rclpy may not tell it; then what is its node's own is taken for this one
+    def other_publishers(self) -> tuple[Endpoint, ...]:
+        """Return the other publishers of the topic."""
+        known = bool(self.gid)  # unknown with some rclpy releases: then publishers of the own node count as this one
         others = self.transport.list_publishers(self.topic)
         return tuple(each for each in others if not each.own or (known and each.gid != self.gid))
 
-    def find_faults(self) -> tuple[str, ...]:
-        """Return why subscriptions that are on the topic get no message of this publisher, one line each."""
+    def find_mismatches(self) -> tuple[str, ...]:
+        """Return one line per subscription of the topic that does not match this publisher, with the reason."""
         others = self.transport.list_subscriptions(self.topic)
-        return tuple(filter(None, (_compare(self.topic, self, other) for other in others)))
+        return tuple(filter(None, (_explain_mismatch(self.topic, self, other) for other in others)))
 
 
 class Subscription(ABC):
     """One subscription of a topic.
 
     Attributes:
-        received: messages that were given to the callback.
-        refused: messages that were thrown away because their bytes are none of the topic's type.
-        last_refusal: what was wrong with the last of these.
-        publisher: while the callback runs, who published its message: the identifier of an `Endpoint`, or other bytes
-            that tell publishers apart; None where the transport cannot.
+        received: number of messages passed to the callback.
+        refused: number of messages discarded because their bytes do not decode as the topic's type.
+        last_refusal: reason of the last of these.
+        publisher: while the callback runs, the publisher of the message: the gid of its `Endpoint`, or other unique
+            bytes; None if the transport does not identify publishers.
     """
 
     publisher: bytes | None = None
@@ -116,53 +113,50 @@ class Subscription(ABC):
 
     @abstractmethod
     def count_matched(self) -> int:
-        """Return how many publishers reach it."""
+        """Return the number of matched publishers."""
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the topic; harmless if that was done before."""
+        """Remove the endpoint from its topic. May be called repeatedly."""
 
-    def find_faults(self) -> tuple[str, ...]:
-        """Return why publishers that are on the topic do not reach this subscription, one line each."""
+    def find_mismatches(self) -> tuple[str, ...]:
+        """Return one line per publisher of the topic that does not match this subscription, with the reason."""
         others = self.transport.list_publishers(self.topic)
-        return tuple(filter(None, (_compare(self.topic, other, self) for other in others)))
+        return tuple(filter(None, (_explain_mismatch(self.topic, other, self) for other in others)))
 
     def deliver(self, raw: bytes, received_ns: int, source_ns: int, publisher: bytes | None = None) -> bool:
-        """Decode a message and call back; return False if its bytes were refused. For transports alone."""
+        """Decode a message and run the callback; return False if decoding failed. Called by transports."""
         try:
             message = raw if self._raw else self.transport.messages.decode(self.type_name, raw)
         except MessageError as error:
-            self._refuse(error)
+            self.refused += 1
+            self.last_refusal = f"{self.topic}: {error}"
+            if self.refused & (self.refused - 1) == 0:  # log the 1st, 2nd, 4th, 8th … only, to bound the log
+                log.warning("%s (refused so far: %d)", self.last_refusal, self.refused)
             return False
         self.received += 1
         self.publisher = publisher
         self._callback(message, received_ns, source_ns)
         return True
 
-    def _refuse(self, error: MessageError) -> None:
-        self.refused += 1
-        self.last_refusal = f"{self.topic}: {error}"
-        if self.refused & (self.refused - 1) == 0:  # the 1st, 2nd, 4th, 8th …: a stranger does not fill the log
-            log.warning("%s (refused so far: %d)", self.last_refusal, self.refused)
-
 
 class Transport(ABC):
-    """A node of ROS 2, or what stands for one.
+    """A node that publishes and subscribes to topics.
 
     Args:
-        messages: the types of messages.
-        node: its name.
+        messages: message types.
+        node: name of the node.
     """
 
     kind = ""
-    """Its name for `open_transport`."""
-    tells_publishers = True
-    """Whether a callback can know who published its message, see `Subscription.publisher`."""
+    """Name of the transport for `open_transport`."""
+    identifies_publishers = True
+    """Whether `Subscription.publisher` is set while a callback runs."""
 
     def __init__(self, messages: Messages, node: str) -> None:
         self.messages, self.node = messages, node
         self.failure: BaseException | None = None
-        """What a callback raised in the thread that spins; `close` raises it."""
+        """Exception of a callback in the spinning thread; `close` raises it."""
         self._thread: threading.Thread | None = None
         self._ending = threading.Event()
 
@@ -170,53 +164,55 @@ class Transport(ABC):
         """Return a new publisher.
 
         Args:
-            topic: its full name.
+            topic: full name.
             type_name: such as sensor_msgs/msg/JointState.
-            qos: a quality, or the name of a profile.
+            qos: QoS, or the name of a profile.
 
         Raises:
-            UserError: a name that is not allowed, an unknown type or profile.
+            UserError: invalid topic name, unknown type or profile.
         """
         self.messages.find_class(type_name)
-        return self._publish(check_topic(topic), type_name, offer(qos))
+        return self._create_publisher(check_topic(topic), type_name, offer(qos))
 
     def create_subscription(
         self, topic: str, type_name: str, qos: QoS | str, callback: Callback, raw: bool = False
     ) -> Subscription:
-        """Return a new subscription; `raw` gives the callback CDR bytes, which nobody has checked.
+        """Return a new subscription. With `raw` the callback gets undecoded, unchecked CDR bytes.
 
         Raises:
-            UserError: a name that is not allowed, an unknown type or profile.
+            UserError: invalid topic name, unknown type or profile.
         """
         self.messages.find_class(type_name)
-        return self._subscribe(check_topic(topic), type_name, request(qos), callback, raw)
+        return self._create_subscription(check_topic(topic), type_name, request(qos), callback, raw)
 
     @abstractmethod
-    def _publish(self, topic: str, type_name: str, qos: QoS) -> Publisher: ...
+    def _create_publisher(self, topic: str, type_name: str, qos: QoS) -> Publisher: ...
 
     @abstractmethod
-    def _subscribe(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription: ...
+    def _create_subscription(
+        self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool
+    ) -> Subscription: ...
 
     @abstractmethod
     def list_publishers(self, topic: str) -> tuple[Endpoint, ...]:
-        """Return every publisher that is seen on a topic, own ones included."""
+        """Return the publishers of a topic, own ones included."""
 
     @abstractmethod
     def list_subscriptions(self, topic: str) -> tuple[Endpoint, ...]:
-        """Return every subscription that is seen on a topic, own ones included."""
+        """Return the subscriptions of a topic, own ones included."""
 
     @abstractmethod
     def now(self) -> int:
-        """Return nanoseconds since 1970 by the clock that stamps messages."""
+        """Return the time of the clock that stamps messages, in nanoseconds since 1970."""
 
     def spin_once(self, timeout_s: float = 0.0) -> int:
-        """Call back for what has arrived; return for how many messages. Wait up to `timeout_s` for the first.
+        """Run callbacks for waiting messages and return their number. Wait up to `timeout_s` for the first message.
 
         Raises:
-            TransportError: the thread that `start` started spins, or the transport is closed.
+            TransportError: a thread started by `start` spins, or the transport is closed.
         """
         if self._thread is not None and self._thread is not threading.current_thread():
-            raise TransportError(f"{self.node} spins in a thread of its own")
+            raise TransportError(f"{self.node} already spins in a thread")
         return self._spin_once(timeout_s)
 
     @abstractmethod
@@ -225,7 +221,7 @@ class Transport(ABC):
     def spin_until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         """Spin until `condition()` holds; return False if it does not within `timeout_s`.
 
-        Where `start` has started a thread, that spins, and this waits.
+        After `start` the thread spins, and this method only polls the condition.
         """
         deadline = time.monotonic() + timeout_s
         while not condition():
@@ -233,41 +229,41 @@ class Transport(ABC):
             if left <= 0:
                 return False
             if self._thread is None:
-                self.spin_once(min(left, LONGEST_WAIT_S))
+                self.spin_once(min(left, SPIN_TIMEOUT_S))
             else:
-                time.sleep(min(left, LOOKING_S))
+                time.sleep(min(left, POLL_INTERVAL_S))
         return True
 
     def start(self) -> None:
-        """Spin in a thread of its own, until `close`.
+        """Start a thread that spins until `close`.
 
         Raises:
-            TransportError: such a thread runs already.
+            TransportError: it is already running.
         """
         if self._thread is not None:
-            raise TransportError(f"{self.node} spins in a thread already")
+            raise TransportError(f"{self.node} already spins in a thread")
         self._thread = threading.Thread(target=self._spin, name=f"{self.node} spins", daemon=True)
         self._thread.start()
 
     def _spin(self) -> None:
         try:
             while not self._ending.is_set():
-                self.spin_once(LONGEST_WAIT_S)
-        except BaseException as error:  # raised by `close`, where somebody can hear it
+                self.spin_once(SPIN_TIMEOUT_S)
+        except BaseException as error:  # `close` raises it
             log.exception("%s stopped spinning", self.node)
             self.failure = error
 
     def close(self) -> None:
-        """Stop spinning and leave the network; harmless if that was done before.
+        """Stop spinning and remove all endpoints. May be called repeatedly.
 
         Raises:
-            TransportError: the thread does not end; otherwise what a callback raised in it.
+            TransportError: the thread does not end. Otherwise the exception of a callback in that thread.
         """
         self._ending.set()
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(5)
-        self._leave()
+        self._shut_down()
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             raise TransportError(f"{self.node}: a callback has not returned for 5 s")
         failure, self.failure = self.failure, None
@@ -275,7 +271,7 @@ class Transport(ABC):
             raise failure
 
     @abstractmethod
-    def _leave(self) -> None: ...
+    def _shut_down(self) -> None: ...
 
     def __enter__(self) -> Self:
         return self
@@ -284,11 +280,11 @@ class Transport(ABC):
         self.close()
 
 
-def _compare(topic: str, publisher: Publisher | Endpoint, subscription: Subscription | Endpoint) -> str | None:
+def _explain_mismatch(topic: str, publisher: Publisher | Endpoint, subscription: Subscription | Endpoint) -> str | None:
     if publisher.type_name != subscription.type_name:
         return f"{topic}: the publisher's type is {publisher.type_name}, the subscription's {subscription.type_name}"
     offered, requested = publisher.type_hash, subscription.type_hash
     if offered is not None and requested is not None and offered != requested:
-        return f"{topic}: both ends call their type {publisher.type_name}, but its definitions differ"
+        return f"{topic}: both endpoints have type {publisher.type_name}, but with different definitions"
     reason = find_incompatible(publisher.qos, subscription.qos)
     return None if reason is None else f"{topic}: no message arrives, because {reason}"

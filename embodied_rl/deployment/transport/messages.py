@@ -1,7 +1,6 @@
-"""Messages by type name: their dataclasses, their CDR bytes, their type hashes. `rosbags` makes all of them.
+"""Messages by type name: dataclasses, CDR encoding and type hashes, from the package rosbags.
 
-Every transport encodes and decodes here, so that a message looks the same whatever carries it. Arrays of a decoded
-message are read-only views of the bytes that arrived.
+All transports encode and decode here. Arrays of a decoded message are read-only views of the received bytes.
 """
 
 import difflib
@@ -16,33 +15,30 @@ from embodied_rl.deployment.transport.names import check_type
 from embodied_rl.interfaces.errors import UserError
 
 DISTROS = {"humble": "ROS2_HUMBLE", "iron": "ROS2_IRON", "jazzy": "ROS2_JAZZY", "kilted": "ROS2_KILTED"}
-"""Releases of ROS 2 whose messages are known. Jazzy's were compared with the release itself (docs/ros2.md)."""
+"""Supported releases of ROS 2. The messages of Jazzy were compared with the release (docs/ros2.md)."""
 MORE_TYPES = {"control_msgs/msg/GripperCommand": "float64 position\nfloat64 max_effort\n"}
-"""Definitions of types that rosbags does not have: of ros-controls/control_msgs, control_msgs/msg/GripperCommand.msg,
-which is the same in all releases up to 6.8.0 (commit 13dacdd)."""
-LARGEST = 64 * 2**20
-"""Bytes of a message that is still decoded; a 4K image has 25 MB."""
+"""Definitions that rosbags lacks: control_msgs/msg/GripperCommand.msg of ros-controls/control_msgs, the same in all
+releases up to 6.8.0 (commit 13dacdd)."""
+MAX_MESSAGE_BYTES = 64 * 2**20
+"""Largest message that is decoded; a 4K image has 25 MB."""
 BASE, NAME, ARRAY, SEQUENCE = 1, 2, 3, 4
-"""Kinds of fields in the definitions of rosbags: a number or text, a message, an array, a sequence."""
+"""Kinds of fields in rosbags: a number or text, a message, an array, a sequence."""
 
 
 class MessageError(UserError):
-    """Bytes are no message of their type, or a message does not have the values of its type."""
+    """Bytes do not decode as a type, or a message has values that do not fit its type."""
 
 
 class Messages:
-    """The messages of one release of ROS 2.
-
-    Args:
-        distro: a key of `DISTROS`.
+    """The message types of one release of ROS 2, a key of `DISTROS`.
 
     Raises:
-        UserError: an unknown release. Unavailable: rosbags is not installed.
+        UserError: unknown release. Unavailable: rosbags is not installed.
     """
 
     def __init__(self, distro: str = "jazzy") -> None:
         if distro not in DISTROS:
-            raise UserError(f"ROS_DISTRO={distro!r}: the messages of {', '.join(DISTROS)} are known, no others")
+            raise UserError(f"ROS_DISTRO={distro!r} is none of {', '.join(DISTROS)}", code="ros-distro-unknown")
         require("rosbags", "ROS 2 messages")
         from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
@@ -56,11 +52,7 @@ class Messages:
         return tuple(sorted(self._store.fielddefs))
 
     def find_class(self, type_name: str) -> type[Any]:
-        """Return the dataclass of a type.
-
-        Raises:
-            UserError: the release has no such type.
-        """
+        """Return the dataclass of a type; raise `UserError` if the release lacks the type."""
         return self._store.types[self._known(type_name)]
 
     def find_fields(self, type_name: str) -> list[tuple[str, Any]]:
@@ -68,19 +60,21 @@ class Messages:
         return self._store.fielddefs[self._known(type_name)][1]
 
     def make(self, type_name: str, /, **values: Any) -> Any:
-        """Return a message with these values, and zeros, empty texts and empty sequences elsewhere.
+        """Return a message with these values; other fields are zero or empty.
 
         Args:
             type_name: such as sensor_msgs/msg/JointState.
-            values: by field; numbers in any array-like, messages as dataclasses or as mappings of their fields.
+            values: by field; numbers in any array-like, messages as dataclasses or dictionaries.
 
         Raises:
-            UserError: an unknown type or field. MessageError: a value that does not fit its field.
+            UserError: unknown type or field. MessageError: a value does not fit its field.
         """
         kinds = dict(self.find_fields(type_name))
         unknown = next((name for name in values if name not in kinds), None)
         if unknown is not None:
-            raise UserError(f"{type_name} has no field {unknown!r}; it has {', '.join(kinds)}")
+            raise UserError(
+                f"{type_name} has no field {unknown!r}; it has {', '.join(kinds)}", code="message-field-unknown"
+            )
         made = {
             name: self._convert(kind, values[name], f"{type_name}.{name}") if name in values else self._empty(kind)
             for name, kind in kinds.items()
@@ -91,37 +85,42 @@ class Messages:
         """Return the CDR bytes of a message, little-endian, with their header of 4 bytes.
 
         Raises:
-            UserError: an unknown type. MessageError: `message` is of another type, or a value does not fit.
+            UserError: unknown type. MessageError: `message` has another type, or a value does not fit.
         """
         kind = self.find_class(type_name)
         found = getattr(message, "__msgtype__", type(message).__name__)
         if found != kind.__msgtype__:
-            raise MessageError(f"a message of {type_name} was expected, and {found} was given")
+            raise MessageError(f"expected a message of {type_name}, got {found}", code="message-type-mismatch")
         try:
             return bytes(self._store.serialize_cdr(message, type_name, little_endian=True))
         except (_serde_error(), struct.error, ValueError, TypeError, AttributeError) as error:
-            raise MessageError(f"{type_name} cannot be encoded: {error}") from error
+            raise MessageError(f"{type_name} cannot be encoded: {error}", code="message-invalid") from error
 
     def decode(self, type_name: str, raw: bytes) -> Any:
-        """Return the message of CDR bytes, whoever sent them.
+        """Decode CDR bytes, which need not be trusted.
 
         Raises:
-            UserError: an unknown type. MessageError: the bytes are no message of that type, or too many.
+            UserError: unknown type. MessageError: the bytes do not decode as the type, or are too many.
         """
         self._known(type_name)
-        if len(raw) > LARGEST:
-            raise MessageError(f"{len(raw)} bytes are no message of {type_name}: {LARGEST} at most are read")
+        if len(raw) > MAX_MESSAGE_BYTES:
+            raise MessageError(
+                f"{len(raw)} bytes are too many for a message of {type_name}: at most {MAX_MESSAGE_BYTES} are read",
+                code="message-too-large",
+            )
         try:
             return self._store.deserialize_cdr(raw, type_name)
         except _serde_error() as error:
-            raise MessageError(f"{len(raw)} bytes are no message of {type_name}: {error}") from error
+            raise MessageError(
+                f"{len(raw)} bytes are not a message of {type_name}: {error}", code="message-damaged"
+            ) from error
 
     def hash_type(self, type_name: str) -> str | None:
-        """Return the type hash (RIHS01, REP 2016) that Iron and later compare; Humble has none."""
+        """Return the type hash (RIHS01, REP 2016), or None for Humble, which has none."""
         return None if self.distro == "humble" else self._hashing.hash_rihs01(self._known(type_name))
 
     def define_type(self, type_name: str) -> str:
-        """Return the definition of a type and of all that it contains, as ROS 2 concatenates .msg files ("ros2msg")."""
+        """Return the definitions of a type and its dependencies in the format "ros2msg" of MCAP."""
         return self._store.generate_msgdef(self._known(type_name), ros_version=2)[0]
 
     def _known(self, type_name: str) -> str:
@@ -129,11 +128,11 @@ class Messages:
             return type_name
         near = difflib.get_close_matches(check_type(type_name), self._store.fielddefs, n=1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"{type_name} is no type of message that ROS 2 {self.distro} brings{hint}")
+        raise UserError(f"ROS 2 {self.distro} has no message type {type_name}{hint}", code="message-type-unknown")
 
     @cached_property
     def _hashing(self) -> Any:
-        """The same types for hashing, with `char` as the uint8 that ROS 2 makes of it; rosbags hashes it as its own."""
+        """A type store for hashing, in which `char` is uint8 as in ROS 2; rosbags hashes it as a separate type."""
         from rosbags.typesys import Stores, get_typestore
 
         store = get_typestore(Stores[DISTROS[self.distro]])
@@ -144,7 +143,7 @@ class Messages:
     def _empty(self, kind: Any) -> Any:
         what, detail = kind
         if what == BASE:
-            return _kind_of(detail[0])()
+            return _python_type(detail[0])()
         if what == NAME:
             return self.make(detail)
         inner, count = detail
@@ -156,7 +155,7 @@ class Messages:
     def _convert(self, kind: Any, value: Any, where: str) -> Any:
         what, detail = kind
         if what == BASE:
-            return _convert_single(value, _kind_of(detail[0]), where)
+            return _convert_scalar(value, _python_type(detail[0]), where)
         if what == NAME:
             return self.make(detail, **value) if isinstance(value, dict) else value
         inner, _count = detail
@@ -171,27 +170,29 @@ def _serde_error() -> type[Exception]:
     return SerdeError
 
 
-def _kind_of(name: str) -> type[Any]:
+def _python_type(name: str) -> type[Any]:
     return {"string": str, "bool": bool, "float32": float, "float64": float}.get(name, int)
 
 
-def _convert_single(value: Any, kind: type[Any], where: str) -> Any:
+def _convert_scalar(value: Any, kind: type[Any], where: str) -> Any:
     value = value.item() if isinstance(value, np.generic) else value
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise MessageError(f"{where} wants a value of type {kind.__name__}, not {type(value).__name__}")
+        raise MessageError(
+            f"{where} must be of type {kind.__name__}, not {type(value).__name__}", code="message-value-invalid"
+        )
     return value
 
 
 def _cast(value: Any, name: str, where: str) -> np.ndarray:
-    """Return numbers as a flat array of the field's type; whole numbers and truth values must stay what they are."""
+    """Return a flat array of the field's type; conversion to integers and booleans must be exact."""
     given, dtype = np.asarray(value), _dtype(name)
     if given.dtype.kind not in "biuf":
-        raise MessageError(f"{where} wants numbers of type {name}, not {given.dtype}")
+        raise MessageError(f"{where} must hold numbers of type {name}, not {given.dtype}", code="message-value-invalid")
     made = np.ascontiguousarray(given, dtype).reshape(-1)
     if dtype.kind != "f" and not np.array_equal(made, given.reshape(-1)):
-        raise MessageError(f"{where} holds {name}, into which not all of these numbers fit")
+        raise MessageError(f"{where} holds {name}, which cannot represent all values", code="message-value-invalid")
     return made
 
 

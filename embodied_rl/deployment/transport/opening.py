@@ -1,6 +1,5 @@
-"""Opens a transport by its name, and imports then what it needs."""
+"""Open a transport by name."""
 
-from importlib.util import find_spec
 from typing import Literal
 
 from embodied_rl.deployment.transport.environment import RosEnvironment, read_environment
@@ -18,12 +17,12 @@ def open_transport(
     """Open a transport to nodes of ROS 2.
 
     Args:
-        kind: dds, which needs no ROS 2; rclpy, which uses the one that is installed.
-        node: the name of this node.
-        environment: what ROS 2's variables say; this process's own by default. rclpy reads them itself.
+        kind: dds, which needs no installation of ROS 2, or rclpy, which uses the installed one.
+        node: name of this node.
+        environment: by default from this process's environment variables, which rclpy always reads itself.
 
     Raises:
-        UserError: an unknown kind, or variables that this kind cannot follow. Unavailable: what it needs is missing.
+        UserError: unknown kind, or unsupported environment variables. Unavailable: a package is missing.
     """
     if kind == "dds":
         require("cyclonedds", "transport=dds")
@@ -34,9 +33,4 @@ def open_transport(
         from embodied_rl.deployment.transport.rclpy_node import RclpyTransport
 
         return RclpyTransport(node)
-    raise UserError(f"transport={kind!r} is none of {', '.join(KINDS)}")
-
-
-def has_ros() -> bool:
-    """Whether ROS 2's own Python package can be imported here."""
-    return find_spec("rclpy") is not None
+    raise UserError(f"transport={kind!r} is none of {', '.join(KINDS)}", code="transport-unknown")

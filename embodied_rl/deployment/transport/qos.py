@@ -1,6 +1,6 @@
-"""Quality of service: what a publisher offers, what a subscription requests, and when the two meet.
+"""Quality of service (QoS) of publishers and subscriptions, and when the two match.
 
-The profiles and their reasons are in docs/ros2.md. Imports the standard library only.
+docs/ros2.md explains the profiles. Imports the standard library only.
 """
 
 import math
@@ -15,31 +15,33 @@ Durability = Literal["volatile", "transient_local"]
 
 @dataclass(frozen=True)
 class QoS:
-    """What one end of a topic offers or requests."""
+    """QoS that a publisher offers or a subscription requests."""
 
     reliability: Reliability = "reliable"
-    """reliable: lost messages are sent again; best_effort: they are lost."""
+    """reliable: lost messages are retransmitted; best_effort: they are not."""
     durability: Durability = "volatile"
-    """transient_local: who subscribes later gets the last `depth` messages, as long as their publisher lives."""
+    """transient_local: a later subscription gets the last `depth` messages while their publisher exists."""
     depth: int = 1
-    """so many of the newest messages are kept for an end that is slower than the other."""
+    """Number of newest messages kept for a slow endpoint."""
     lifespan_s: float | None = None
-    """older messages, by the publisher's clock, are not delivered. Publishers alone use it."""
+    """Age, by the publisher's clock, after which a message is not delivered. For publishers only."""
 
     def __post_init__(self) -> None:
         if self.reliability not in ("reliable", "best_effort"):
-            raise UserError(f"reliability={self.reliability!r} of a topic is neither reliable nor best_effort")
+            raise UserError(f"reliability={self.reliability!r} is neither reliable nor best_effort", code="qos-invalid")
         if self.durability not in ("volatile", "transient_local"):
-            raise UserError(f"durability={self.durability!r} of a topic is neither volatile nor transient_local")
+            raise UserError(
+                f"durability={self.durability!r} is neither volatile nor transient_local", code="qos-invalid"
+            )
         if not 1 <= self.depth <= 10_000:
-            raise UserError(f"depth={self.depth} of a topic: 1 to 10000 messages can be kept")
+            raise UserError(f"depth={self.depth} must be from 1 to 10000 messages", code="qos-invalid")
         if self.lifespan_s is not None and not 0 < self.lifespan_s < math.inf:
-            raise UserError(f"lifespan_s={self.lifespan_s} of a topic must be a time above 0")
+            raise UserError(f"lifespan_s={self.lifespan_s} must be a finite time above 0", code="qos-invalid")
 
 
 @dataclass(frozen=True)
 class Profile:
-    """A named use of a topic. A publisher offers as much, and a subscription requests as little, as the use allows."""
+    """QoS for one kind of topic: the strictest that a publisher offers, the loosest that a subscription requests."""
 
     offered: QoS
     requested: QoS
@@ -57,35 +59,31 @@ PROFILES = {
     "deadman": _same(QoS("best_effort", depth=1)),
     "clock": _same(QoS("best_effort", depth=1)),
 }
-"""By name, as a robot's description uses them."""
+"""Profiles by the names used in a robot's file."""
 
 
 def find_profile(name: str) -> Profile:
-    """Return a named profile.
-
-    Raises:
-        UserError: there is none of that name.
-    """
+    """Return a profile by name; raise `UserError` if there is none."""
     if name not in PROFILES:
-        raise UserError(f"qos={name!r} is no profile: choose one of {', '.join(PROFILES)}")
+        raise UserError(f"qos={name!r} is not a profile: choose one of {', '.join(PROFILES)}", code="qos-unknown")
     return PROFILES[name]
 
 
 def offer(qos: QoS | str) -> QoS:
-    """Return what a publisher offers, given a quality or the name of a profile."""
+    """Return the QoS that a publisher offers, given QoS or the name of a profile."""
     return find_profile(qos).offered if isinstance(qos, str) else qos
 
 
 def request(qos: QoS | str) -> QoS:
-    """Return what a subscription requests, given a quality or the name of a profile; it has no lifespan."""
+    """Return the QoS that a subscription requests, given QoS or the name of a profile; it has no lifespan."""
     return find_profile(qos).requested if isinstance(qos, str) else replace(qos, lifespan_s=None)
 
 
 def find_incompatible(offered: QoS, requested: QoS) -> str | None:
-    """Return why a publisher and a subscription do not meet, in words; None if they do.
+    """Return why a publisher and a subscription do not match, or None if they do.
 
-    DDS connects the two only if nothing is requested that is not offered (OMG DDS 1.4, 2.2.3); otherwise no message
-    arrives, and nobody is told.
+    DDS connects them only if all requested policies are offered (OMG DDS 1.4, 2.2.3); otherwise no message arrives,
+    without an error.
     """
     if requested.reliability == "reliable" and offered.reliability == "best_effort":
         return "the publisher offers best_effort, the subscription requests reliable"

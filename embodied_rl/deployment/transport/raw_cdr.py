@@ -1,7 +1,7 @@
-"""CDR bytes through Cyclone DDS for Python, without its own slow encoding: the one file that knows its private parts.
+"""Send and receive CDR bytes through private functions of the Python package of Cyclone DDS.
 
-`cyclonedds._clayer` takes and gives bytes; its functions may change with any version, so that one version is used and
-no other. An image of 640×480 takes 0.5 ms here, and 170 ms through the package's own classes (docs/ros2.md).
+Its public classes need 170 ms for an image of 640×480, these functions 0.5 ms (docs/ros2.md). They may change with any
+version, so exactly one version is accepted.
 """
 
 from typing import Any
@@ -12,7 +12,7 @@ from embodied_rl.interfaces.sim import Unavailable
 VERSION = "11.0.1"
 
 if (_found := require("cyclonedds", "DDS")) != VERSION:
-    raise Unavailable(f"cyclonedds {_found} is installed, and its private parts are known in {VERSION} alone: {REMEDY}")
+    raise Unavailable(f"cyclonedds {_found} is installed, but only {VERSION} is supported: {REMEDY}")
 
 from cyclonedds._clayer import ddspy_take, ddspy_write  # noqa: E402
 from cyclonedds.core import DDSException, Entity, InstanceState, SampleState, ViewState  # noqa: E402
@@ -23,10 +23,10 @@ _ANY = SampleState.Any | ViewState.Any | InstanceState.Any
 
 
 def write(writer: DataWriter, raw: bytes) -> None:
-    """Publish CDR bytes with their header; they are padded to a multiple of 4, as XCDR1 has them.
+    """Publish CDR bytes with their header, padded to a multiple of 4 as in XCDR1.
 
     Raises:
-        DDSException: they were not taken; its `code` is DDS_RETCODE_TIMEOUT where a reliable reader is too slow.
+        DDSException: sending failed; `code` is DDS_RETCODE_TIMEOUT if a reliable reader is too slow.
     """
     result = ddspy_write(writer._ref, raw + bytes(-len(raw) % 4))
     if result < 0:
@@ -34,11 +34,10 @@ def write(writer: DataWriter, raw: bytes) -> None:
 
 
 def take(reader: DataReader, limit: int) -> list[tuple[bytes, int, int]]:
-    """Return up to `limit` messages that arrived, the oldest first: (CDR bytes, when they were published in ns, the
-    handle of the writer that did).
+    """Take up to `limit` waiting messages, oldest first: (CDR bytes, time published in ns, handle of the writer).
 
     Raises:
-        DDSException: the reader does not answer.
+        DDSException: reading failed.
     """
     found: Any = ddspy_take(reader._ref, _ANY, limit)
     if isinstance(found, int):
@@ -47,7 +46,7 @@ def take(reader: DataReader, limit: int) -> list[tuple[bytes, int, int]]:
 
 
 def delete(entity: Entity) -> None:
-    """Delete an entity of DDS, and all that belongs to it, now and not when Python collects it."""
-    known: Any = Entity  # its class attributes are made by decorators that type checkers do not follow
+    """Delete a DDS entity and its children immediately, instead of by garbage collection."""
+    known: Any = Entity  # decorators create its class attributes, which type checkers do not see
     known._entities.pop(entity._ref, None)
     known._delete(entity, entity._ref)

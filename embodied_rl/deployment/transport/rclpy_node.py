@@ -1,27 +1,20 @@
-"""ROS 2 through its own Python package, where it is installed: the same bytes over whatever middleware it uses.
+"""A node through rclpy, the Python package of an installed ROS 2, over its configured middleware.
 
-Messages are encoded and decoded by `messages.py` here, too: rclpy publishes and receives serialised bytes, so that only
-the carrier differs from DDS from pip. rclpy belongs to an installation of ROS 2; pip does not have it.
+Messages are encoded and decoded by `messages.py`; rclpy publishes and receives serialised bytes.
 """
 
 import importlib
 import os
 from typing import Any
 
-from embodied_rl.deployment.transport.interface import (
-    Callback,
-    Endpoint,
-    Publisher,
-    Subscription,
-    Transport,
-)
+from embodied_rl.deployment.transport.interface import Callback, Endpoint, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_node
 from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl.interfaces.errors import TransportError
 from embodied_rl.interfaces.sim import Unavailable
 
-AT_ONCE = 64
+MESSAGES_PER_SPIN = 64
 """Callbacks that `spin_once` runs at most."""
 
 
@@ -40,12 +33,12 @@ class RclpyPublisher(Publisher):
         self._made.publish(raw)
 
     def count_matched(self) -> int:
-        return len(self.transport.list_subscriptions(self.topic)) - len(self.find_faults())
+        return len(self.transport.list_subscriptions(self.topic)) - len(self.find_mismatches())
 
     def close(self) -> None:
         made, self._made = self._made, None
         if made is not None:
-            self._node.node_of_ros.destroy_publisher(made)
+            self._node.ros_node.destroy_publisher(made)
 
 
 class RclpySubscription(Subscription):
@@ -54,16 +47,16 @@ class RclpySubscription(Subscription):
     made: Any = None
 
     def count_matched(self) -> int:
-        return len(self.transport.list_publishers(self.topic)) - len(self.find_faults())
+        return len(self.transport.list_publishers(self.topic)) - len(self.find_mismatches())
 
     def close(self) -> None:
         made, self.made = self.made, None
         if made is not None and isinstance(self.transport, RclpyTransport):
-            self.transport.node_of_ros.destroy_subscription(made)
+            self.transport.ros_node.destroy_subscription(made)
 
 
 class RclpyTransport(Transport):
-    """A node of rclpy, with a context of its own.
+    """A node of rclpy, with a separate context.
 
     Args:
         node: its name.
@@ -73,8 +66,8 @@ class RclpyTransport(Transport):
     """
 
     kind = "rclpy"
-    tells_publishers = False
-    """Its MessageInfo had no publisher until the releases of 2025 (ros2/rclpy#1466)."""
+    identifies_publishers = False
+    """Releases before 2025 do not pass the publisher to callbacks (ros2/rclpy#1466)."""
 
     def __init__(self, node: str = "embodied_rl") -> None:
         super().__init__(Messages(os.environ.get("ROS_DISTRO", "").lower() or "jazzy"), check_node(node))
@@ -82,22 +75,22 @@ class RclpyTransport(Transport):
         self._duration = _import("rclpy.duration").Duration
         self._context = _import("rclpy.context").Context()
         self._context.init()
-        self.node_of_ros = _import("rclpy.node").Node(node, context=self._context)
+        self.ros_node = _import("rclpy.node").Node(node, context=self._context)
         self._executor = executors.SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node_of_ros)
-        self._ends: list[RclpyPublisher | RclpySubscription] = []
+        self._executor.add_node(self.ros_node)
+        self._endpoints: list[RclpyPublisher | RclpySubscription] = []
         self._calls = self._delivered = 0
         self._closed = False
 
-    def _publish(self, topic: str, type_name: str, qos: QoS) -> Publisher:
+    def _create_publisher(self, topic: str, type_name: str, qos: QoS) -> Publisher:
         self._check_open()
         known = {each.gid for each in self.list_publishers(topic)}
-        made = self.node_of_ros.create_publisher(_find_class(type_name), topic, self._profile(qos))
+        made = self.ros_node.create_publisher(_find_class(type_name), topic, self._profile(qos))
         publisher = RclpyPublisher(self, topic, type_name, qos, made, _new_gid(self.list_publishers(topic), known))
-        self._ends.append(publisher)
+        self._endpoints.append(publisher)
         return publisher
 
-    def _subscribe(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
+    def _create_subscription(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
         self._check_open()
         known = {each.gid for each in self.list_subscriptions(topic)}
 
@@ -105,22 +98,22 @@ class RclpyTransport(Transport):
             self._calls += 1
             self._delivered += subscription.deliver(data, self.now(), info["source_timestamp"])
 
-        made = self.node_of_ros.create_subscription(_find_class(type_name), topic, arrive, self._profile(qos), raw=True)
+        made = self.ros_node.create_subscription(_find_class(type_name), topic, arrive, self._profile(qos), raw=True)
         gid = _new_gid(self.list_subscriptions(topic), known)
         subscription = RclpySubscription(self, topic, type_name, qos, callback, gid, raw)
         subscription.made = made
-        self._ends.append(subscription)
+        self._endpoints.append(subscription)
         return subscription
 
     def list_publishers(self, topic: str) -> tuple[Endpoint, ...]:
         self._check_open()
-        return tuple(self._see(topic, each) for each in self.node_of_ros.get_publishers_info_by_topic(topic))
+        return tuple(self._describe(topic, each) for each in self.ros_node.get_publishers_info_by_topic(topic))
 
     def list_subscriptions(self, topic: str) -> tuple[Endpoint, ...]:
         self._check_open()
-        return tuple(self._see(topic, each) for each in self.node_of_ros.get_subscriptions_info_by_topic(topic))
+        return tuple(self._describe(topic, each) for each in self.ros_node.get_subscriptions_info_by_topic(topic))
 
-    def _see(self, topic: str, info: Any) -> Endpoint:
+    def _describe(self, topic: str, info: Any) -> Endpoint:
         found = info.qos_profile
         reliable = found.reliability == self._qos.ReliabilityPolicy.RELIABLE
         latched = found.durability == self._qos.DurabilityPolicy.TRANSIENT_LOCAL
@@ -141,12 +134,12 @@ class RclpyTransport(Transport):
         )
 
     def now(self) -> int:
-        return self.node_of_ros.get_clock().now().nanoseconds
+        return self.ros_node.get_clock().now().nanoseconds
 
     def _spin_once(self, timeout_s: float) -> int:
         self._check_open()
         delivered, timeout = self._delivered, max(timeout_s, 0.0)
-        for _ in range(AT_ONCE):
+        for _ in range(MESSAGES_PER_SPIN):
             calls = self._calls
             self._executor.spin_once(timeout_sec=timeout)
             if self._calls == calls:
@@ -154,14 +147,14 @@ class RclpyTransport(Transport):
             timeout = 0.0
         return self._delivered - delivered
 
-    def _leave(self) -> None:
+    def _shut_down(self) -> None:
         if self._closed:
             return
-        for each in self._ends:
+        for each in self._endpoints:
             each.close()
         self._closed = True
         self._executor.shutdown()
-        self.node_of_ros.destroy_node()
+        self.ros_node.destroy_node()
         self._context.shutdown()
 
     def _check_open(self) -> None:
@@ -169,13 +162,13 @@ class RclpyTransport(Transport):
             raise TransportError(f"{self.node} is closed")
 
 
-def _new_gid(ends: tuple[Endpoint, ...], known: set[bytes]) -> bytes:
-    """Return the identifier of the end that has just come; rclpy does not tell it."""
-    return next((each.gid for each in ends if each.own and each.gid not in known), b"")
+def _new_gid(endpoints: tuple[Endpoint, ...], known: set[bytes]) -> bytes:
+    """Return the gid of the endpoint just created, which rclpy does not return."""
+    return next((each.gid for each in endpoints if each.own and each.gid not in known), b"")
 
 
 def _find_class(type_name: str) -> Any:
-    """Return rclpy's class of a type; `Messages` knows the type, so that the name comes from no stranger."""
+    """Return the Python class of a type. `Messages` has checked the name, so that it is safe to import."""
     package, _, name = type_name.split("/")
     try:
         return getattr(importlib.import_module(f"{package}.msg"), name)
@@ -189,6 +182,6 @@ def _import(module: str) -> Any:
         return importlib.import_module(module)
     except ImportError as error:
         raise Unavailable(
-            f"transport=rclpy needs ROS 2's Python package, which cannot be imported here ({error}): source "
+            f"transport=rclpy needs the Python package rclpy of ROS 2, which cannot be imported ({error}): source "
             "/opt/ros/<release>/setup.bash first, with a Python that this release supports, or use transport=dds"
         ) from error

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.deployment.recording.alignment import EpisodePart
-from embodied_rl.deployment.recording.conversion import NO_WORDS, Conversion, describe_part
+from embodied_rl.deployment.recording.conversion import UNNAMED_TASK, Conversion, describe_part
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
@@ -36,7 +36,7 @@ def write_replay(conversion: Conversion, out: Path) -> Iterator[dict[str, Any]]:
 
 def _write_part(storage: ReplayStorage, part: EpisodePart, spec: SimulatorSpec) -> None:
     episode, observation = part.episode, Observation.concatenate([step.observation for step in part.steps])
-    words = episode.instruction or NO_WORDS
+    words = episode.instruction or UNNAMED_TASK
     task = next(position for position, each in enumerate(spec.tasks) if each.name == words)
     actions = np.stack([step.executed if step.proposed is None else step.proposed for step in part.steps])[:, None]
     storage.write_episode(

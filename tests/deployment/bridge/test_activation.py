@@ -226,7 +226,7 @@ def test_an_emergency_stop_that_is_not_heard_while_it_runs_makes_the_robot_hold(
 def test_two_who_give_the_emergency_stop_where_nobody_knows_who_spoke(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = RealTimeBench(StillPolicy())
     bench.say("/estop", "std_msgs/msg/Bool", "latched", data=False)
-    monkeypatch.setattr(InProcessTransport, "tells_publishers", False)
+    monkeypatch.setattr(InProcessTransport, "identifies_publishers", False)
     assert bench.prepare() is None, "one alone is no question"
     bench = RealTimeBench(StillPolicy())
     for _ in range(2):
@@ -299,7 +299,7 @@ def test_settings_follow_from_the_latency() -> None:
         (replace(CONFIG, policy="runs/demo"), "is no address of a policy server"),
         (replace(CONFIG, robot="no_such_robot"), "no such robot"),
         (replace(CONFIG, lockstep=True, dry_run=True), "dry_run=true gives none"),
-        (replace(CONFIG, record="."), r"^\. is there already, and nothing is overwritten"),
+        (replace(CONFIG, record="."), r"^\. exists and is not overwritten"),
     ],
 )
 def test_settings_that_cannot_be(config: BridgeConfig, said: str) -> None:

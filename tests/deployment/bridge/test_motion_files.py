@@ -21,7 +21,7 @@ from embodied_rl.deployment.execution.return_points import (
     save_return_points,
 )
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.deployment.recording.robot_file import write_robot
+from embodied_rl.deployment.recording.description_file import write_description
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.robots.return_file import ReturnFile
@@ -283,7 +283,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeRun]:
     def run(fake: FakeRun) -> None:
         for number, blind in ((4, []), (5, [3])):
             fake.run_episode(number, [Source.HUMAN] * 8, words=f"task {number}", blind=blind)
-            fake.say(fake.robot.operator.label, "success")
+            fake.publish_text(fake.robot.operator.label, "success")
 
     folder = tmp_path_factory.mktemp("recordings") / "bag"
     return folder, record_run(folder, Messages("jazzy"), run)
@@ -323,6 +323,6 @@ def test_a_recording_of_another_robot_is_refused(tmp_path: Path, entry: dict[str
     limits = ROBOT.limits
     if "kind" in entry:
         limits = replace(limits, entries=(replace(limits.entries[0], kind=entry["kind"]), *limits.entries[1:]))
-    write_robot(replace(ROBOT, actions=actions, limits=limits), tmp_path)
+    write_description(replace(ROBOT, actions=actions, limits=limits), tmp_path)
     with pytest.raises(UserError, match=words):
         load_demonstration(tmp_path, None, ROBOT)

@@ -1,4 +1,4 @@
-"""What tests of recordings share."""
+"""Fixtures of recordings."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The commands as they are typed."""
+"""The commands that record, recover and convert."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.support.recorded_robot import FakeRun, record_run
 def bag(tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> Path:
     def run(fake: FakeRun) -> None:
         fake.run_episode(0, [Source.POLICY] * 3, lost=[1])
-        fake.say(fake.robot.operator.label, "success")
+        fake.publish_text(fake.robot.operator.label, "success")
 
     record_run(tmp_path / "bag", messages, run)
     monkeypatch.chdir(tmp_path)
@@ -31,8 +31,8 @@ def bag(tmp_path: Path, messages: Messages, monkeypatch: pytest.MonkeyPatch) -> 
 )
 def test_a_recording_is_converted(bag: Path, words: list[str], file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said == [
+    output = capsys.readouterr().out.splitlines()
+    assert output == [
         "2 of 2 control steps kept: 2 by policy",
         "left out: steps that were not recorded (1)",
         "2 episodes in dataset",
@@ -43,29 +43,28 @@ def test_a_recording_is_converted(bag: Path, words: list[str], file: str, capsys
     assert main(words) == 2  # nothing is stored twice
 
 
-def test_a_recording_of_which_nothing_can_be_kept_is_no_dataset(
+def test_a_recording_without_usable_steps_makes_no_dataset(
     tmp_path: Path, messages: Messages, capsys: pytest.CaptureFixture[str]
 ) -> None:
     run = lambda fake: fake.run_episode(0, [Source.POLICY] * 3, blind=range(3))  # noqa: E731
     record_run(tmp_path / "bag", messages, run)
     assert main(["convert", str(tmp_path / "bag"), f"out={tmp_path / 'dataset'}", "format=replay"]) == 2
-    said = capsys.readouterr().err
-    assert "nothing could be converted" in said and "steps without a message of /camera/front/image_raw (3)" in said
+    errors = capsys.readouterr().err
+    assert "[recording-without-episodes]" in errors
+    assert "steps without a message of /camera/front/image_raw (3)" in errors
 
 
-def test_a_recording_that_was_cut_off_before_its_first_step_says_so(
-    bag: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recording_truncated_before_its_first_step_is_refused(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (file,) = bag.glob("*.mcap")
     file.write_bytes(file.read_bytes()[:100])
     (bag / "metadata.yaml").unlink()
     assert main(["convert", "bag", "out=dataset"]) == 2
-    said = capsys.readouterr().err
-    assert "bag holds no episode" in said and f"The end of {file.name} was cut off." in said
+    output = capsys.readouterr().err
+    assert "[recording-without-episodes]" in output and "bag" in output and file.name in output
     assert not (bag.parent / "dataset").exists()
 
 
-def test_a_dry_run_says_what_is_there(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_lists_steps_and_topics(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["collect", "from=bag", "--dry-run"]) == 0
     assert "steps     2" in capsys.readouterr().out
     assert main(["record", "out=new", "--dry-run"]) == 0
@@ -74,24 +73,25 @@ def test_a_dry_run_says_what_is_there(bag: Path, capsys: pytest.CaptureFixture[s
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "data", "code"),
     [
-        (["collect", "from=absent"], "absent is not there: give the folder of a recording"),
-        (["collect", "from=bag", "episodes=3"], "unknown key 'episodes'"),
-        (["record", "out=bag"], "bag is there already, and nothing"),
-        (["record", "robot=nobody"], "nobody"),
-        (["record", "recover=bag", "out=again"], "bag was finished"),
-        (["convert", "bag", "robot=nobody"], "nobody"),
+        (["collect", "from=absent"], "absent", "[recording-missing]"),
+        (["collect", "from=bag", "episodes=3"], "'episodes'", "[key-unknown]"),
+        (["record", "out=bag"], "bag", "[output-exists]"),
+        (["record", "robot=absent"], "absent", ""),
+        (["record", "recover=bag", "out=again"], "bag", "[recording-finished]"),
+        (["convert", "bag", "robot=absent"], "absent", ""),
     ],
 )
-def test_mistakes_are_said_in_words(
-    bag: Path, words: list[str], reason: str, capsys: pytest.CaptureFixture[str]
+def test_mistakes_are_refused(
+    bag: Path, words: list[str], data: str, code: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
-    assert reason in capsys.readouterr().err
+    output = capsys.readouterr().err
+    assert data in output and code in output
 
 
-def test_a_recording_that_was_cut_off_is_recovered(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_truncated_recording_is_recovered(bag: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (bag / "metadata.yaml").unlink()
     assert main(["record", "recover=bag", "out=again"]) == 0
     assert "recovered to again" in capsys.readouterr().out

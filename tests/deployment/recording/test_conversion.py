@@ -1,4 +1,4 @@
-"""What a recording is turned into equals what happened, to the bit; what cannot be aligned is left out and counted."""
+"""Converted recordings equal the recorded episodes exactly; unusable steps are left out and counted."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from tests.support.recorded_robot import FakeRun, Truth, record_run
+from tests.support.refusals import refuses
 from tests.support.transports import START_NS
 
 ROBOT = load_robot("tabletop")
@@ -27,7 +28,7 @@ POLICY, HUMAN, SAFETY, HOLD = Source.POLICY, Source.HUMAN, Source.SAFETY, Source
 
 
 def check_part(part: EpisodePart, truth: list[Truth], first: int = 0) -> None:
-    """Check each number of a part."""
+    """Compare a part with the recorded episode."""
     assert [step.number for step in part.steps] == list(range(first, first + len(part.steps)))
     for step, true in zip(part.steps, truth[first:], strict=False):
         assert step.observation.state.dtype == np.float32 and np.array_equal(step.observation.state[0], true.state)
@@ -44,13 +45,13 @@ def convert(folder: Path, messages: Messages, **options: Any) -> tuple[Conversio
 
 
 @pytest.mark.parametrize("observed", [True, False])
-def test_an_episode_is_what_happened(tmp_path: Path, messages: Messages, observed: bool) -> None:
+def test_parts_equal_the_episodes(tmp_path: Path, messages: Messages, observed: bool) -> None:
     def run(fake: FakeRun) -> None:
-        fake.say(fake.robot.operator.reset, '{"index": 4, "seed": 123}')
+        fake.publish_text(fake.robot.operator.reset, '{"index": 4, "seed": 123}')
         fake.run_episode(4, [POLICY] * 5 + [HUMAN] * 3 + [SAFETY, HOLD])
-        fake.say(fake.robot.operator.outcome, '{"index": 4, "success": true, "failure": null}')
+        fake.publish_text(fake.robot.operator.outcome, '{"index": 4, "success": true, "failure": null}')
         fake.run_episode(5, [POLICY] * 3, words="push")
-        fake.say(fake.robot.operator.outcome, '{"index": 5, "success": false, "failure": "dropped"}')
+        fake.publish_text(fake.robot.operator.outcome, '{"index": 5, "success": false, "failure": "dropped"}')
 
     truth = record_run(tmp_path / "bag", messages, run, observed).truth
     conversion, (first, second) = convert(tmp_path / "bag", messages)
@@ -61,14 +62,14 @@ def test_an_episode_is_what_happened(tmp_path: Path, messages: Messages, observe
     assert conversion.list_lines() == ["13 of 13 control steps kept: 1 by hold, 3 by human, 8 by policy, 1 by safety"]
 
 
-def test_in_lockstep_the_later_of_two_messages_of_one_time_counts(tmp_path: Path, messages: Messages) -> None:
+def test_in_lockstep_the_later_of_two_messages_with_one_time_is_used(tmp_path: Path, messages: Messages) -> None:
     def run(fake: FakeRun) -> None:
-        fake.publish_observation()  # as a reset does; the clock stands
+        fake.publish_observation()  # as in a reset; the clock stands still
         fake.run_episode(0, [POLICY])
         fake.publish_observation()
 
     def run_standing(fake: FakeRun) -> None:
-        fake.studio.pass_time = lambda seconds: None  # pyright: ignore[reportAttributeAccessIssue]
+        fake.bench.pass_time = lambda seconds: None  # pyright: ignore[reportAttributeAccessIssue]
         run(fake)
 
     truth = record_run(tmp_path / "bag", messages, run_standing).truth
@@ -82,12 +83,10 @@ def test_in_lockstep_the_later_of_two_messages_of_one_time_counts(tmp_path: Path
         ({"blind": [4, 5]}, "left out: steps without a message of /camera/front/image_raw (2)"),
     ],
 )
-def test_an_episode_is_cut_where_something_is_missing(
-    tmp_path: Path, messages: Messages, gap: dict[str, list[int]], reason: str
-) -> None:
+def test_episodes_are_split_at_gaps(tmp_path: Path, messages: Messages, gap: dict[str, list[int]], reason: str) -> None:
     def run(fake: FakeRun) -> None:
         fake.run_episode(0, [POLICY] * 9, **gap)
-        fake.say(fake.robot.operator.label, "success")
+        fake.publish_text(fake.robot.operator.label, "success")
 
     truth = record_run(tmp_path / "bag", messages, run).truth
     conversion, (first, second) = convert(tmp_path / "bag", messages)
@@ -98,18 +97,18 @@ def test_an_episode_is_cut_where_something_is_missing(
     assert reason in conversion.list_lines()
 
 
-def test_what_comes_too_late_is_stale_where_nobody_said_what_was_observed(tmp_path: Path, messages: Messages) -> None:
+def test_without_observed_times_old_messages_are_stale(tmp_path: Path, messages: Messages) -> None:
     truth = record_run(
         tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY] * 12, blind=range(3, 12)), observed=False
     ).truth
     conversion, (part,) = convert(tmp_path / "bag", messages)
     check_part(EpisodePart(part.episode, part.steps[:3], False), truth[0])
     assert len(part.steps) == 6  # 0.25 s are 3 more steps
-    assert conversion.omissions == {"steps whose message of /camera/front/image_raw was stale": 6}
+    assert conversion.omissions == {"steps with a stale message of /camera/front/image_raw": 6}
 
 
 @pytest.mark.parametrize("repeats", [True, False])
-def test_a_content_that_stays_is_stale_unless_it_may(tmp_path: Path, messages: Messages, repeats: bool) -> None:
+def test_repeated_content_is_stale_unless_allowed(tmp_path: Path, messages: Messages, repeats: bool) -> None:
     robot = load_robot("tabletop")
     topics = {short: replace(topic, may_repeat=repeats) for short, topic in robot.topics.items()}
 
@@ -133,15 +132,13 @@ def test_a_content_that_stays_is_stale_unless_it_may(tmp_path: Path, messages: M
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"executed": None}, "steps in which nothing was executed (3)"),
-        ({"executed": (0.0, float("nan"), 0.0, 0.0)}, "steps in which nothing was executed (3)"),
+        ({"executed": None}, "steps without an executed action (3)"),
+        ({"executed": (0.0, float("nan"), 0.0, 0.0)}, "steps without an executed action (3)"),
         ({"episode": -1}, "steps outside of an episode (3)"),
         ({"observed": {"/joint_states": 5}}, "steps without a message of /tool_pose (3)"),
     ],
 )
-def test_steps_that_teach_nothing_are_left_out(
-    tmp_path: Path, messages: Messages, changed: dict[str, Any], reason: str
-) -> None:
+def test_unusable_steps_are_left_out(tmp_path: Path, messages: Messages, changed: dict[str, Any], reason: str) -> None:
     def run(fake: FakeRun) -> None:
         fake.run_episode(0, [POLICY] * 2)
         fake.run_episode(1, [POLICY] * 3, **changed)
@@ -152,20 +149,20 @@ def test_steps_that_teach_nothing_are_left_out(
     assert f"left out: {reason}" in conversion.list_lines()
 
 
-def test_a_robot_that_is_asked_for_no_episodes_has_them_between_labels(tmp_path: Path, messages: Messages) -> None:
+def test_without_requests_labels_separate_episodes(tmp_path: Path, messages: Messages) -> None:
     def run(fake: FakeRun) -> None:
         drives: dict[str, Any] = {"episode": -1}
         rests = drives | {"mode": "hold"}
         label = fake.robot.operator.label
-        fake.run_episode(-1, [HOLD] * 2, **rests)  # before somebody drives
+        fake.run_episode(-1, [HOLD] * 2, **rests)  # before the robot is driven
         fake.run_episode(-1, [POLICY] * 3, first=2, **drives)
-        fake.run_episode(-1, [HOLD] * 2, first=5, **rests)  # the policy waited, or was held
-        fake.say(label, "failure")
-        fake.run_episode(-1, [HOLD] * 4, first=7, **rests)  # somebody sets up the scene
+        fake.run_episode(-1, [HOLD] * 2, first=5, **rests)  # the policy waited, or the robot held
+        fake.publish_text(label, "failure")
+        fake.run_episode(-1, [HOLD] * 4, first=7, **rests)  # the scene is set up
         fake.run_episode(-1, [HUMAN] * 2, first=11, **drives)
-        fake.say(label, "failure")
-        fake.say(label, "success")  # on second thoughts
-        fake.run_episode(-1, [POLICY], first=0, **drives)  # the bridge was started anew
+        fake.publish_text(label, "failure")
+        fake.publish_text(label, "success")  # a correction
+        fake.run_episode(-1, [POLICY], first=0, **drives)  # the bridge was restarted
 
     record_run(tmp_path / "bag", messages, run)
     conversion, parts = convert(tmp_path / "bag", messages)
@@ -177,13 +174,13 @@ def test_a_robot_that_is_asked_for_no_episodes_has_them_between_labels(tmp_path:
 
 
 @pytest.mark.parametrize(("aborted", "kept"), [(False, [1]), (True, [0, 1])])
-def test_aborted_episodes_are_left_out_unless_they_are_wanted(
+def test_aborted_episodes_are_left_out_by_default(
     tmp_path: Path, messages: Messages, aborted: bool, kept: list[int]
 ) -> None:
     def run(fake: FakeRun) -> None:
-        fake.say(fake.robot.operator.label, "success")  # latched, of yesterday
+        fake.publish_text(fake.robot.operator.label, "success")  # latched, from an earlier recording
         fake.run_episode(0, [POLICY] * 2)
-        fake.say(fake.robot.operator.label, "abort")
+        fake.publish_text(fake.robot.operator.label, "abort")
         fake.run_episode(1, [POLICY] * 2)
 
     record_run(tmp_path / "bag", messages, run)
@@ -193,11 +190,11 @@ def test_aborted_episodes_are_left_out_unless_they_are_wanted(
     assert conversion.omissions["episodes that the operator aborted"] == (0 if aborted else 1)
 
 
-def test_the_operator_knows_better_than_the_robot(tmp_path: Path, messages: Messages) -> None:
+def test_the_operators_label_has_priority(tmp_path: Path, messages: Messages) -> None:
     def run(fake: FakeRun) -> None:
         fake.run_episode(0, [POLICY] * 2)
-        fake.say(fake.robot.operator.label, "failure")
-        fake.say(fake.robot.operator.outcome, '{"index": 0, "success": true}')
+        fake.publish_text(fake.robot.operator.label, "failure")
+        fake.publish_text(fake.robot.operator.outcome, '{"index": 0, "success": true}')
 
     record_run(tmp_path / "bag", messages, run)
     assert convert(tmp_path / "bag", messages)[1][0].label == "failure"
@@ -207,12 +204,12 @@ def test_steps_after_the_end_are_left_out(tmp_path: Path, messages: Messages) ->
     def run(fake: FakeRun) -> None:
         outcome = '{"index": 0, "success": true, "failure": ""}'
 
-        def end_before_its_text(topic: str, text: str, say: Any = fake.say) -> None:
+        def end_before_step(topic: str, text: str, publish: Any = fake.publish_text) -> None:
             if topic == STEPS and '"step": 3' in text:
-                say(fake.robot.operator.outcome, outcome)
-            say(topic, text)
+                publish(fake.robot.operator.outcome, outcome)
+            publish(topic, text)
 
-        fake.say = end_before_its_text  # pyright: ignore[reportAttributeAccessIssue]
+        fake.publish_text = end_before_step  # pyright: ignore[reportAttributeAccessIssue]
         fake.run_episode(0, [POLICY] * 7)
 
     truth = record_run(tmp_path / "bag", messages, run).truth
@@ -222,24 +219,24 @@ def test_steps_after_the_end_are_left_out(tmp_path: Path, messages: Messages) ->
     assert conversion.omissions["steps after an episode's end"] == 3
 
 
-def test_texts_of_strangers_are_counted_not_believed(tmp_path: Path, messages: Messages) -> None:
+def test_invalid_messages_are_counted(tmp_path: Path, messages: Messages) -> None:
     texts = ["", "[]", "{", '{"time_ns": true}', '{"time_ns": 1, "episode": 0, "step": 0, "source": "me"}', "1" * 5000]
 
     def run(fake: FakeRun) -> None:
         for text in texts:
-            fake.say(STEPS, text)
-        fake.say(fake.robot.operator.outcome, '{"index": 0, "success": 1}')
-        fake.say(fake.robot.operator.outcome, '{"index": 9, "success": true}')
-        fake.say(fake.robot.operator.label, "great")
+            fake.publish_text(STEPS, text)
+        fake.publish_text(fake.robot.operator.outcome, '{"index": 0, "success": 1}')
+        fake.publish_text(fake.robot.operator.outcome, '{"index": 9, "success": true}')
+        fake.publish_text(fake.robot.operator.label, "great")
         fake.run_episode(0, [POLICY] * 2)
 
     record_run(tmp_path / "bag", messages, run)
     conversion, parts = convert(tmp_path / "bag", messages)
     assert len(parts) == 1
-    said = {what: many for what, many in conversion.omissions.items() if what.startswith("not understood")}
+    said = {what: many for what, many in conversion.omissions.items() if what.startswith("invalid")}
     assert sum(said.values()) == len(texts) + 2
-    assert any("source='me' is none of policy" in what for what in said)
-    assert any("the label 'great' is none of success" in what for what in said)
+    assert any("source='me'" in what for what in said)
+    assert any("'great'" in what for what in said)
     assert conversion.omissions["outcomes of episodes that were not recorded"] == 1
 
 
@@ -251,25 +248,23 @@ def test_the_request_of_a_seed_may_be_recorded_after_the_first_step(
         reset, outcome = fake.robot.operator.reset, fake.robot.operator.outcome
         for number, seed in ((4, 123), (5, 124)):
             fake.run_episode(number, [POLICY] * late)
-            fake.say(reset, f'{{"index": {number}, "seed": {seed}}}')
+            fake.publish_text(reset, f'{{"index": {number}, "seed": {seed}}}')
             fake.run_episode(number, [POLICY] * 2, first=1)
-        fake.run_episode(6, [POLICY] * 2)  # nobody asked for it
-        fake.say(outcome, '{"index": 6, "success": true, "failure": null}')
-        fake.say(reset, '{"index": 6, "seed": 7}')  # for another one, after its end
+        fake.run_episode(6, [POLICY] * 2)  # not requested
+        fake.publish_text(outcome, '{"index": 6, "success": true, "failure": null}')
+        fake.publish_text(reset, '{"index": 6, "seed": 7}')  # for another episode, after its end
         fake.run_episode(8, [POLICY] * 2)
-        fake.say(outcome, '{"index": 8, "success": true, "failure": null}')
-        fake.studio.pass_time(-1.0)
-        fake.say(reset, '{"index": 8, "seed": 125}')  # published before its end, recorded after it
-        fake.studio.pass_time(1.0)
+        fake.publish_text(outcome, '{"index": 8, "success": true, "failure": null}')
+        fake.bench.pass_time(-1.0)
+        fake.publish_text(reset, '{"index": 8, "seed": 125}')  # published before its end, recorded after it
+        fake.bench.pass_time(1.0)
 
     record_run(tmp_path / "bag", messages, run)
     assert [part.episode.seed for part in convert(tmp_path / "bag", messages)[1]] == [123, 124, 2, 125]
 
 
 @pytest.mark.parametrize("topic", [STEPS, *(getattr(ROBOT.operator, key) for key in ("reset", "outcome", "label"))])
-def test_a_topic_of_texts_that_holds_numbers_is_counted_not_believed(
-    tmp_path: Path, messages: Messages, topic: str
-) -> None:
+def test_messages_of_another_type_are_counted(tmp_path: Path, messages: Messages, topic: str) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY] * 2))
     kind = "std_msgs/msg/Float64MultiArray"
     bag = BagWriter(tmp_path / "other", [RecordedTopic(topic, kind)], messages, BagSettings())
@@ -279,18 +274,18 @@ def test_a_topic_of_texts_that_holds_numbers_is_counted_not_believed(
     file.rename(tmp_path / "bag" / "other_9.mcap")
     conversion, (part,) = convert(tmp_path / "bag", messages)
     assert len(part.steps) == 2
-    said = f"not understood: {topic} was recorded as {kind}, and a text is std_msgs/msg/String"
+    said = f"invalid: {topic} was recorded as {kind}, not as std_msgs/msg/String"
     assert conversion.omissions[said] == 1
 
 
 @pytest.mark.filterwarnings("error")
-def test_numbers_that_no_policy_has_are_counted_not_believed(tmp_path: Path, messages: Messages) -> None:
+def test_actions_beyond_float32_are_counted(tmp_path: Path, messages: Messages) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY], executed=(1e39, 0.0, 0.0, 0.0)))
     conversion, parts = convert(tmp_path / "bag", messages)
-    assert parts == [] and conversion.omissions["steps in which nothing was executed"] == 1
+    assert parts == [] and conversion.omissions["steps without an executed action"] == 1
 
 
-def test_a_type_that_nobody_knows_is_refused_with_its_file(tmp_path: Path, messages: Messages) -> None:
+def test_an_unknown_type_is_refused_with_its_file(tmp_path: Path, messages: Messages) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY]))
     file = tmp_path / "bag" / "other_9.mcap"
     writer = Writer(str(file))
@@ -298,20 +293,20 @@ def test_a_type_that_nobody_knows_is_refused_with_its_file(tmp_path: Path, messa
     channel = writer.register_channel(STEPS, "cdr", writer.register_schema("std_msgs/msg/Strung", "ros2msg", b""))
     writer.add_message(channel, START_NS, b"", START_NS)
     writer.finish()
-    with pytest.raises(UserError, match=f"{file}: std_msgs/msg/Strung is no type of message"):
+    with refuses("message-type-unknown", file, "std_msgs/msg/Strung"):
         convert(tmp_path / "bag", messages)
 
 
-def test_what_is_no_recording_of_episodes_is_said(tmp_path: Path, messages: Messages) -> None:
+def test_missing_episodes_and_descriptions_are_refused(tmp_path: Path, messages: Messages) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.publish_observation())
-    with pytest.raises(RecordingError, match=f"holds no episode.*{STEPS}"):
+    with refuses("recording-without-episodes", STEPS, kind=RecordingError):
         Conversion.open(tmp_path / "bag", messages, None)
     (tmp_path / "bag" / "description.yaml").unlink()
-    with pytest.raises(UserError, match="does not say which robot was recorded: set robot="):
+    with refuses("robot-missing", "robot="):
         Conversion.open(tmp_path / "bag", messages, None)
 
 
-def test_a_description_of_a_stranger_is_checked(tmp_path: Path, messages: Messages) -> None:
+def test_the_description_is_checked(tmp_path: Path, messages: Messages) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY]))
     file = tmp_path / "bag" / "description.yaml"
     text = file.read_text()
@@ -325,5 +320,5 @@ def test_a_description_of_a_stranger_is_checked(tmp_path: Path, messages: Messag
 
 def test_actions_of_another_robot_are_refused(tmp_path: Path, messages: Messages) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY], executed=(1.0, 2.0)))
-    with pytest.raises(RecordingError, match=r"2 executed entries, and tabletop has 4 \(move_x.*set robot"):
+    with refuses("recording-of-another-robot", 2, "tabletop has 4", "move_x", kind=RecordingError):
         convert(tmp_path / "bag", messages)

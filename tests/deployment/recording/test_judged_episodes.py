@@ -1,4 +1,4 @@
-"""Episodes that an operator judges by the joystick's buttons reach the dataset with their outcomes."""
+"""Episodes that an operator labels by joystick buttons have these labels in the dataset."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 from embodied_rl.datasets.robot_recordings import list_frames
 from embodied_rl.deployment.recording.bag_writer import BagWriter
 from embodied_rl.deployment.recording.conversion import Conversion
+from embodied_rl.deployment.recording.description_file import write_description
 from embodied_rl.deployment.recording.recorder import TopicRecorder
-from embodied_rl.deployment.recording.robot_file import write_robot
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.transport.in_process import InProcessTransport
 from embodied_rl.deployment.transport.messages import Messages
@@ -23,7 +23,7 @@ POLICY, HOLD = Source.POLICY, Source.HOLD
 
 
 def record_presses(folder: Path, messages: Messages, buttons: Sequence[str]) -> None:
-    """Record a bridge whose operator judges what the policy did by pressing these buttons, one for each run."""
+    """Record a bridge whose operator labels each run of the policy by one of these buttons."""
     operator = Operator()
     listener = InProcessTransport(operator.bench.bus, "recorder")
     recorder = TopicRecorder(listener, list_topics(ROBOT), BagWriter(folder, list_topics(ROBOT), messages))
@@ -37,19 +37,19 @@ def record_presses(folder: Path, messages: Messages, buttons: Sequence[str]) -> 
             while recorder.write_waiting():
                 pass
     recorder.finish()
-    write_robot(ROBOT, folder)
+    write_description(ROBOT, folder)
 
 
-def test_each_run_that_is_judged_by_a_button_is_an_episode(tmp_path: Path, messages: Messages) -> None:
+def test_each_labelled_run_is_an_episode(tmp_path: Path, messages: Messages) -> None:
     record_presses(tmp_path / "bag", messages, ["success", "failure", "abort"])
     parts = list(Conversion.open(tmp_path / "bag", messages, None, aborted=True).read_parts())
     assert [part.episode.label for part in parts] == ["success", "failure", "abort"]
     rewards = [[frame["next.reward"] for frame in list_frames(part)] for part in parts]
     assert [(sum(each), each[-1]) for each in rewards] == [(1, 1), (0, 0), (0, 0)]
-    assert all(len(part.steps) < 15 for part in parts), "what the robot held after the judgement belongs to none"
+    assert all(len(part.steps) < 15 for part in parts), "steps after the label belong to no episode"
 
 
-def test_a_judgement_ends_an_episode_that_was_asked_for(tmp_path: Path, messages: Messages) -> None:
+def test_a_label_ends_a_requested_episode(tmp_path: Path, messages: Messages) -> None:
     def run(fake: FakeRun) -> None:
         rests: dict[str, Any] = {"mode": "hold"}
         fake.run_episode(4, [POLICY] * 3)
@@ -66,10 +66,10 @@ def test_a_judgement_ends_an_episode_that_was_asked_for(tmp_path: Path, messages
 
 
 @pytest.mark.parametrize(("number", "steps"), [(4, 4), (-1, 3)])
-def test_a_label_of_the_topic_is_also_in_a_step(tmp_path: Path, messages: Messages, number: int, steps: int) -> None:
+def test_a_label_may_be_on_the_topic_and_in_a_step(tmp_path: Path, messages: Messages, number: int, steps: int) -> None:
     def run(fake: FakeRun) -> None:
         fake.run_episode(number, [POLICY] * 3)
-        fake.say(fake.robot.operator.label, "success")
+        fake.publish_text(fake.robot.operator.label, "success")
         fake.run_episode(number, [HOLD], first=3, label="success", mode="hold")
 
     record_run(tmp_path / "bag", messages, run)
@@ -77,7 +77,7 @@ def test_a_label_of_the_topic_is_also_in_a_step(tmp_path: Path, messages: Messag
     assert (part.label, len(part.steps)) == ("success", steps)
 
 
-def test_demonstrations_are_driven_and_recorded_without_a_policy(tmp_path: Path, messages: Messages) -> None:
+def test_demonstrations_are_recorded_without_a_policy(tmp_path: Path, messages: Messages) -> None:
     operator = Operator(policy=None)
     assert operator.status["mode"] == "hold" and not operator.status["said"]
     listener = InProcessTransport(operator.bench.bus, "recorder")
@@ -92,7 +92,7 @@ def test_demonstrations_are_driven_and_recorded_without_a_policy(tmp_path: Path,
         while recorder.write_waiting():
             pass
     recorder.finish()
-    write_robot(ROBOT, tmp_path / "bag")
+    write_description(ROBOT, tmp_path / "bag")
     parts = list(Conversion.open(tmp_path / "bag", messages, None).read_parts())
     assert [part.label for part in parts] == ["success", "failure"]
     for part in parts:

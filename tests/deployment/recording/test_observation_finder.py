@@ -1,4 +1,4 @@
-"""Messages are found for steps as they were found one by one, in a time that grows as steps and messages do."""
+"""Messages of steps equal those of a slow reference, in linear time."""
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +22,8 @@ TOPICS = {short: ROBOT.topics[short].name for short in SHORTS}
 Found = list[tuple[int, dict[str, bytes]]]
 
 
-class Tape:
-    """A recording of messages that were made up: (topic, received, published), in the order in which they came."""
+class FakeRecording:
+    """A recording of given messages: (topic, received, published), in the order of receiving."""
 
     def __init__(self, messages: Iterable[tuple[str, int, int]]) -> None:
         channels = {name: RecordedChannel(name, "", "cdr", "") for name in (STEPS, *TOPICS.values())}
@@ -36,8 +36,8 @@ class Tape:
         yield from self._messages
 
 
-class OneByOne:
-    """What is right, slowly: each message is held against each step."""
+class Reference:
+    """Slow reference: compares each message with each step."""
 
     def __init__(self, steps: Sequence[RecordedStep]) -> None:
         self.waiting = deque(StepSources(step) for step in steps)
@@ -86,7 +86,7 @@ class OneByOne:
         self.found.append((sources.step.position, {short: each.raw for short, each in sources.found.items()}))
 
 
-def find(tape: Tape, steps: Sequence[RecordedStep]) -> Found:
+def find(tape: FakeRecording, steps: Sequence[RecordedStep]) -> Found:
     finder = ObservationFinder(ROBOT, SHORTS, steps)
     return [
         (each.step.position, {short: message.raw for short, message in each.found.items()})
@@ -100,8 +100,8 @@ def make_step(position: int, time_ns: int, received_ns: int, observed: dict[str,
 
 
 @st.composite
-def recordings(draw: st.DrawFn) -> tuple[Tape, list[RecordedStep]]:
-    """A recording whose times repeat, stand still and go back, and steps that name them, some, or none of them."""
+def recordings(draw: st.DrawFn) -> tuple[FakeRecording, list[RecordedStep]]:
+    """A recording with repeated and decreasing times, and steps that observed some of them or none."""
     times = st.integers(0, 6).map(lambda n: n * SLACK_NS // 3)
     kinds = st.sampled_from([STEPS, *TOPICS.values()])
     messages = draw(st.lists(st.tuples(kinds, times, st.integers(0, 3)), max_size=40))
@@ -109,30 +109,30 @@ def recordings(draw: st.DrawFn) -> tuple[Tape, list[RecordedStep]]:
         messages = sorted(messages, key=lambda each: each[1])
     observed = st.dictionaries(st.sampled_from([*TOPICS.values(), "/other"]), st.integers(0, 3))
     positions = draw(st.lists(st.integers(0, 12), unique=True, max_size=12).map(sorted))
-    return Tape(messages), [make_step(each, draw(times), draw(times), draw(observed)) for each in positions]
+    return FakeRecording(messages), [make_step(each, draw(times), draw(times), draw(observed)) for each in positions]
 
 
 @given(recordings())
-def test_what_is_found_is_what_is_found_one_by_one(drawn: tuple[Tape, list[RecordedStep]]) -> None:
+def test_messages_equal_the_reference(drawn: tuple[FakeRecording, list[RecordedStep]]) -> None:
     tape, steps = drawn
-    assert find(tape, steps) == OneByOne(steps).run(tape.read(()))
+    assert find(tape, steps) == Reference(steps).run(tape.read(()))
 
 
-def test_a_message_that_has_the_same_time_and_came_after_its_step_does_not_count() -> None:
+def test_a_message_of_the_same_time_after_the_step_is_not_used() -> None:
     joints, front = TOPICS["joints"], TOPICS["front"]
     messages = [(joints, 1, 7), (STEPS, 2, 2), (STEPS, 3, 3), (joints, 4, 7)]
     waits, whole = make_step(0, 2, 2, {front: 9}), make_step(1, 3, 3, {joints: 7})
-    assert find(Tape(messages), [waits, whole]) == [(0, {}), (1, {"joints": b"0"})]
+    assert find(FakeRecording(messages), [waits, whole]) == [(0, {}), (1, {"joints": b"0"})]
 
 
-def test_the_work_grows_as_steps_and_messages_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All steps name one time, which all messages have: each with each would be 90,000 looks."""
-    looks = [0]
+def test_the_work_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All steps observed one time, which all messages have: comparing all pairs needs 90,000 accesses."""
+    accesses = [0]
 
     class CountedSources(StepSources):
         @property
         def passed(self) -> bool:  # type: ignore[override]
-            looks[0] += 1
+            accesses[0] += 1
             return self.__dict__.get("was", False)
 
         @passed.setter
@@ -143,6 +143,6 @@ def test_the_work_grows_as_steps_and_messages_do(monkeypatch: pytest.MonkeyPatch
     count = 300
     steps = [make_step(each, each, each, {TOPICS["joints"]: 7}) for each in range(count)]
     messages = [(TOPICS["joints"], each, 7) for each in range(count)] + [(STEPS, each, each) for each in range(count)]
-    found = find(Tape(messages), steps)
+    found = find(FakeRecording(messages), steps)
     assert [each for _, each in found] == [{"joints": str(count - 1).encode()}] * count
-    assert looks[0] < 10 * (len(steps) + len(messages))
+    assert accesses[0] < 10 * (len(steps) + len(messages))

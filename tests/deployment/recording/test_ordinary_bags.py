@@ -1,4 +1,4 @@
-"""A bag of `ros2 bag record`, written by another library, without the bridge's topics: commands are its actions."""
+"""Bags of another library without the topics of the bridge: commands are the actions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +18,8 @@ from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
+from tests.support.refusals import refuses
 from tests.support.robots import change_robot
 from tests.support.transports import START_NS
 
@@ -36,7 +36,7 @@ WITH_HAND: dict[str, Any] = {
 
 
 class Bag:
-    """A bag that is written; times are seconds since its beginning."""
+    """A writer of a bag; times are seconds since its start."""
 
     def __init__(self, folder: Path, storage: StoragePlugin, messages: Messages, robot: RobotDescription) -> None:
         self._messages, self._robot = messages, robot
@@ -67,13 +67,13 @@ class Bag:
 
 @pytest.fixture
 def arm(tmp_path: Path) -> RobotDescription:
-    """An arm without a camera, with actions at 10 Hz."""
+    """An arm without cameras, with actions at 10 Hz."""
     operator = {"label": "/label", "instruction": "/instruction"}
     return change_robot(tmp_path, "ur5e", cameras=None, control_hz=10.0, command_hz=100.0, operator=operator)
 
 
 def drive(bag: Bag, begin: float, seconds: float) -> None:
-    """Drive for a while: joints at 50 Hz, commands at 20 Hz to where the joints are plus 0.001 for each command."""
+    """Write joints at 50 Hz and commands at 20 Hz, which rise by 0.001 each."""
     for tick in range(round(seconds * 100)):
         now = begin + tick / 100
         if tick % 2 == 0:
@@ -92,7 +92,7 @@ def make(tmp_path: Path, messages: Messages, arm: RobotDescription, request: Any
     return lambda: Bag(tmp_path / "bag", request.param, messages, arm)
 
 
-def test_a_bag_is_one_episode_of_its_commands(
+def test_a_bag_without_labels_is_one_episode(
     tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
 ) -> None:
     bag = make()
@@ -107,10 +107,10 @@ def test_a_bag_is_one_episode_of_its_commands(
     expected = 0.001 * np.arange(1, 20, 2, dtype=np.float32)  # the last of two commands in each control step
     np.testing.assert_allclose(executed, np.tile(expected[:, None], (1, 6)), rtol=1e-6)
     seen = np.array([step.observation.state[0, 0] for step in part.steps])
-    np.testing.assert_allclose(seen, np.arange(10) * 0.001, atol=1e-6)  # what had been measured when it began
+    np.testing.assert_allclose(seen, np.arange(10) * 0.001, atol=1e-6)  # the last measurement before the step
 
 
-def test_labels_and_pauses_part_a_bag(
+def test_labels_and_pauses_separate_episodes(
     tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
 ) -> None:
     bag = make()
@@ -118,14 +118,14 @@ def test_labels_and_pauses_part_a_bag(
     drive(bag, 0.0, 0.5)
     bag.write(0.5, "/label", TEXT, data="success")
     drive(bag, 0.51, 0.4)
-    drive(bag, 3.0, 0.3)  # nobody commanded for 2 s
+    drive(bag, 3.0, 0.3)  # after 2 s without commands
     bag.close()
     _, parts = convert(tmp_path / "bag", messages, arm)
     assert [(part.label, len(part.steps)) for part in parts] == [("success", 5), ("", 4), ("", 3)]
     assert {part.episode.instruction for part in parts} == {"open the drawer"}
 
 
-def test_labels_and_words_are_for_the_commands_before_and_after_them(
+def test_labels_apply_to_earlier_and_instructions_to_later_commands(
     tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
 ) -> None:
     bag = make()
@@ -148,7 +148,7 @@ def test_labels_and_words_are_for_the_commands_before_and_after_them(
         assert {step.observation.instruction for step in part.steps} == {(part.episode.instruction,)}
 
 
-def test_speeds_are_averaged_over_a_control_step(tmp_path: Path, messages: Messages) -> None:
+def test_velocities_are_averaged_over_a_control_step(tmp_path: Path, messages: Messages) -> None:
     robot = replace(load_robot("mobile_base"), cameras=())
     bag = Bag(tmp_path / "bag", StoragePlugin.MCAP, messages, robot)
     odom = robot.topics["odom"]
@@ -162,7 +162,7 @@ def test_speeds_are_averaged_over_a_control_step(tmp_path: Path, messages: Messa
     assert [float(step.executed[0]) for step in part.steps[:5]] == pytest.approx([0.05] * 5, abs=0.01)
 
 
-def test_commands_of_two_topics_are_whole_actions(tmp_path: Path, messages: Messages) -> None:
+def test_commands_of_two_topics_are_combined(tmp_path: Path, messages: Messages) -> None:
     robot = change_robot(tmp_path, "ur5e", cameras=None, control_hz=10.0, command_hz=100.0, **WITH_HAND)
     assert "/hand" in {topic.name for topic in list_topics(robot)}
     joints = [entry.target for entry in load_robot("ur5e").actions]
@@ -187,19 +187,19 @@ def test_a_bag_without_commands_on_one_of_two_topics_is_refused(tmp_path: Path, 
     for tick in range(50):
         bag.write(tick / 100, robot.command.name, robot.command.type_name, data=np.zeros(5))
     bag.close()
-    with pytest.raises(RecordingError, match="/hand"):
+    with refuses("recording-without-episodes", "/hand", kind=RecordingError):
         convert(tmp_path / "bag", messages, robot)
 
 
-def test_speeds_on_two_topics_are_averaged_apart_and_end(tmp_path: Path, messages: Messages) -> None:
+def test_velocities_of_two_topics_are_averaged_separately(tmp_path: Path, messages: Messages) -> None:
     turn = {"topic": "/turn", "kind": "twist"}
     robot = change_robot(tmp_path, "mobile_base", cameras=None, commands={"turn": turn}, actions__turn__command="turn")
     steps, made = CommandedSteps(robot), list[Any]()
     for tick in range(200):
         now = START_NS + tick * 10**7
-        made += steps.note(np.array([0.1 * (tick % 2), np.nan]), now)
+        made += steps.add_command(np.array([0.1 * (tick % 2), np.nan]), now)
         if tick < 50:
-            made += steps.note(np.array([np.nan, 1.0]), now + 1000)
+            made += steps.add_command(np.array([np.nan, 1.0]), now + 1000)
     executed = np.array([step.control.executed for step in made])
     np.testing.assert_allclose(executed[:, 0], 0.05, atol=0.01)
     assert (executed[:5, 1] == 1).all() and (executed[-4:, 1] == 0).all()
@@ -211,7 +211,7 @@ def test_a_bag_without_commands_is_refused_with_both_topics(
     bag = make()
     bag.observe(0.0, 0.0)
     bag.close()
-    with pytest.raises(RecordingError, match=f"/policy_bridge/steps.*{arm.command.name}"):
+    with refuses("recording-without-episodes", "/policy_bridge/steps", arm.command.name, kind=RecordingError):
         convert(tmp_path / "bag", messages, arm)
 
 
@@ -219,7 +219,7 @@ def test_a_command_of_another_type_is_refused(tmp_path: Path, messages: Messages
     bag = Bag(tmp_path / "bag", StoragePlugin.SQLITE3, messages, arm)
     bag.write(0.0, arm.command.name, TEXT, data="forward")
     bag.close()
-    with pytest.raises(UserError, match=f"{arm.command.name}.*{TEXT}.*set robot"):
+    with refuses("recording-of-another-robot", arm.command.name, TEXT):
         convert(tmp_path / "bag", messages, arm)
 
 
@@ -235,5 +235,5 @@ def test_a_damaged_database_is_refused(tmp_path: Path, messages: Messages, arm: 
         with sqlite3.connect(file) as database:
             database.execute("CREATE VIEW topics AS SELECT 1 AS id")
             database.execute("CREATE VIEW messages AS SELECT 1 AS id")
-    with pytest.raises(RecordingError, match=str(file)):
+    with refuses("recording-damaged", file, kind=RecordingError):
         convert(tmp_path / "bag", messages, arm)

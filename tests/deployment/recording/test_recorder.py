@@ -1,4 +1,4 @@
-"""What is recorded, what is dropped, what is said: in one process, where nothing depends on time."""
+"""The recorder in lockstep: written and dropped messages, files and errors."""
 
 import itertools
 from collections.abc import Callable
@@ -14,23 +14,23 @@ from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
 from embodied_rl.deployment.recording.recording_folder import Recording
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.atomic_write import StorageError
-from tests.support.recording import IMAGE, JOINTS, TEXT, open_studio
+from tests.support.recording import IMAGE, JOINTS, TEXT, open_bench
+from tests.support.refusals import refuses
 from tests.support.transports import START_NS
 
 TOPICS = (RecordedTopic("/image", IMAGE), RecordedTopic("/joints", JOINTS), RecordedTopic("/note", TEXT, latched=True))
 
 
-def test_what_was_published_is_read_back_as_it_was(tmp_path: Path, messages: Messages) -> None:
-    with open_studio(tmp_path / "bag", TOPICS, messages) as studio:
-        joints = studio.talker.create_publisher("/joints", JOINTS, "state")
+def test_messages_are_read_back_unchanged(tmp_path: Path, messages: Messages) -> None:
+    with open_bench(tmp_path / "bag", TOPICS, messages) as bench:
+        joints = bench.talker.create_publisher("/joints", JOINTS, "state")
         sent = []
         for number in range(5):
-            studio.pass_time(0.002)
+            bench.pass_time(0.002)
             sent.append(messages.encode(JOINTS, messages.make(JOINTS, name=["a"], position=[number / 3])))
             joints.send(sent[-1])
-        report = studio.finish()
+        report = bench.finish()
     recording = Recording(tmp_path / "bag", messages)
     found = list(recording.read())
     assert [each.raw for each in found] == sent
@@ -41,12 +41,12 @@ def test_what_was_published_is_read_back_as_it_was(tmp_path: Path, messages: Mes
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-def test_others_read_it(tmp_path: Path, messages: Messages, compression: str) -> None:
-    with open_studio(tmp_path / "bag", TOPICS, messages, BagSettings(compression=compression)) as studio:  # pyright: ignore[reportArgumentType]
-        image = studio.talker.create_publisher("/image", IMAGE, "sensor_data")
+def test_other_libraries_read_recordings(tmp_path: Path, messages: Messages, compression: str) -> None:
+    with open_bench(tmp_path / "bag", TOPICS, messages, BagSettings(compression=compression)) as bench:  # pyright: ignore[reportArgumentType]
+        image = bench.talker.create_publisher("/image", IMAGE, "sensor_data")
         picture = np.random.default_rng(0).integers(0, 256, 48, dtype=np.uint8)
         image.publish(messages.make(IMAGE, height=4, width=4, encoding="rgb8", step=12, data=picture))
-        studio.finish()
+        bench.finish()
     with Reader(tmp_path / "bag") as reader:
         ((connection, time_ns, raw),) = reader.messages()
         assert (connection.topic, connection.msgtype, time_ns) == ("/image", IMAGE, START_NS)
@@ -62,34 +62,34 @@ def test_others_read_it(tmp_path: Path, messages: Messages, compression: str) ->
     assert again.raw == bytes(raw)
 
 
-def test_a_publisher_that_offers_less_is_recorded(tmp_path: Path, messages: Messages) -> None:
-    with open_studio(tmp_path / "bag", TOPICS, messages) as studio:
-        note = studio.talker.create_publisher("/note", TEXT, "sensor_data")
-        while studio.recorder.relax_requests() or not note.count_matched():
+def test_a_best_effort_publisher_is_recorded(tmp_path: Path, messages: Messages) -> None:
+    with open_bench(tmp_path / "bag", TOPICS, messages) as bench:
+        note = bench.talker.create_publisher("/note", TEXT, "sensor_data")
+        while bench.recorder.relax_requests() or not note.count_matched():
             pass
         note.publish(messages.make(TEXT, data="now"))
-        assert studio.finish().received["/note"] == 1
+        assert bench.finish().received["/note"] == 1
 
 
-def test_what_was_latched_before_is_recorded(tmp_path: Path, messages: Messages) -> None:
-    with open_studio(tmp_path / "bag", (), messages) as studio:
-        note = studio.talker.create_publisher("/note", TEXT, "latched")
+def test_latched_messages_are_recorded(tmp_path: Path, messages: Messages) -> None:
+    with open_bench(tmp_path / "bag", (), messages) as bench:
+        note = bench.talker.create_publisher("/note", TEXT, "latched")
         note.publish(messages.make(TEXT, data="before"))
         bag = BagWriter(tmp_path / "late", TOPICS, messages)
-        late = type(studio.recorder)(studio.listener, TOPICS, bag)
-        studio.listener.spin_once()
+        late = type(bench.recorder)(bench.listener, TOPICS, bag)
+        bench.listener.spin_once()
         assert late.finish().received["/note"] == 1
 
 
-def test_what_the_disk_is_too_slow_for_is_dropped_and_counted(tmp_path: Path, messages: Messages) -> None:
-    with open_studio(tmp_path / "bag", TOPICS, messages, queue_bytes=5000) as studio:
-        note = studio.talker.create_publisher("/note", TEXT, "latched")
-        joints = studio.talker.create_publisher("/joints", JOINTS, "state")
+def test_messages_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, messages: Messages) -> None:
+    with open_bench(tmp_path / "bag", TOPICS, messages, queue_bytes=5000) as bench:
+        note = bench.talker.create_publisher("/note", TEXT, "latched")
+        joints = bench.talker.create_publisher("/joints", JOINTS, "state")
         joints.publish(messages.make(JOINTS))
         for _ in range(10):
             note.publish(messages.make(TEXT, data="x" * 1000))
-            studio.listener.spin_once()
-        report = studio.finish()
+            bench.listener.spin_once()
+        report = bench.finish()
     assert report.dropped == {"/note": 7} and report.received["/note"] == 10
     assert "7 of /note" in "\n".join(report.list_lines())
     assert len(list(Recording(tmp_path / "bag", messages).read())) == 4
@@ -101,14 +101,14 @@ def test_what_the_disk_is_too_slow_for_is_dropped_and_counted(tmp_path: Path, me
 
 @pytest.mark.parametrize(("settings", "files"), [(BagSettings(split_bytes=2**20), 4), (BagSettings(split_s=0.5), 3)])
 def test_files_are_split(tmp_path: Path, messages: Messages, settings: BagSettings, files: int) -> None:
-    with open_studio(tmp_path / "bag", TOPICS, messages, settings) as studio:
-        image = studio.talker.create_publisher("/image", IMAGE, "sensor_data")
+    with open_bench(tmp_path / "bag", TOPICS, messages, settings) as bench:
+        image = bench.talker.create_publisher("/image", IMAGE, "sensor_data")
         for number in range(12):
             picture = np.full(480_000, number, np.uint8)
             image.publish(messages.make(IMAGE, height=400, width=400, encoding="rgb8", step=1200, data=picture))
-            studio.pass_time(0.1)
-            studio.write()
-        studio.finish()
+            bench.pass_time(0.1)
+            bench.write()
+        bench.finish()
     recording = Recording(tmp_path / "bag", messages)
     assert len(recording.files) == files
     assert [recording.decode(each).data[0] for each in recording.read()] == list(range(12))
@@ -116,30 +116,30 @@ def test_files_are_split(tmp_path: Path, messages: Messages, settings: BagSettin
         assert reader.message_count == 12 == sum(1 for _ in reader.messages())
 
 
-def test_ten_files_are_read_in_the_order_of_their_numbers(tmp_path: Path, messages: Messages) -> None:
-    with open_studio(tmp_path / "bag", TOPICS, messages, BagSettings(split_s=0.05)) as studio:
-        note = studio.talker.create_publisher("/note", TEXT, "latched")
+def test_files_are_read_in_numerical_order(tmp_path: Path, messages: Messages) -> None:
+    with open_bench(tmp_path / "bag", TOPICS, messages, BagSettings(split_s=0.05)) as bench:
+        note = bench.talker.create_publisher("/note", TEXT, "latched")
         for number in range(12):
             note.publish(messages.make(TEXT, data=str(number)))
-            studio.pass_time(0.1)
-            studio.write()
-        studio.finish()
+            bench.pass_time(0.1)
+            bench.write()
+        bench.finish()
     recording = Recording(tmp_path / "bag", messages)
     assert [recording.decode(each).data for each in recording.read()] == [str(number) for number in range(12)]
 
 
-def test_a_full_disk_ends_the_recording_in_words(
+def test_a_full_disk_ends_the_recording(
     tmp_path: Path, messages: Messages, files_up_to: Callable[[int], AbstractContextManager[None]]
 ) -> None:
-    with open_studio(tmp_path / "bag", TOPICS, messages) as studio:
-        image = studio.talker.create_publisher("/image", IMAGE, "sensor_data")
-        studio.recorder.start()
+    with open_bench(tmp_path / "bag", TOPICS, messages) as bench:
+        image = bench.talker.create_publisher("/image", IMAGE, "sensor_data")
+        bench.recorder.start()
         with files_up_to(2**22):
-            for _ in itertools.takewhile(lambda _: studio.recorder.failure is None, range(10_000)):
-                image.publish(messages.make(IMAGE, data=np.zeros(2**20, np.uint8)))  # whoever publishes goes on
-                studio.listener.spin_once()
-            with pytest.raises(StorageError, match=r"disk is full.*bag.*set out"):
-                studio.recorder.finish()
+            for _ in itertools.takewhile(lambda _: bench.recorder.failure is None, range(10_000)):
+                image.publish(messages.make(IMAGE, data=np.zeros(2**20, np.uint8)))
+                bench.listener.spin_once()
+            with refuses("disk-full", tmp_path / "bag", "out", kind=StorageError):
+                bench.recorder.finish()
     found = list(Recording(tmp_path / "bag", messages).read())
     assert found and not (tmp_path / "bag" / "metadata.yaml").exists()
 
@@ -147,19 +147,19 @@ def test_a_full_disk_ends_the_recording_in_words(
 def test_no_recording_is_overwritten(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "bag").mkdir()
     (tmp_path / "bag" / "precious").touch()
-    with pytest.raises(UserError, match=r"^/.*bag is there already"):
+    with refuses("output-exists", tmp_path / "bag"):
         BagWriter(tmp_path / "bag", TOPICS, messages)
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, messages: Messages) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path, messages: Messages) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match=r"file/bag.*Set out"):
         BagWriter(tmp_path / "file" / "bag", TOPICS, messages)
 
 
 def test_unknown_types_and_two_types_are_refused(tmp_path: Path, messages: Messages) -> None:
-    with pytest.raises(UserError, match="control_msgs/msg/Foo is no type"):
+    with refuses("message-type-unknown", "control_msgs/msg/Foo"):
         BagWriter(tmp_path / "bag", [RecordedTopic("/foo", "control_msgs/msg/Foo")], messages)
     assert not (tmp_path / "bag").exists()
-    with pytest.raises(UserError, match="/foo is std_msgs/msg/Bool and std_msgs/msg/String"):
+    with refuses("topic-types-differ", "/foo", "std_msgs/msg/Bool", TEXT):
         merge_topics([RecordedTopic("/foo", "std_msgs/msg/Bool"), RecordedTopic("/foo", TEXT)])

@@ -1,4 +1,4 @@
-"""A recording as a LeRobotDataset, and as a replay storage: read back, every number is what it was."""
+"""Recordings converted to a LeRobotDataset and to a replay storage are read back exactly."""
 
 from pathlib import Path
 
@@ -14,19 +14,20 @@ from embodied_rl.interfaces.sim import Source
 from embodied_rl.rollout.replay.recorded_episodes import write_replay
 from embodied_rl.rollout.replay.storage import ReplayStorage
 from tests.support.recorded_robot import FakeRun, Truth, record_run
+from tests.support.refusals import refuses
 
 POLICY, HUMAN, SAFETY, HOLD = Source.POLICY, Source.HUMAN, Source.SAFETY, Source.HOLD
 
 
 @pytest.fixture
 def truth(tmp_path: Path, messages: Messages) -> list[list[Truth]]:
-    """A success; an episode with a gap of 2 steps that fails; one that time ended. The recording is `tmp_path`/bag."""
+    """Record `tmp_path`/bag: a success, a failure with a gap of 2 steps, and an episode that the time limit ended."""
 
     def run(fake: FakeRun) -> None:
         fake.run_episode(0, [POLICY] * 4 + [HUMAN, SAFETY, HOLD])
-        fake.say(fake.robot.operator.label, "success")
+        fake.publish_text(fake.robot.operator.label, "success")
         fake.run_episode(1, [POLICY] * 6, words="push", lost=[2, 3])
-        fake.say(fake.robot.operator.label, "failure")
+        fake.publish_text(fake.robot.operator.label, "failure")
         fake.run_episode(2, [POLICY] * 3)
 
     return record_run(tmp_path / "bag", messages, run).truth
@@ -36,7 +37,7 @@ def kept(truth: list[list[Truth]]) -> list[Truth]:
     return [*truth[0], *truth[1][:2], *truth[1][4:], *truth[2]]
 
 
-def test_a_dataset_is_what_happened(tmp_path: Path, messages: Messages, truth: list[list[Truth]]) -> None:
+def test_a_dataset_equals_the_episodes(tmp_path: Path, messages: Messages, truth: list[list[Truth]]) -> None:
     conversion = Conversion.open(tmp_path / "bag", messages, None)
     lines = list(write_dataset(conversion, tmp_path / "out", "png"))
     assert [(line["episode"], line["label"], line["steps"], line["ends"]) for line in lines] == [
@@ -59,19 +60,18 @@ def test_a_dataset_is_what_happened(tmp_path: Path, messages: Messages, truth: l
     for name, expected in columns.items():
         assert np.array_equal(dataset.column(name, rows).reshape(expected.shape), expected), name
     assert "left out: steps that were not recorded (2)" in conversion.list_lines()
-    with pytest.raises(DatasetError, match="holds a dataset already"):
+    with refuses("output-exists", tmp_path / "out", kind=DatasetError):
         list(write_dataset(Conversion.open(tmp_path / "bag", messages, None), tmp_path / "out", "png"))
 
 
-def test_a_replay_storage_is_what_happened(tmp_path: Path, messages: Messages, truth: list[list[Truth]]) -> None:
+def test_a_replay_storage_equals_the_episodes(tmp_path: Path, messages: Messages, truth: list[list[Truth]]) -> None:
     lines = list(write_replay(Conversion.open(tmp_path / "bag", messages, None), tmp_path / "out"))
     assert [line["steps"] for line in lines] == [7, 2, 2, 3]
     storage = ReplayStorage.open(tmp_path / "out")
     assert storage.format.tasks == ("lift the red cube", "push")
-    assert (
-        len(storage) == 7 + 1 + 2 + 2
-    )  # the last step before the gap, and the one that time ended, are no transitions
-    (whole,) = storage.episodes()  # the rest of the cut episode does not pass for a whole one
+    # The last step before the gap, and the last one of the time limit, make no transitions.
+    assert len(storage) == 7 + 1 + 2 + 2
+    (whole,) = storage.episodes()  # the parts of a split episode are not whole
     assert np.array_equal(whole.executed[:, 0], np.stack([each.executed for each in truth[0]]))
     assert np.array_equal(whole.source[:, 0], [each.source for each in truth[0]])
     proposed = [each.executed if each.proposed is None else each.proposed for each in truth[0]]

@@ -1,4 +1,4 @@
-"""What tests of transports share: a domain of this process's own, and pairs of nodes in it."""
+"""Fixtures of transports: a reserved domain, and pairs of nodes in it."""
 
 from collections.abc import Iterator
 

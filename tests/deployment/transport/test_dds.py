@@ -1,4 +1,4 @@
-"""What DDS from pip needs, refuses, and tells ROS 2 about itself."""
+"""Requirements and errors of the DDS transport, and its announcement to ROS 2."""
 
 import importlib.util
 import subprocess
@@ -18,11 +18,12 @@ from embodied_rl.deployment.transport.dds import DdsTransport
 from embodied_rl.deployment.transport.dds_types import DdsTypes, make_qos
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.messages import DISTROS, Messages
-from embodied_rl.deployment.transport.opening import has_ros, open_transport
+from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.deployment.transport.qos import PROFILES, QoS
-from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.interfaces.errors import TransportError
 from embodied_rl.interfaces.sim import Unavailable
-from tests.support.transports import JOINTS, LONG_S, borrow_environment
+from tests.support.refusals import refuses
+from tests.support.transports import HAS_ROS, JOINTS, LONG_S, borrow_environment
 
 INFO = "rmw_dds_common/msg/ParticipantEntitiesInfo"
 
@@ -34,22 +35,22 @@ def node(environment: RosEnvironment) -> Iterator[DdsTransport]:
 
 
 @pytest.mark.parametrize("distro", ["jazzy", "humble"])
-def test_ros_is_told_which_ends_the_node_has(environment: RosEnvironment, distro: str) -> None:
+def test_endpoints_are_announced_to_ros(environment: RosEnvironment, distro: str) -> None:
     messages = Messages(distro)
     with DdsTransport(replace(environment, distro=distro), "our_node") as node:
         publisher = node.create_publisher("/a", JOINTS, "state")
         subscription = node.create_subscription("/b", JOINTS, "state", print)
         with_info = read_discovery_info(node, environment.domain, messages)
     assert bytes(with_info.gid.data[:16]) == node.gid
-    (ends,) = with_info.node_entities_info_seq
-    assert (ends.node_namespace, ends.node_name) == ("/", "our_node")
+    (entities,) = with_info.node_entities_info_seq
+    assert (entities.node_namespace, entities.node_name) == ("/", "our_node")
     size = 24 if distro == "humble" else 16
-    assert [bytes(each.data) for each in ends.writer_gid_seq] == [publisher.gid.ljust(size, b"\0")]
-    assert [bytes(each.data) for each in ends.reader_gid_seq] == [subscription.gid.ljust(size, b"\0")]
+    assert [bytes(each.data) for each in entities.writer_gid_seq] == [publisher.gid.ljust(size, b"\0")]
+    assert [bytes(each.data) for each in entities.reader_gid_seq] == [subscription.gid.ljust(size, b"\0")]
 
 
 def read_discovery_info(node: DdsTransport, domain: int, messages: Messages) -> Any:
-    """What a node of ROS 2 reads when it comes."""
+    """Read the announcements that a new ROS 2 node gets."""
     participant = DomainParticipant(domain)
     topic = Topic(participant, "ros_discovery_info", DdsTypes(messages).find(INFO))
     reader = DataReader(participant, topic, make_qos(PROFILES["latched"].requested, messages.hash_type(INFO)))
@@ -63,22 +64,20 @@ def read_discovery_info(node: DdsTransport, domain: int, messages: Messages) -> 
     return next(each for each in reversed(found) if bytes(each.gid.data[:16]) == node.gid)
 
 
-def test_what_dds_calls_a_topic_is_what_ros_does(node: DdsTransport) -> None:
+def test_dds_names_follow_ros(node: DdsTransport) -> None:
     publisher = node.create_publisher("/arm/joint_states", JOINTS, QoS(depth=7))
     assert publisher.gid in {each.gid for each in node.list_publishers("/arm/joint_states")}
     (topic,) = node._topics.values()
     assert (topic.name, topic.typename) == ("rt/arm/joint_states", "sensor_msgs::msg::dds_::JointState_")
 
 
-def test_bytes_that_are_no_message_are_not_sent(node: DdsTransport) -> None:
+def test_invalid_bytes_are_not_sent(node: DdsTransport) -> None:
     publisher = node.create_publisher("/a", JOINTS, QoS())
     with pytest.raises(TransportError, match="/a: a message was not published"):
         publisher.send(b"\0\1\0\0" + b"\xff" * 40)
 
 
-def test_one_topic_may_have_publishers_of_two_nodes_of_a_process(
-    node: DdsTransport, environment: RosEnvironment
-) -> None:
+def test_two_nodes_of_a_process_may_publish_one_topic(node: DdsTransport, environment: RosEnvironment) -> None:
     with DdsTransport(environment, "other") as other:
         mine, theirs = (each.create_publisher("/a", JOINTS, QoS()) for each in (node, other))
         assert node.spin_until(lambda: len(node.list_publishers("/a")) == 2, LONG_S)
@@ -86,7 +85,7 @@ def test_one_topic_may_have_publishers_of_two_nodes_of_a_process(
 
 
 def test_a_domain_has_one_configuration_in_a_process(node: DdsTransport, environment: RosEnvironment) -> None:
-    with pytest.raises(UserError, match=f"domain {environment.domain} is open in this process with another"):
+    with refuses("dds-domain-configured-otherwise", environment.domain):
         DdsTransport(replace(environment, tag="another"), "other")
 
 
@@ -97,25 +96,22 @@ def test_a_domain_can_be_opened_again_with_another_configuration() -> None:
                 assert node.create_publisher("/a", JOINTS, QoS()).count_matched() == 0
 
 
-def test_a_configuration_that_cyclone_does_not_know_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_configuration_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CYCLONEDDS_URI", "<CycloneDDS><Domain><Nonsense>1</Nonsense></Domain></CycloneDDS>")
-    with (
-        borrow_environment() as mine,
-        pytest.raises(UserError, match=f"Cyclone DDS does not open domain {mine.domain}: .* check CYCLONEDDS_URI"),
-    ):
+    with borrow_environment() as mine, refuses("dds-domain-not-opened", mine.domain, "CYCLONEDDS_URI"):
         DdsTransport(mine, "node")
 
 
-def test_another_version_of_cyclone_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_versions_of_cyclone_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(extras.metadata, "version", lambda package: "0.10.5")
     assert raw_cdr.__file__ is not None
     spec = importlib.util.spec_from_file_location("another", raw_cdr.__file__)
     assert spec is not None and spec.loader is not None
-    with pytest.raises(Unavailable, match=r"cyclonedds 0\.10\.5 is installed.* known in 11\.0\.1 alone: pip install"):
+    with pytest.raises(Unavailable, match=r"cyclonedds 0\.10\.5.* 11\.0\.1.*: pip install"):
         spec.loader.exec_module(importlib.util.module_from_spec(spec))
 
 
-def test_a_missing_package_is_one_line_with_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     def miss(package: str) -> str:
         raise extras.metadata.PackageNotFoundError(package)
 
@@ -124,29 +120,29 @@ def test_a_missing_package_is_one_line_with_the_remedy(monkeypatch: pytest.Monke
         open_transport("dds")
 
 
-@pytest.mark.skipif(has_ros(), reason="rclpy is here")
-def test_rclpy_that_is_not_here_is_told_with_what_helps() -> None:
-    with pytest.raises(Unavailable, match=r"transport=rclpy needs ROS 2's Python package.* or use transport=dds"):
+@pytest.mark.skipif(HAS_ROS, reason="rclpy is installed")
+def test_missing_rclpy_names_the_remedy() -> None:
+    with pytest.raises(Unavailable, match=r"transport=rclpy .* or use transport=dds"):
         open_transport("rclpy")
 
 
 def test_an_unknown_transport_is_refused() -> None:
-    with pytest.raises(UserError, match="transport='zenoh' is none of dds, rclpy"):
+    with refuses("transport-unknown", "'zenoh'", "dds, rclpy"):
         open_transport("zenoh")
 
 
-def test_a_node_is_named_as_ros_wants_it(environment: RosEnvironment) -> None:
-    with pytest.raises(UserError, match="'my node' is no name of a node"):
+def test_an_invalid_node_name_is_refused(environment: RosEnvironment) -> None:
+    with refuses("node-name-invalid", "'my node'"):
         open_transport("dds", "my node", environment)
 
 
-def test_security_that_is_asked_for_is_not_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROS_SECURITY_ENABLE", "true")
-    with pytest.raises(UserError, match="DDS from pip has no DDS Security"):
+    with refuses("ros-security-unsupported"):
         open_transport("dds")
 
 
-def test_messages_that_arrived_before_a_spin_are_taken_in_portions(node: DdsTransport) -> None:
+def test_waiting_messages_are_taken_in_batches(node: DdsTransport) -> None:
     got: list[float] = []
     node.create_subscription("/a", JOINTS, QoS(depth=200), lambda message, *_: got.append(message.position[0]))
     publisher = node.create_publisher("/a", JOINTS, QoS(depth=200))
@@ -170,10 +166,10 @@ def test_every_type_of_every_release_has_its_dds_type(distro: str) -> None:
 
 
 @pytest.mark.process
-def test_nothing_of_the_extra_is_imported_before_it_is_used() -> None:
+def test_optional_packages_are_imported_lazily() -> None:
     code = (
-        "import sys; from embodied_rl.deployment.transport import opening, in_process, environment, loopback; "
-        "from embodied_rl.deployment.transport import dds_configuration; "
+        "import sys; from embodied_rl.deployment.transport import opening, in_process, environment; "
+        "from embodied_rl.benchmarks import dds_loopback; "
         "print({'cyclonedds', 'rosbags', 'torch', 'rclpy'} & set(sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "set()\n"

@@ -1,4 +1,4 @@
-"""DDS from pip against another vendor's: Debian's Fast DDS, in a small program of ours that is built here."""
+"""The DDS transport against Fast DDS of Debian, in a small program that is built here."""
 
 import re
 import shutil
@@ -28,7 +28,7 @@ RELIABILITIES = ["reliable", "best_effort"]
 @pytest.fixture(scope="module")
 def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if shutil.which("g++") is None or not Path("/usr/include/fastdds/dds/topic/TopicDataType.hpp").exists():
-        pytest.skip("Fast DDS is not here: apt-get install libfastrtps-dev g++")
+        pytest.skip("Fast DDS is not installed: apt-get install libfastrtps-dev g++")
     program = tmp_path_factory.mktemp("fastdds") / "peer"
     subprocess.run(["g++", "-std=c++17", "-o", program, SOURCE, "-lfastrtps", "-lfastcdr"], check=True, timeout=280)
     return program
@@ -42,7 +42,7 @@ def domain() -> Iterator[int]:
 
 @pytest.fixture
 def node(domain: int) -> Iterator[Transport]:
-    """Without a tag: that is Cyclone's own."""
+    """A node without a tag, which only Cyclone DDS has."""
     with open_transport("dds", "ours", RosEnvironment(domain=domain, range="LOCALHOST")) as node:
         yield node
 
@@ -66,22 +66,22 @@ def peer(program: Path, domain: int) -> Iterator[Peer]:
 
 
 def begin(node: Transport, subscription: Subscription, process: "subprocess.Popen[str]") -> None:
-    """Let it publish, as soon as its messages arrive."""
-    assert node.spin_until(lambda: subscription.count_matched() == 1, LONG_S), subscription.find_faults()
-    say(process)
+    """Let the process publish once it is matched."""
+    assert node.spin_until(lambda: subscription.count_matched() == 1, LONG_S), subscription.find_mismatches()
+    start_publishing(process)
 
 
-def say(process: "subprocess.Popen[str]") -> None:
+def start_publishing(process: "subprocess.Popen[str]") -> None:
     assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
 def check_order(numbers: list[int], reliability: str) -> None:
-    """Where that was promised: without loss, but for the first one.
+    """Check the order, and for reliable topics that only the first message may be lost.
 
-    A reliable subscription to what is not latched begins with the first heartbeat of the publisher, and that may
-    overtake the pieces of the first image.
+    A reliable volatile subscription begins with the publisher's first heartbeat, which may overtake fragments of the
+    first image.
     """
     assert numbers == sorted(set(numbers)) and numbers
     assert reliability == "best_effort" or (numbers == list(range(numbers[0], numbers[-1] + 1)) and numbers[0] <= 1)
@@ -89,12 +89,12 @@ def check_order(numbers: list[int], reliability: str) -> None:
 
 @pytest.mark.parametrize("reliability", RELIABILITIES)
 @pytest.mark.parametrize("what", TOPICS)
-def test_what_fast_dds_publishes_arrives(node: Transport, peer: Peer, what: str, reliability: Any) -> None:
+def test_messages_of_fast_dds_arrive(node: Transport, peer: Peer, what: str, reliability: Any) -> None:
     got: list[Any] = []
     subscription = node.create_subscription(*TOPICS[what], QoS(reliability, depth=50), lambda *of: got.append(of[0]))
     process, wanted = peer("publish", what, reliability, 20), 19 if reliability == "reliable" else 3
     begin(node, subscription, process)
-    assert node.spin_until(lambda: len(got) >= wanted, LONG_S), (len(got), subscription.find_faults())
+    assert node.spin_until(lambda: len(got) >= wanted, LONG_S), (len(got), subscription.find_mismatches())
     headers = {(each.header.stamp.sec, each.header.stamp.nanosec, each.header.frame_id) for each in got}
     assert headers == {(7, 8, "base")}
     if what == "joints":
@@ -110,12 +110,12 @@ def test_what_fast_dds_publishes_arrives(node: Transport, peer: Peer, what: str,
 
 @pytest.mark.parametrize("reliability", RELIABILITIES)
 @pytest.mark.parametrize("what", TOPICS)
-def test_what_we_publish_arrives_at_fast_dds(node: Transport, peer: Peer, what: str, reliability: Any) -> None:
+def test_messages_arrive_at_fast_dds(node: Transport, peer: Peer, what: str, reliability: Any) -> None:
     publisher = node.create_publisher(*TOPICS[what], QoS(reliability, depth=50))
     most, wanted = (20, 19) if reliability == "reliable" else (250, 3)
     process = peer("subscribe", what, reliability, wanted)
     assert process.stdout is not None and process.stdout.readline() == "matched\n"
-    assert node.spin_until(lambda: publisher.count_matched() == 1, LONG_S), publisher.find_faults()
+    assert node.spin_until(lambda: publisher.count_matched() == 1, LONG_S), publisher.find_mismatches()
     for step in range(most):
         publisher.publish(make_message(node, what, step))
         node.spin_until(lambda: False, 0.02)
@@ -136,17 +136,17 @@ def make_message(node: Transport, what: str, step: int) -> Any:
     return make(IMAGE, height=480, width=640, encoding="rgb8", step=1920, data=data)
 
 
-def test_its_quality_is_seen_and_told(node: Transport, peer: Peer) -> None:
+def test_incompatible_qos_is_reported(node: Transport, peer: Peer) -> None:
     got: list[Any] = []
     subscription = node.create_subscription("/joint_states", JOINTS, QoS("reliable"), lambda *of: got.append(of))
     peer("publish", "joints", "best_effort", 1)
-    assert node.spin_until(lambda: bool(subscription.find_faults()), LONG_S)
-    (fault,) = subscription.find_faults()
+    assert node.spin_until(lambda: bool(subscription.find_mismatches()), LONG_S)
+    (fault,) = subscription.find_mismatches()
     assert "the publisher offers best_effort, the subscription requests reliable" in fault and got == []
 
 
-def test_garbage_from_the_network_reaches_nobody(node: Transport, peer: Peer) -> None:
-    """Cyclone DDS checks each message against its type before anything of ours sees it."""
+def test_invalid_messages_are_discarded(node: Transport, peer: Peer) -> None:
+    """Cyclone DDS checks each message against its type."""
     got: list[Any] = []
     subscription = node.create_subscription("/joint_states", JOINTS, QoS(depth=50), lambda *of: got.append(of[0]))
     process = peer("publish", "garbage", "reliable", 20)
@@ -154,7 +154,7 @@ def test_garbage_from_the_network_reaches_nobody(node: Transport, peer: Peer) ->
     assert process.stdout is not None and process.stdout.readline() == "sent 20\n"
     valid = peer("publish", "joints", "reliable", 3)
     assert node.spin_until(lambda: subscription.count_matched() == 2, LONG_S)
-    say(valid)
+    start_publishing(valid)
     assert node.spin_until(lambda: len(got) == 3, LONG_S)
     assert [each.position[0] for each in got] == [0, 1, 2] and subscription.refused == 0
     for each in (process, valid):

@@ -1,4 +1,4 @@
-"""What the transport within one process promises besides: the same bits each time, and refusals in words."""
+"""Further requirements on the in-process transport: determinism and errors."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ def test_topics_are_delivered_in_the_order_of_publishing() -> None:
     assert listener.spin_once() == 5 and came == order
 
 
-def test_times_are_those_of_the_clock() -> None:
+def test_times_come_from_the_clock() -> None:
     now = [START_NS]
     talker, listener = open_nodes("talker", "listener", clock=lambda: now[0])
     times: list[tuple[int, int]] = []
@@ -38,7 +38,7 @@ def test_times_are_those_of_the_clock() -> None:
     assert times == [(START_NS + 250, START_NS)]
 
 
-def test_what_a_callback_publishes_comes_with_the_next_spin() -> None:
+def test_messages_published_in_a_callback_arrive_at_the_next_spin() -> None:
     (node,) = open_nodes("node")
     count = 0
 
@@ -54,12 +54,12 @@ def test_what_a_callback_publishes_comes_with_the_next_spin() -> None:
     assert node.spin_until(lambda: count == 10)
 
 
-def test_nothing_left_ends_the_wait() -> None:
+def test_spin_until_ends_without_messages() -> None:
     (node,) = open_nodes("node")
     assert not node.spin_until(lambda: False, timeout_s=1e9)
 
 
-def test_bytes_of_a_stranger_are_counted_and_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_bytes_are_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
     talker, listener = open_nodes("talker", "listener")
     came: list[Any] = []
     subscription = listener.create_subscription("/a", JOINTS, QoS(depth=9), lambda *of: came.append(of))
@@ -69,11 +69,11 @@ def test_bytes_of_a_stranger_are_counted_and_told(caplog: pytest.LogCaptureFixtu
     publisher.publish(talker.messages.make(JOINTS))
     assert listener.spin_once() == 1 == len(came) == subscription.received
     assert subscription.refused == 5
-    assert subscription.last_refusal.startswith(f"/a: 24 bytes are no message of {JOINTS}: Invalid string length")
+    assert subscription.last_refusal.startswith(f"/a: 24 bytes are not a message of {JOINTS}: Invalid string length")
     assert len(caplog.records) == 3, "the 1st, the 2nd and the 4th"
 
 
-def test_there_are_no_threads() -> None:
+def test_start_is_refused() -> None:
     (node,) = open_nodes("node")
-    with pytest.raises(TransportError, match="spin where the program is"):
+    with pytest.raises(TransportError, match="spin_once"):
         node.start()

@@ -1,4 +1,4 @@
-"""The bytes of every type, against those of Cyclone DDS's own encoder, which shares nothing with rosbags."""
+"""The encoding of every type, compared with the independent encoder of Cyclone DDS."""
 
 import keyword
 import random
@@ -16,19 +16,19 @@ TYPES = DdsTypes(JAZZY)
 SHORT = 5
 
 
-def draw(kind: Any, source: random.Random) -> Any:
-    """A value of a field: any number of its type, a short text, a short sequence."""
+def sample(kind: Any, source: random.Random) -> Any:
+    """Return a random value of a field: a number, a short text, a short sequence."""
     what, detail = kind
     if what == BASE:
-        return draw_single(detail[0], source)
+        return sample_scalar(detail[0], source)
     if what == NAME:
-        return draw_message(detail, source)
+        return sample_message(detail, source)
     inner, bound = detail
     count = bound if what == ARRAY else source.randrange(min(bound or SHORT, SHORT) + 1)
-    return [draw(inner, source) for _ in range(count)]
+    return [sample(inner, source) for _ in range(count)]
 
 
-def draw_single(name: str, source: random.Random) -> Any:
+def sample_scalar(name: str, source: random.Random) -> Any:
     if name == "string":
         return "".join(source.choices(string.ascii_letters + "_/ ", k=source.randrange(9)))
     if name == "bool":
@@ -39,17 +39,17 @@ def draw_single(name: str, source: random.Random) -> Any:
     return source.randint(0 if name == "byte" else int(limits.min), int(limits.max))
 
 
-def draw_message(type_name: str, source: random.Random) -> Any:
-    return JAZZY.make(type_name, **{name: draw(kind, source) for name, kind in JAZZY.find_fields(type_name)})
+def sample_message(type_name: str, source: random.Random) -> Any:
+    return JAZZY.make(type_name, **{name: sample(kind, source) for name, kind in JAZZY.find_fields(type_name)})
 
 
-def as_theirs(kind: Any, value: Any) -> Any:
-    """The same value, as the classes of Cyclone DDS have it."""
+def to_cyclone(kind: Any, value: Any) -> Any:
+    """Convert a value to the classes of Cyclone DDS."""
     what, detail = kind
     if what == NAME:
         fields = JAZZY.find_fields(detail)
-        return TYPES.find(detail)(**{name: as_theirs(inner, read(value, name)) for name, inner in fields})
-    return value if what == BASE else [as_theirs(detail[0], each) for each in np.asarray(value, object).tolist()]
+        return TYPES.find(detail)(**{name: to_cyclone(inner, read(value, name)) for name, inner in fields})
+    return value if what == BASE else [to_cyclone(detail[0], each) for each in np.asarray(value, object).tolist()]
 
 
 def read(message: Any, name: str) -> Any:
@@ -59,8 +59,8 @@ def read(message: Any, name: str) -> Any:
 @pytest.mark.parametrize("seed", range(3))
 def test_another_encoder_makes_the_same_bytes(seed: int) -> None:
     for type_name in JAZZY.list_types():
-        message = draw_message(type_name, random.Random(f"{seed} {type_name}"))
-        raw, theirs = JAZZY.encode(type_name, message), bytes(as_theirs((NAME, type_name), message).serialize())
+        message = sample_message(type_name, random.Random(f"{seed} {type_name}"))
+        raw, theirs = JAZZY.encode(type_name, message), bytes(to_cyclone((NAME, type_name), message).serialize())
         assert theirs.ljust(len(theirs) + -len(theirs) % 4, b"\0") == raw.ljust(len(raw) + -len(raw) % 4, b"\0"), (
             type_name
         )

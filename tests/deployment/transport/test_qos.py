@@ -1,4 +1,4 @@
-"""Qualities of service that contradict themselves are refused, and who meets whom."""
+"""Validation and matching of QoS."""
 
 import itertools
 from typing import Any
@@ -6,25 +6,25 @@ from typing import Any
 import pytest
 
 from embodied_rl.deployment.transport.qos import PROFILES, QoS, find_incompatible, offer, request
-from embodied_rl.interfaces.errors import UserError
+from tests.support.refusals import refuses
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "data"),
     [
-        ({"reliability": "maybe"}, "reliability='maybe' of a topic is neither"),
-        ({"durability": "persistent"}, "durability='persistent' of a topic is neither"),
-        ({"depth": 0}, "depth=0 of a topic"),
-        ({"lifespan_s": 0.0}, "lifespan_s=0.0 of a topic must be a time above 0"),
-        ({"lifespan_s": float("nan")}, "lifespan_s=nan of a topic"),
+        ({"reliability": "maybe"}, "reliability='maybe'"),
+        ({"durability": "persistent"}, "durability='persistent'"),
+        ({"depth": 0}, "depth=0"),
+        ({"lifespan_s": 0.0}, "lifespan_s=0.0"),
+        ({"lifespan_s": float("nan")}, "lifespan_s=nan"),
     ],
 )
-def test_what_no_topic_can_have_is_refused(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(UserError, match=words):
+def test_invalid_values_are_refused(values: dict[str, Any], data: str) -> None:
+    with refuses("qos-invalid", data):
         QoS(**values)
 
 
-def test_what_is_requested_must_be_offered() -> None:
+def test_requested_policies_must_be_offered() -> None:
     reliability, durability = ("best_effort", "reliable"), ("volatile", "transient_local")
     for offered, requested in itertools.product(itertools.product(reliability, durability), repeat=2):
         enough = all(
@@ -34,7 +34,7 @@ def test_what_is_requested_must_be_offered() -> None:
         assert (find_incompatible(QoS(*offered), QoS(*requested)) is None) == enough  # type: ignore[arg-type]
 
 
-def test_a_state_is_offered_to_everybody_and_asked_of_anybody() -> None:
+def test_state_matches_both_reliabilities() -> None:
     for other in (QoS("best_effort"), QoS("reliable")):
         assert find_incompatible(offer("state"), other) is None
         assert find_incompatible(other, request("state")) is None

@@ -1,4 +1,4 @@
-"""DDS from pip between two processes, over the loopback interface: what the suite within one process cannot show."""
+"""The DDS transport between two processes over the loopback interface."""
 
 import json
 import socket
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.process
 
 
 def start_echo(environment: RosEnvironment) -> "subprocess.Popen[str]":
-    """Start the other process; its variables are this one's."""
+    """Start the other process with this one's environment variables."""
     values = json.dumps({"domain": environment.domain, "tag": environment.tag})
     command = [sys.executable, "-m", "tests.support.echoing_node", values]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -46,10 +46,10 @@ def node(environment: RosEnvironment) -> Iterator[Transport]:
         yield node
 
 
-def ask(node: Transport, name: str, messages: list[Any]) -> list[Any]:
-    """Send messages to the other process and return what comes back, after greetings that may get lost.
+def exchange(node: Transport, name: str, messages: list[Any]) -> list[Any]:
+    """Send messages to the other process and return the replies, after greetings that may be lost.
 
-    A reliable subscription that has just been matched begins with the publisher's first heartbeat.
+    A newly matched reliable subscription begins with the publisher's first heartbeat.
     """
     got: list[Any] = []
     greeted: list[Any] = []
@@ -71,25 +71,25 @@ def ask(node: Transport, name: str, messages: list[Any]) -> list[Any]:
     return got
 
 
-def test_nothing_is_lost_and_everything_in_order(node: Transport, echo: object) -> None:
+def test_messages_arrive_complete_and_in_order(node: Transport, echo: object) -> None:
     sent = [node.messages.make(TYPES["joints"], position=[step, -step]) for step in range(200)]
-    assert [each.position.tolist() for each in ask(node, "joints", sent)] == [[step, -step] for step in range(200)]
+    assert [each.position.tolist() for each in exchange(node, "joints", sent)] == [[step, -step] for step in range(200)]
 
 
-def test_a_large_image_comes_in_many_pieces(node: Transport, echo: object) -> None:
+def test_a_large_image_is_reassembled(node: Transport, echo: object) -> None:
     picture = np.random.default_rng(1).integers(0, 256, 1080 * 1920 * 3, dtype=np.uint8)
     sent = node.messages.make(TYPES["image"], height=1080, width=1920, encoding="rgb8", step=5760, data=picture)
-    (got,) = ask(node, "image", [sent])
+    (got,) = exchange(node, "image", [sent])
     assert np.array_equal(got.data, picture) and (got.height, got.width, got.encoding) == (1080, 1920, "rgb8")
 
 
-def test_a_late_node_gets_the_latest_of_what_is_latched(node: Transport, echo: object) -> None:
+def test_a_late_node_gets_the_latched_message(node: Transport, echo: object) -> None:
     got: list[str] = []
     node.create_subscription("/status", "std_msgs/msg/String", "latched", lambda message, *_: got.append(message.data))
     assert node.spin_until(lambda: bool(got), LONG_S) and got == ["ready"]
 
 
-def test_the_other_process_is_seen_while_it_is_there(
+def test_the_other_process_is_discovered_while_it_runs(
     node: Transport, echo: "subprocess.Popen[str]", environment: RosEnvironment
 ) -> None:
     mine = node.create_publisher("/status", "std_msgs/msg/String", "latched")
@@ -100,39 +100,39 @@ def test_the_other_process_is_seen_while_it_is_there(
     assert theirs.gid != mine.gid and theirs.qos == QoS("reliable", "transient_local")
     assert theirs.type_hash == node.messages.hash_type("std_msgs/msg/String")
     subscription = node.create_subscription("/mute", "std_msgs/msg/String", QoS("reliable"), print)
-    assert node.spin_until(lambda: bool(subscription.find_faults()), LONG_S)
-    assert "offers best_effort, the subscription requests reliable" in subscription.find_faults()[0]
+    assert node.spin_until(lambda: bool(subscription.find_mismatches()), LONG_S)
+    assert "offers best_effort, the subscription requests reliable" in subscription.find_mismatches()[0]
     echo.communicate(timeout=LONG_S)
     assert echo.returncode == 0
     assert node.spin_until(lambda: others() == [], LONG_S)
 
 
-def test_commands_do_not_wait_for_a_process_that_was_killed(node: Transport, echo: "subprocess.Popen[str]") -> None:
-    """Its end is known after 10 s; until then a reliable publisher keeps the newest for it, and no more."""
+def test_commands_do_not_wait_for_a_killed_process(node: Transport, echo: "subprocess.Popen[str]") -> None:
+    """It is removed after 10 s; until then a reliable publisher keeps only the newest message for it."""
     publisher = node.create_publisher("/ping/joints", TYPES["joints"], "command")
     assert node.spin_until(lambda: publisher.count_matched() == 1, LONG_S)
     echo.kill()
     echo.wait(LONG_S)
     command = node.messages.make(TYPES["joints"], position=np.zeros(100))
-    for _ in range(2000):  # 1.6 MB, beyond what Cyclone DDS lets wait
+    for _ in range(2000):  # 1.6 MB, more than the buffer of Cyclone DDS
         publisher.publish(command)
 
 
-def test_a_process_that_starts_anew_is_found(node: Transport, environment: RosEnvironment) -> None:
+def test_a_restarted_process_is_discovered(node: Transport, environment: RosEnvironment) -> None:
     found: list[bytes] = []
     for _ in range(2):
         process = start_echo(environment)
         try:
             sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(3)]
-            assert [each.position[0] for each in ask(node, "joints", sent)] == [0, 1, 2]
+            assert [each.position[0] for each in exchange(node, "joints", sent)] == [0, 1, 2]
             found += [each.gid for each in node.list_publishers("/pong/joints") if each.gid not in found]
         finally:
             process.communicate(timeout=LONG_S)
-    assert len(found) == 2, "each has an identifier of its own"
+    assert len(found) == 2
 
 
-def test_what_the_network_loses_is_sent_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cyclone DDS throws 5 % of the datagrams away, on both sides."""
+def test_lost_messages_are_retransmitted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cyclone DDS drops 5 % of the datagrams on both sides."""
     lossy = (
         "<CycloneDDS><Domain><Internal><Test><XmitLossiness>50</XmitLossiness></Test></Internal></Domain></CycloneDDS>"
     )
@@ -141,17 +141,17 @@ def test_what_the_network_loses_is_sent_again(monkeypatch: pytest.MonkeyPatch) -
         process = start_echo(environment)
         try:
             sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(200)]
-            assert [each.position[0] for each in ask(node, "joints", sent)] == list(range(200))
+            assert [each.position[0] for each in exchange(node, "joints", sent)] == list(range(200))
             picture = np.random.default_rng(2).integers(0, 256, 480 * 640 * 3, dtype=np.uint8)
-            (got,) = ask(node, "image", [node.messages.make(TYPES["image"], data=picture)])
+            (got,) = exchange(node, "image", [node.messages.make(TYPES["image"], data=picture)])
             assert np.array_equal(got.data, picture)
         finally:
             process.kill()
             process.communicate()
 
 
-def test_noise_on_the_ports_of_a_node_harms_nothing(node: Transport, echo: object, environment: RosEnvironment) -> None:
-    """Datagrams that begin as RTPS does, and lie from there on."""
+def test_invalid_datagrams_are_ignored(node: Transport, echo: object, environment: RosEnvironment) -> None:
+    """Random datagrams, half of them with an RTPS header."""
     random, first = np.random.default_rng(3), 7400 + 250 * environment.domain
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as noise:
         for size in random.integers(0, 1400, 3000):
@@ -159,29 +159,28 @@ def test_noise_on_the_ports_of_a_node_harms_nothing(node: Transport, echo: objec
             port = first + 10 + int(random.integers(0, 8))  # of the first participants, discovery and data
             noise.sendto(header + random.bytes(int(size)), ("127.0.0.1", port))
     sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(20)]
-    assert [each.position[0] for each in ask(node, "joints", sent)] == list(range(20))
+    assert [each.position[0] for each in exchange(node, "joints", sent)] == list(range(20))
 
 
-def test_another_tag_is_another_world(node: Transport, environment: RosEnvironment) -> None:
-    stranger = start_echo(replace(environment, tag="another"))
+def test_another_tag_is_not_discovered(node: Transport, environment: RosEnvironment) -> None:
+    other = start_echo(replace(environment, tag="another"))
     try:
         node.spin_until(lambda: False, 1.0)
         assert node.list_publishers("/status") == ()
     finally:
-        stranger.kill()
-        stranger.communicate()
+        other.kill()
+        other.communicate()
 
 
-def test_a_thread_spins_and_its_failure_is_heard(node: Transport, echo: object) -> None:
+def test_exceptions_of_the_spinning_thread_are_raised(node: Transport, echo: object) -> None:
     def fail(*_: object) -> None:
         raise KeyError("arm")
 
     node.create_subscription("/status", "std_msgs/msg/String", "latched", fail)
     node.start()
-    with pytest.raises(TransportError, match="test spins in a thread"):
-        node.spin_once()
-    with pytest.raises(TransportError, match="test spins in a thread already"):
-        node.start()
+    for use in (node.spin_once, node.start):
+        with pytest.raises(TransportError, match="test already spins in a thread"):
+            use()
     assert node.spin_until(lambda: node.failure is not None, LONG_S)
     with pytest.raises(KeyError, match="arm"):
         node.close()

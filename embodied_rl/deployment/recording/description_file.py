@@ -1,4 +1,4 @@
-"""The robot's description in the folder of a recording, so that reading it back needs nothing else."""
+"""The file description.yaml of a recording: the recorded robot's description."""
 
 from pathlib import Path
 
@@ -10,22 +10,22 @@ from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.system.untrusted_files import check_inside, name_file
 
-ROBOT = "description.yaml"
+DESCRIPTION = "description.yaml"
 
 
-def write_robot(robot: RobotDescription, folder: Path) -> None:
-    """Write the description of a robot beside its recording; raise `StorageError` where that cannot be."""
-    write_text(folder / ROBOT, to_yaml(robot), "out")
+def write_description(robot: RobotDescription, folder: Path) -> None:
+    """Write a robot's description to a recording's folder; raise `StorageError` if that fails."""
+    write_text(folder / DESCRIPTION, to_yaml(robot), "out")
 
 
-def read_robot(folder: Path, messages: Messages) -> RobotDescription | None:
-    """Return the description in a recording's folder, None where there is none. It is data, whoever wrote it.
+def read_description(folder: Path, messages: Messages) -> RobotDescription | None:
+    """Read the description in a recording's folder, which need not be trusted; return None if there is none.
 
     Raises:
-        UserError: the file is damaged, leads out of the folder, or has keys or values that a description does not
-            have, or types and fields that `messages` do not.
+        UserError: the file is damaged, is a link out of the folder, has invalid keys or values, or uses types or fields
+            that `messages` lacks.
     """
-    file = folder / ROBOT
+    file = folder / DESCRIPTION
     if not file.exists():
         return None
     with name_file(file):

@@ -1,8 +1,8 @@
-"""Measures DDS between two processes of this machine: what is lost, what is late. The figures are in docs/ros2.md.
+"""Measure loss and latency of DDS between two processes of this machine; docs/ros2.md has results.
 
-    python -m embodied_rl.deployment.transport.loopback 60
+    python -m embodied_rl.benchmarks.dds_loopback 60
 
-It measures each stream for so many seconds. The load of the machine stands beside the figures, which depend on it.
+The argument is the duration per stream in seconds. Results depend on the machine's load, which is printed.
 """
 
 import json
@@ -27,8 +27,8 @@ LONGEST_WAIT_S = 30.0
 
 
 @dataclass(frozen=True)
-class Stream:
-    """Messages of one kind at a rate."""
+class BenchmarkStream:
+    """Messages of one type at a rate."""
 
     name: str
     type_name: str
@@ -38,13 +38,13 @@ class Stream:
 
     @property
     def qos(self) -> QoS:
-        """What both ends use."""
+        """QoS of the publisher and the subscription."""
         return QoS(self.reliability, depth=self.depth)
 
 
 @dataclass(frozen=True)
-class Figures:
-    """What came of a stream. Times are from publishing to receiving, in milliseconds."""
+class StreamResult:
+    """Loss and latency of a stream. Latencies are from publishing to receiving, in milliseconds."""
 
     stream: str
     sent: int
@@ -57,23 +57,23 @@ class Figures:
     load: float
 
 
-# A depth of 100 bridges 200 ms in which the receiver does not run; what does not fit is replaced by what is newer.
+# A depth of 100 holds 200 ms of messages while the receiver does not run.
 STREAMS = (
-    Stream("joint states, 500 Hz, reliable", "sensor_msgs/msg/JointState", 500, "reliable", 100),
-    Stream("images of 640×480, 30 Hz, best effort", "sensor_msgs/msg/Image", 30, "best_effort", 5),
+    BenchmarkStream("joint states, 500 Hz, reliable", "sensor_msgs/msg/JointState", 500, "reliable", 100),
+    BenchmarkStream("images of 640×480, 30 Hz, best effort", "sensor_msgs/msg/Image", 30, "best_effort", 5),
 )
 
 
-def measure_stream(stream: Stream, seconds: float, domain: int = DOMAIN) -> Figures:
-    """Receive a stream that another process publishes, and return what came of it.
+def measure_stream(stream: BenchmarkStream, seconds: float, domain: int = DOMAIN) -> StreamResult:
+    """Receive a stream that another process publishes for `seconds`; return loss and latency.
 
     Args:
-        stream: what it publishes.
-        seconds: for so long.
-        domain: of DDS; a tag of its own keeps other processes away.
+        stream: what is published.
+        seconds: duration.
+        domain: DDS domain; a discovery tag separates it from other processes.
 
     Raises:
-        TransportError: the two do not find each other within 30 s.
+        TransportError: the processes do not discover each other within 30 s.
     """
     environment = RosEnvironment(domain=domain, range="LOCALHOST", tag=secrets.token_hex(8))
     numbers: list[int] = []
@@ -98,34 +98,30 @@ def measure_stream(stream: Stream, seconds: float, domain: int = DOMAIN) -> Figu
             node.spin_until(lambda: False, 0.5)
             other.kill()
             sent = int(other.stdout.read() or 0)
-    return _sum_up(stream, sent, numbers, np.array(late_ns or [np.nan]) / 1e6)
-
-
-def _sum_up(stream: Stream, sent: int, numbers: list[int], late_ms: np.ndarray) -> Figures:
+    late_ms = np.array(late_ns or [np.nan]) / 1e6
     p50, p95, p99 = (float(np.percentile(late_ms, share)) for share in (50, 95, 99))
     disordered = int((np.diff(numbers) <= 0).sum())
-    received = len(set(numbers))
-    load = os.getloadavg()[0]
-    return Figures(stream.name, sent, received, disordered, p50, p95, p99, float(late_ms.max()), load)
+    received, load = len(set(numbers)), os.getloadavg()[0]
+    return StreamResult(stream.name, sent, received, disordered, p50, p95, p99, float(late_ms.max()), load)
 
 
-def publish_stream(node: Transport, stream: Stream, seconds: float) -> int:
-    """Publish a stream as soon as a line comes on the input; return how many messages were published."""
+def publish_stream(node: Transport, stream: BenchmarkStream, seconds: float) -> int:
+    """Publish a stream after a line on standard input; return the number of published messages."""
     publisher = node.create_publisher("/measured", stream.type_name, stream.qos)
     sys.stdin.readline()
     if not node.spin_until(lambda: publisher.count_matched() == 1, LONGEST_WAIT_S):
-        raise TransportError(f"{stream.name}: nobody receives")
+        raise TransportError(f"{stream.name}: no subscription")
     message = _make_message(node, stream)
     count, start = int(stream.hz * seconds), time.monotonic()
     for number in range(count):
         message.header.frame_id = str(number)
         publisher.publish(message)
         time.sleep(max(0.0, start + (number + 1) / stream.hz - time.monotonic()))
-    time.sleep(0.5)  # what was lost is sent again as long as its publisher lives
+    time.sleep(0.5)  # lost messages are retransmitted while the publisher exists
     return count
 
 
-def _make_message(node: Transport, stream: Stream) -> Any:
+def _make_message(node: Transport, stream: BenchmarkStream) -> Any:
     make = node.messages.make
     if stream.type_name == "sensor_msgs/msg/Image":
         picture = np.random.default_rng(0).integers(0, 256, 480 * 640 * 3, dtype=np.uint8)
@@ -134,16 +130,14 @@ def _make_message(node: Transport, stream: Stream) -> Any:
     return make(stream.type_name, name=names, position=zeros, velocity=zeros, effort=zeros)
 
 
-def _publish_for_another_process(values: dict[str, Any]) -> None:
-    environment = RosEnvironment(**values["environment"] | {"peers": ()})
-    with open_transport("dds", "sends", environment) as node:
-        print(publish_stream(node, Stream(**values["stream"]), values["seconds"]))
-
-
 def main(arguments: list[str]) -> None:
     """Measure every stream for `arguments[0]` seconds, or publish one for the process that measures."""
     if arguments and arguments[0].startswith("{"):
-        return _publish_for_another_process(json.loads(arguments[0]))
+        values = json.loads(arguments[0])
+        environment = RosEnvironment(**values["environment"] | {"peers": ()})
+        with open_transport("dds", "sends", environment) as node:
+            print(publish_stream(node, BenchmarkStream(**values["stream"]), values["seconds"]))
+        return
     for stream in STREAMS:
         print(measure_stream(stream, float(arguments[0]) if arguments else 10.0), flush=True)
 
