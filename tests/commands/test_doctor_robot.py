@@ -27,7 +27,7 @@ def alone(monkeypatch: pytest.MonkeyPatch):
 def test_a_robot_that_says_nothing_fails_by_name(alone: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["doctor", "robot=tabletop", "seconds=0.5", "policy=ws://127.0.0.1:9", "server.deadline=1"]) == 1
     said = " ".join(capsys.readouterr().out.split())
-    assert "nobody publishes it" in said and "nobody listens to it" in said and "start its driver" in said
+    assert "no publisher" in said and "no subscriber" in said and "start its driver" in said
     assert "checks failed: /clock, /joint_states (joints)" in said and "policy" in said.rpartition("failed:")[2]
 
 

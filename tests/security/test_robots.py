@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
-from embodied_rl.deployment.bridge.episodes import EpisodeDesk
+from embodied_rl.deployment.bridge.episodes import EpisodeTracker
 from embodied_rl.deployment.robot_simulator.attending import read_end
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.description import CameraEntry, OperatorTopics
@@ -51,7 +51,7 @@ ESCAPE = "\x1b]0;evil\x07"
 def test_values_that_yaml_trips_over(tmp_path: Path, read: Callable[[Path], object], value: str) -> None:
     file = tmp_path / "robot.yaml"
     file.write_text(f"name: {value}\n")
-    with pytest.raises(UserError, match=r"robot.yaml is no YAML that is read here") as refused:
+    with pytest.raises(UserError, match=r"robot.yaml is not supported YAML") as refused:
         read(file)
     assert len(str(refused.value)) < 500 and str(refused.value).isprintable()
 
@@ -122,7 +122,7 @@ def test_a_sum_that_overflows(tmp_path: Path) -> None:
 
 def test_names_of_joints_are_no_commands_of_a_terminal() -> None:
     message = MESSAGES.make("sensor_msgs/msg/JointState", name=[ESCAPE, "x" * 10_000] * 200, position=np.zeros(400))
-    with pytest.raises(UnusableMessageError, match="elbow is not among its joints") as refused:
+    with pytest.raises(UnusableMessageError, match="elbow is not one of its joints") as refused:
         make_reader("position[elbow]", "/joints")(message)
     assert len(str(refused.value)) < 1000 and str(refused.value).isprintable()
 
@@ -141,7 +141,7 @@ def test_names_of_joints_are_no_commands_of_a_terminal() -> None:
         ("Image", {"encoding": "rgb8", "height": 2**31, "width": 2**31, "step": 0}),
     ],
 )
-def test_pictures_that_are_none(type_name: str, said: dict[str, Any]) -> None:
+def test_invalid_pictures(type_name: str, said: dict[str, Any]) -> None:
     message = MESSAGES.make(f"sensor_msgs/msg/{type_name}", **said)
     with pytest.raises(UnusableMessageError) as refused:
         read_picture(message, CameraEntry("front", "front", 64, 64, resize="area", fit="stretch"))
@@ -172,30 +172,30 @@ ABSURD = ["[" * 100_000, DEEP, '{"index": ' + "9" * 30 + "}", '{"index": ' + "9"
 
 @pytest.mark.parametrize("text", ABSURD, ids=range(len(ABSURD)))
 @pytest.mark.parametrize("topic", ["/simulation/reset", "/simulation/outcome"])
-def test_who_asks_for_an_episode_may_say_anything(topic: str, text: str) -> None:
+def test_episode_topics_accept_any_text(topic: str, text: str) -> None:
     """An exception in a callback would end the thread that spins; an index beyond int64 the one that asks."""
     bus = Bus(lambda: 1, MESSAGES)
     with InProcessTransport(bus, "stranger") as stranger, InProcessTransport(bus, "bridge") as node:
         topics = OperatorTopics(reset="/simulation/reset", outcome="/simulation/outcome")
-        desk = EpisodeDesk(node, topics, "lift")
+        tracker = EpisodeTracker(node, topics, "lift")
         stranger.create_publisher(topic, TEXT, "latched").publish(MESSAGES.make(TEXT, data=text))
         node.spin_once()
-    assert desk.asked is None and desk.refused == 1
-    assert len(desk.last_refusal) < 500 and desk.last_refusal.isprintable()
+    assert tracker.requested is None and tracker.refused == 1
+    assert len(tracker.last_refusal) < 500 and tracker.last_refusal.isprintable()
 
 
-def test_words_of_a_task_are_a_sentence() -> None:
+def test_a_task_instruction_is_one_short_line() -> None:
     bus = Bus(lambda: 1, MESSAGES)
     with InProcessTransport(bus, "stranger") as stranger, InProcessTransport(bus, "bridge") as node:
-        desk = EpisodeDesk(node, OperatorTopics(instruction="/instruction"), None)
+        tracker = EpisodeTracker(node, OperatorTopics(instruction="/instruction"), None)
         said = stranger.create_publisher("/instruction", TEXT, "latched")
         for text in ("x" * 100_000, f"lift {ESCAPE}"):
             said.publish(MESSAGES.make(TEXT, data=text))
             node.spin_once()
-        assert desk.words is None and desk.refused == 2 and desk.last_refusal.isprintable()
+        assert tracker.instruction is None and tracker.refused == 2 and tracker.last_refusal.isprintable()
         said.publish(MESSAGES.make(TEXT, data="lift the cube"))
         node.spin_once()
-    assert desk.words == "lift the cube"
+    assert tracker.instruction == "lift the cube"
 
 
 @pytest.mark.parametrize("number", ["9" * 400, "NaN", "1e999", "-Infinity"])
@@ -225,9 +225,9 @@ def test_a_factor_in_powers_of_ten(tmp_path: Path) -> None:
 def test_a_success_that_is_none(success: str) -> None:
     bus = Bus(lambda: 1, MESSAGES)
     with InProcessTransport(bus, "stranger") as stranger, InProcessTransport(bus, "bridge") as node:
-        desk = EpisodeDesk(node, OperatorTopics(reset="/reset", outcome="/outcome"), "lift")
+        tracker = EpisodeTracker(node, OperatorTopics(reset="/reset", outcome="/outcome"), "lift")
         for topic, text in (("/reset", '{"index": 3}'), ("/outcome", f'{{"index": 3, "success": {success}}}')):
             stranger.create_publisher(topic, TEXT, "latched").publish(MESSAGES.make(TEXT, data=text))
             node.spin_once()
-    assert desk.asked is not None and desk.is_over(desk.asked)
-    assert desk.find_label(desk.asked) == ("success" if success == "true" else "")
+    assert tracker.requested is not None and tracker.is_over(tracker.requested)
+    assert tracker.find_label(tracker.requested) == ("success" if success == "true" else "")

@@ -8,8 +8,8 @@ import numpy as np
 
 from embodied_rl.assembly.loaded import LoadedPolicy, load_policy
 from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, EpisodeConductor
-from embodied_rl.deployment.bridge.motion_files import make_motions
-from embodied_rl.deployment.bridge.running import Bridge
+from embodied_rl.deployment.bridge.bridge import Bridge
+from embodied_rl.deployment.bridge.motion_files import make_motion_manager
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.simulated_robot.node import SimulatedRobot
 from embodied_rl.deployment.simulated_robot.settings import RobotSettings
@@ -131,7 +131,7 @@ class RealTimeBench:
         config = BridgeConfig("tabletop", **{**standard, **self.changes})
         node = InProcessTransport(self.bus, "policy_bridge")
         told = self.description or robot
-        motions = make_motions(config, told)
+        motions = make_motion_manager(config, told)
         self.bridge = Bridge(config, told, node, self.policy, seconds, threads=False, motions=motions)
         self._due = 0.0
 

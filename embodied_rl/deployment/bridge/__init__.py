@@ -1,1 +1,1 @@
-"""The bridge between a policy and a robot: topics in, commands out, the policy asked beside the control loop."""
+"""Bridge between a policy and a robot: reads topics, requests action chunks and publishes commands."""

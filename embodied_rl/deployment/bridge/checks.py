@@ -1,10 +1,13 @@
-"""What must hold before a robot is commanded. Each fault is one line with its remedy, and the robot does not move."""
+"""Checks before a robot is commanded, and of the topics while it moves. Each error is one line with its remedy."""
 
 import time
 from collections.abc import Callable
 
 from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
-from embodied_rl.deployment.bridge.inbox import Inbox
+from embodied_rl.deployment.bridge.controller import Controller
+from embodied_rl.deployment.bridge.latest_messages import LatestMessages
+from embodied_rl.deployment.bridge.operator_topics import OperatorListener
+from embodied_rl.deployment.execution.tick import Mode
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fitting import check_policy
 from embodied_rl.deployment.robots.keys import name_command
@@ -12,159 +15,190 @@ from embodied_rl.deployment.transport.interface import Publisher, Transport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 
-LOOKING_S = 0.02
-PACE_S = 0.5
-SEVERAL = 3
-"""Changes of /clock, in lockstep within `PACE_S`, that tell a time which goes on by itself."""
+POLL_S = 0.02
+CLOCK_CHECK_S = 0.5
+RUNNING_CLOCK_CHANGES = 3
+"""In lockstep, as many changes of /clock within `CLOCK_CHECK_S` mean that the time does not wait for commands."""
 
 
-def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription, who: str) -> PolicyDescription:
-    """Check that a policy behind a server was made for a robot, and return what it expects.
+def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription, server: str) -> PolicyDescription:
+    """Check that a policy behind a server fits a robot, and return its description.
 
     Raises:
-        UserError: it was not, or does not say.
+        UserError: it does not fit, or has no description.
     """
     if spec is None:
         raise UserError(
-            f"{who} does not say what its policy expects and returns, and a robot is not moved on a guess. Serve it "
-            "with embodied-rl serve."
+            f"{server} does not describe the inputs and outputs of its policy, without which a robot is not moved. "
+            "Serve it with embodied-rl serve.",
+            code="policy-description-missing",
         )
     try:
         check_policy(robot, spec)
     except UserError as error:
-        raise UserError(f"{who} does not fit robot={robot.name}: {error}") from None
+        raise UserError(f"{server} does not fit robot={robot.name}: {error}", code=error.code) from None
     if spec.control_hz is None:
         raise UserError(
-            f"{who} does not say how many actions a second it was trained for; robot={robot.name} takes "
-            f"{robot.control_hz:g}. Export the policy anew with this version."
+            f"{server} does not give the control rate of its policy; robot={robot.name} has {robot.control_hz:g} Hz. "
+            "Export the policy again with this version.",
+            code="policy-control-rate-missing",
         )
     return spec
 
 
-def wait_for_topics(node: Transport, robot: RobotDescription, inbox: Inbox, patience_s: float) -> None:
-    """Wait until every topic that an observation needs has said something.
+def wait_for_topics(node: Transport, robot: RobotDescription, latest: LatestMessages, timeout_s: float) -> None:
+    """Wait for a message on each topic of an observation.
 
     Raises:
-        UserError: one has not; the message says what is known of why. Or two nodes publish it, such as two robots.
+        UserError: a topic has no message, with the reason if it is known; or it has several publishers.
     """
 
     def missing() -> list[str]:
-        return [name for name in inbox.mapping.topics if name not in inbox.newest]
+        return [name for name in latest.mapping.topics if name not in latest.newest]
 
-    if wait_until(node, lambda: not missing(), patience_s):
-        inbox.observe(inbox.keep(), "")  # a joint that is missing, a picture of another size
-        for name in inbox.mapping.topics:
-            check_one_publisher(node, robot.topics[name].name)
+    if wait_until(node, lambda: not missing(), timeout_s):
+        latest.observe(latest.snapshot(), "")  # finds missing joints and pictures of the wrong size
+        for name in latest.mapping.topics:
+            check_single_publisher(node, robot.topics[name].name)
         return
     name = missing()[0]
-    topic, subscription = robot.topics[name], inbox.subscriptions[name]
-    faults = subscription.find_mismatches()
-    if faults:
-        reason = f"{faults[0]}. Correct topics.{name} in the robot's file"
-    elif subscription.last_refusal:
-        reason = f"{subscription.last_refusal}. Correct topics.{name} in the robot's file"
+    topic, subscription = robot.topics[name], latest.subscriptions[name]
+    if problem := next(iter(subscription.find_mismatches()), None) or subscription.last_refusal:
+        code, reason = "topic-incompatible", f"{problem}. Correct topics.{name} in the robot's file"
     elif node.list_publishers(topic.name):
-        reason = f"{topic.name}: it is there and says nothing. See whether its driver runs"
+        code, reason = "topic-silent", f"{topic.name} has a publisher that sends nothing. Check the robot's driver"
     else:
-        reason = (
-            f"{topic.name}: nobody publishes it. Start the robot's driver, correct topics.{name}.name in the robot's "
-            "file, or set ROS_DOMAIN_ID as the robot has it"
+        code, reason = (
+            "topic-without-publisher",
+            f"{topic.name} has no publisher. Start the robot's driver, correct topics.{name}.name in the robot's "
+            "file, or set ROS_DOMAIN_ID to the robot's",
         )
-    raise UserError(f"No message within {patience_s:g} s. {reason}.")
+    raise UserError(f"No message within {timeout_s:g} s. {reason}.", code=code)
 
 
-def check_one_publisher(node: Transport, topic: str) -> None:
-    """Check that one node alone says where a robot is, or what it sees.
-
-    Raises:
-        UserError: there are several.
-    """
+def check_single_publisher(node: Transport, topic: str) -> None:
+    """Raise UserError if a topic of the robot has several publishers, such as two robots."""
     publishers = node.list_publishers(topic)
     if len(publishers) > 1:
         names = " and ".join(sorted(each.node or "a node without a name" for each in publishers))
         raise UserError(
-            f"{topic}: {len(publishers)} publish it, {names}, and what they say would be mixed. End one, give one "
-            "another topic, or another ROS_DOMAIN_ID."
+            f"{topic} has {len(publishers)} publishers, {names}, and their messages would be mixed. End one, or give "
+            "it another topic or ROS_DOMAIN_ID.",
+            code="topic-several-publishers",
         )
 
 
-def check_pace(node: Transport, robot: RobotDescription, inbox: Inbox, *, lockstep: bool, patience_s: float) -> None:
-    """Check that a simulated robot's time goes on by itself, or in lockstep that it waits for commands.
-
-    Raises:
-        UserError: it is the other way round.
-    """
+def check_clock(
+    node: Transport, robot: RobotDescription, latest: LatestMessages, *, lockstep: bool, timeout_s: float
+) -> None:
+    """Check that a simulated robot's time runs, or in lockstep that it waits for commands; raises UserError."""
     if not robot.use_sim_time:
         return
-    goes_on = lambda: inbox.clock_changes >= SEVERAL  # noqa: E731
-    if lockstep and wait_until(node, goes_on, PACE_S):
+    is_running = lambda: latest.clock_changes >= RUNNING_CLOCK_CHANGES  # noqa: E731
+    if lockstep and wait_until(node, is_running, CLOCK_CHECK_S):
         raise UserError(
-            "lockstep=true: the robot's time goes on by itself (/clock). Start the robot with lockstep=true, or leave "
-            "it out here."
+            "lockstep=true: the robot's time (/clock) does not wait for commands. Start the robot with lockstep=true, "
+            "or leave it out here.",
+            code="lockstep-mismatch",
         )
-    if not lockstep and not wait_until(node, goes_on, patience_s):
+    if not lockstep and not wait_until(node, is_running, timeout_s):
         raise UserError(
-            f"/clock stands still for {patience_s:g} s: the robot waits for commands, or its simulation is paused. "
-            "Start the robot without lockstep=true, or give lockstep=true here, too."
+            f"/clock has not changed for {timeout_s:g} s: the robot waits for commands, or its simulation is paused. "
+            "Start the robot without lockstep=true, or give lockstep=true here, too.",
+            code="lockstep-mismatch",
         )
 
 
-def check_command_topics(node: Transport, commands: CommandPublisher, patience_s: float) -> None:
-    """Check that somebody takes the commands on each topic, and that nobody else gives any.
-
-    Raises:
-        UserError: nobody listens, the ends do not fit, or there is a second publisher.
-    """
+def check_command_topics(node: Transport, commands: CommandPublisher, timeout_s: float) -> None:
+    """Check that each command topic has a matching subscriber and no other publisher; raises UserError."""
     for name, publisher in commands.publishers.items():
-        _check_command_topic(node, name_command(name), publisher, patience_s)
+        key = name_command(name)
+        matched = wait_until(node, lambda end=publisher: end.count_matched() > 0 or bool(find_rivals(end)), timeout_s)
+        if rivals := find_rivals(publisher):
+            raise UserError(f"{rivals}. Stop that node: a robot takes commands of one.", code="command-rival")
+        if faults := publisher.find_mismatches():
+            raise UserError(f"{faults[0]}. Correct {key} in the robot's file.", code="command-topic-incompatible")
+        if not matched:
+            raise UserError(
+                f"{publisher.topic} has no subscriber. Start the robot's controller, or correct {key}.topic.",
+                code="command-topic-without-subscriber",
+            )
 
 
-def _check_command_topic(node: Transport, key: str, publisher: Publisher, patience_s: float) -> None:
-    matched = wait_until(node, lambda: publisher.count_matched() > 0 or bool(find_rivals(publisher)), patience_s)
-    if rivals := find_rivals(publisher):
-        raise UserError(f"{rivals}. A robot takes commands of one: stop the other one.")
-    if faults := publisher.find_mismatches():
-        raise UserError(f"{faults[0]}. Correct {key} in the robot's file.")
-    if not matched:
-        raise UserError(
-            f"{publisher.topic}: nobody takes commands there. Start the robot's controller, or correct {key}.topic."
-        )
-
-
-def check_stop_topic(node: Transport, robot: RobotDescription, unheard: str) -> None:
-    """Check that the emergency stop is heard, and that whoever releases it can be told from whoever pressed it.
+def check_stop_topic(node: Transport, robot: RobotDescription, fault: str) -> None:
+    """Check that the e-stop topic is received and its publishers can be distinguished.
 
     Args:
-        unheard: in words, why one that somebody publishes does not arrive; empty: it does.
+        fault: the reason for which an e-stop publisher is not received; empty if all are.
 
     Raises:
-        UserError: it is not heard; or several publish it, and the transport does not say who said what.
+        UserError: it is not received; or it has several publishers and the transport does not distinguish them.
     """
     name = robot.operator.estop
-    if unheard:
-        raise UserError(f"{unheard}. Publish std_msgs/msg/Bool there, reliable and transient_local.")
+    if fault:
+        raise UserError(
+            f"{fault}. Publish std_msgs/msg/Bool there, reliable and transient_local.", code="estop-not-received"
+        )
     if not name or node.identifies_publishers:
         return
     ends = node.list_publishers(name)
     if len(ends) > 1:
         names = ", ".join(sorted({each.node or "another node" for each in ends}))
         raise UserError(
-            f"{name}: {len(ends)} publishers give the emergency stop ({names}), and transport={node.kind} does not "
-            "tell whose message is whose, so that one could release what another one pressed. Let one node publish "
-            "it, or use transport=dds."
+            f"{name}: the emergency stop has {len(ends)} publishers ({names}), and transport={node.kind} does not "
+            "identify the publisher of a message, so one could release what another one pressed. Use one publisher, "
+            "or transport=dds.",
+            code="estop-publishers-ambiguous",
         )
 
 
 def find_rivals(publisher: Publisher) -> str:
-    """Return in words who else publishes commands; empty for nobody."""
+    """Return a description of another publisher of commands; empty if there is none."""
     rivals = publisher.other_publishers()
-    return "" if not rivals else f"{publisher.topic}: {rivals[0].node or 'another node'} gives commands, too"
+    return "" if not rivals else f"{publisher.topic}: {rivals[0].node or 'another node'} publishes commands, too"
 
 
-def wait_until(node: Transport, condition: Callable[[], bool], patience_s: float) -> bool:
-    """Wait for a condition of what arrives; return False if it does not hold in time."""
-    until = time.monotonic() + patience_s
-    while not node.spin_until(condition, min(LOOKING_S, patience_s)):
+def wait_until(node: Transport, condition: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait for a condition while messages arrive; return False if it does not hold in time."""
+    until = time.monotonic() + timeout_s
+    while not node.spin_until(condition, min(POLL_S, timeout_s)):
         if time.monotonic() >= until or node.kind == "in_process":
             return condition()
     return True
+
+
+class TopicMonitor:
+    """Makes the robot hold while another node publishes commands, or an e-stop publisher is not received.
+
+    Args:
+        commands: publishes them. operator: receives the emergency stop.
+
+    Attributes:
+        why: the reason for holding; empty if the topics are sound and a mode was requested since.
+    """
+
+    def __init__(self, commands: CommandPublisher, operator: OperatorListener) -> None:
+        self._publishers, self._operator = tuple(commands.publishers.values()), operator
+        self._past_problem, self.why = "", ""
+
+    def check(self, controller: Controller) -> None:
+        """Look for problems, and block or allow motion."""
+        problem, before = self._find_problem(), controller.motion_blocked_reason
+        controller.motion_blocked_reason = problem
+        if problem and not before:
+            controller.hold()
+        if problem:
+            self.why = f"{problem}: hold until that ends and run is requested"
+        elif before:
+            self.why = f"{self._past_problem}: hold until run is requested"
+        elif controller.core.mode != Mode.HOLD:
+            self.why = ""
+
+    def _find_problem(self) -> str:
+        for publisher in self._publishers:
+            if problem := find_rivals(publisher):
+                self._past_problem = f"{publisher.topic}: another node published commands"
+                return problem
+        if problem := self._operator.estop_fault:
+            self._past_problem = "a publisher of the emergency stop was not received"
+        return problem

@@ -1,4 +1,4 @@
-"""Publishes commands on all command topics of a robot."""
+"""Publisher of a robot's commands."""
 
 from embodied_rl.deployment.execution.tick import Tick
 from embodied_rl.deployment.robots.commands import Command, CommandMapping
@@ -14,7 +14,7 @@ class CommandPublisher:
         robot: its description. node: the transport.
 
     Attributes:
-        publishers: one of each topic, by the topic's name in `robot.command_topics`.
+        publishers: by the topic's name in `robot.command_topics`.
     """
 
     def __init__(self, robot: RobotDescription, node: Transport) -> None:
@@ -27,11 +27,11 @@ class CommandPublisher:
         self._previous: Command | None = None
 
     def publish(self, made: Tick) -> None:
-        """Publish the command of a tick, if it has one. A topic that fails does not keep the others from theirs.
+        """Publish the command of a tick, if it has one; after a failure on one topic the other topics are still sent.
 
         Raises:
             ValueError: a number is not finite; nothing was published.
-            TransportError: a message could not be sent, on the first topic where that happened.
+            TransportError: a message could not be sent; the first error.
         """
         if made.command is None:
             return

@@ -1,21 +1,19 @@
-"""One tick of the bridge: the newest messages go into the core, questions to the policy, a command comes out.
+"""Controller of the bridge: passes messages to the core, requests chunks from the policy and returns commands.
 
-The control loop calls it, in real time from a thread of its own, in lockstep once for each observation. It waits for
-nobody. An episode begins when it was asked for and everything that the robot says was said after that.
+The control loop calls `Controller.tick`: in real time in its own thread, in lockstep once per observation. It never
+blocks.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from embodied_rl.deployment.bridge.asking import Answer, Question
-from embodied_rl.deployment.bridge.episodes import AskedEpisode, EpisodeDesk
-from embodied_rl.deployment.bridge.inbox import Inbox
-from embodied_rl.deployment.bridge.motions import MotionDesk
+from embodied_rl.deployment.bridge.episodes import EpisodeTracker, RequestedEpisode
+from embodied_rl.deployment.bridge.inference import InferenceBackend, InferenceRequest
+from embodied_rl.deployment.bridge.latest_messages import LatestMessages
+from embodied_rl.deployment.bridge.motions import MotionManager
 from embodied_rl.deployment.bridge.operator_topics import OperatorListener
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE, StepContext
 from embodied_rl.deployment.control.core import DeploymentCore
@@ -26,34 +24,27 @@ from embodied_rl.deployment.robots.fields import UnusableMessageError
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 
-LOST_S = 1.0
-"""Seconds of silence after which a robot may be elsewhere, such as after its driver was started anew."""
-
-
-class Asking(Protocol):
-    """Who takes questions and gives answers, without letting the control loop wait."""
-
-    def ask(self, question: Question) -> None: ...
-    def take_answers(self) -> list[Answer]: ...
+SILENT_S = 1.0
+"""Seconds without state messages after which the robot may have moved, such as after a restart of its driver."""
 
 
 @dataclass(frozen=True)
-class Surroundings:
-    """What a controller listens to and speaks with.
+class ControllerInputs:
+    """Inputs of a controller.
 
     Attributes:
-        inbox: messages of the robot. operator: the operator's. desk: episodes.
-        asking: the policy; None: the operator drives.
-        now_ns: the clock that stamps messages.
+        latest: messages of the robot. operator: the operator's. episodes: requested ones.
+        inference: the policy; None: teleoperation alone.
+        now_ns: the clock of message stamps.
         motions: returns and replays.
     """
 
-    inbox: Inbox
+    latest: LatestMessages
     operator: OperatorListener
-    desk: EpisodeDesk
-    asking: Asking | None
+    episodes: EpisodeTracker
+    inference: InferenceBackend | None
     now_ns: Callable[[], int]
-    motions: MotionDesk = field(default_factory=MotionDesk)
+    motions: MotionManager = field(default_factory=MotionManager)
 
 
 class Controller:
@@ -61,58 +52,68 @@ class Controller:
 
     Args:
         robot: its description. core: configured for it.
-        around: what it listens to and speaks with.
-        episodic: it acts in episodes alone, from when one is asked for until its outcome.
+        inputs: messages, operator, episodes and policy.
+        episodic: active within episodes only, from the request to the outcome.
 
     Attributes:
-        present: the episode that runs, or ran last; None before the first one.
-        waiting: nothing is commanded, because no episode runs.
-        pending: it becomes active as soon as all that the robot says is fresh.
-        why: in words, why it is not active. unread: what cannot be read of the newest messages.
-        policy_why: what the policy failed at last. tick_why: why the robot holds.
-        ended: control steps that have ended and were not taken yet.
-        refused: what was wrong with the last chunk that was refused.
-        barred: in words, why the robot must not move at present; empty: it may. Any thread may say so.
+        episode: the present or last episode; None before the first one.
+        waiting: inactive until an episode is requested.
+        pending: becomes active once all topics are fresh.
+        why: the reason for being inactive. unread: the error of the newest messages.
+        policy_why: the last error of the policy. tick_why: the reason for holding.
+        ended: finished control steps that `take_ended` has not returned yet.
+        refused: the error of the last refused chunk.
+        motion_blocked_reason: any thread may set it; empty: motion is allowed.
     """
 
-    def __init__(self, robot: RobotDescription, core: DeploymentCore, around: Surroundings, *, episodic: bool) -> None:
-        self.core, self.around = core, around
-        self.present: AskedEpisode | None = None
+    def __init__(
+        self, robot: RobotDescription, core: DeploymentCore, inputs: ControllerInputs, *, episodic: bool
+    ) -> None:
+        self.core, self.inputs = core, inputs
+        self.episode: RequestedEpisode | None = None
         self.waiting, self.why, self.policy_why, self.refused = episodic, "", "", ""
-        self.unread = self.tick_why = self.barred = ""
+        self.unread = self.tick_why = self.motion_blocked_reason = ""
         self.ended: list[tuple[ExecutedStep, StepContext]] = []
-        self.pending, self._leaving = not episodic, False
+        self.pending, self._stopping = not episodic, False
         names = [entry.name for entry in robot.state]
-        self._measured = [names.index(entry.measured) if entry.measured else None for entry in robot.actions]
-        self._topics = {name: robot.topics[name].name for name in around.inbox.mapping.topics}
-        self._command, self._place = np.zeros(len(robot.actions)), np.full(len(robot.actions), np.nan)
-        self._begins = self._asks = self._lost = False
-        self._wishes = True
+        self._measured_indices = [names.index(entry.measured) if entry.measured else None for entry in robot.actions]
+        self._topics = {name: robot.topics[name].name for name in inputs.latest.mapping.topics}
+        self._command, self._measured = np.zeros(len(robot.actions)), np.full(len(robot.actions), np.nan)
+        self._run_requested = self._alternates = self._was_silent = False
+        self._resume_run = True
         self._decisions = self._number = 0
         self._context, self._label = StepContext(0, NO_EPISODE, 0, "", {}), ""
 
     @property
-    def episode(self) -> int:
-        """Return the index of the present episode, below 0 without one."""
-        return NO_EPISODE if self.present is None else self.present.index
+    def episode_index(self) -> int:
+        """Return the index of the present episode; `NO_EPISODE` without one."""
+        return NO_EPISODE if self.episode is None else self.episode.index
+
+    @property
+    def _instruction(self) -> str:
+        return self.inputs.episodes.instruction or ""
 
     def tick(self) -> Tick | None:
-        """Decide what the robot is told now; None: nothing, because it is not active."""
-        self.follow_episodes()
-        measured = self._observe()
-        if self.pending and not self._leaving:
+        """Compute the next command; None while inactive."""
+        self.update_episode()
+        self._observe()
+        if self.pending and not self._stopping:
             if self.core.mode == Mode.ESTOP:
-                self._operate(Mode.ESTOP)  # else nobody would hear the reset that an activation waits for
-            self._activate(measured)
-        self._let_go()
+                self._operate(Mode.ESTOP)  # reads the reset that an activation requires
+            self._activate()
+        self._release_command()
         if self.core.state != State.ACTIVE:
             return None
-        self._ask_to_run()
+        self._request_run()
         self._operate(self.core.mode)
-        self._talk_with_policy()
+        self._exchange_with_policy()
         made = self.core.tick()
         if made.begins:
-            self._note_begin()
+            newest = self.inputs.latest.newest.copy()
+            observed = {self._topics[name]: each.source_ns for name, each in newest.items()}
+            now_ns, number = self.inputs.now_ns(), self._number
+            self._context = StepContext(now_ns, self.episode_index, number, self._instruction, observed)
+            self._number += 1
         if made.ended is not None:
             self.ended.append((made.ended, replace(self._context, label=self._label)))
             self._label = ""
@@ -121,13 +122,13 @@ class Controller:
         return made
 
     def hold(self) -> None:
-        """Let the robot hold until the operator asks for something else."""
-        self._begins = False
-        self.around.operator.ask(Mode.HOLD)
+        """Enter HOLD until the operator requests another mode."""
+        self._run_requested = False
+        self.inputs.operator.request_mode(Mode.HOLD)
 
-    def leave(self) -> bool:
-        """Bring the robot to rest, and return whether it is and nothing is commanded any more; called until it does."""
-        self._leaving = True
+    def stop(self) -> bool:
+        """Bring the robot to rest; return whether it is at rest and inactive. Call it until then."""
+        self._stopping = True
         if self.core.state == State.ACTIVE:
             self.core.deactivate()
         return self.core.state != State.ACTIVE
@@ -138,137 +139,133 @@ class Controller:
         found, self.ended[:count] = self.ended[:count], []
         return found
 
-    def find_floor(self) -> int:
-        """Return after when messages must have been published to count, in ns of the transport."""
-        return 0 if self.present is None else self.around.desk.find_floor(self.present)
+    def find_min_source_ns(self) -> int:
+        """Return the time after which messages show the present episode, in ns of the transport."""
+        return 0 if self.episode is None else self.inputs.episodes.find_min_source_ns(self.episode)
 
-    def is_behind(self) -> bool:
-        """Return whether an episode was asked for that it has not noticed yet."""
-        return self.around.desk.asked != self.present
+    def has_new_episode(self) -> bool:
+        """Return whether an episode was requested that `update_episode` has not handled yet."""
+        return self.inputs.episodes.requested != self.episode
 
-    def follow_episodes(self) -> None:
-        """Notice an episode that was asked for, or has ended."""
-        asked = self.around.desk.asked
-        if asked is not None and asked != self.present:
+    def update_episode(self) -> None:
+        """Handle a requested episode, or the end of the present one."""
+        episodes, motions = self.inputs.episodes, self.inputs.motions
+        requested = episodes.requested
+        if requested is not None and requested != self.episode:
             if self.core.state == State.ACTIVE:
                 self.core.deactivate(at_once=True)
             self.core.forget_streams()
-            self.around.motions.forget()  # the robot begins elsewhere
-            self.present, self.pending, self.waiting = asked, True, False
-            self._lost, self._wishes = False, True
-        elif asked is not None and not self.waiting and self.around.desk.is_over(asked):
+            motions.forget()  # the robot was moved to another place
+            self.episode, self.pending, self.waiting = requested, True, False
+            self._was_silent, self._resume_run = False, True
+        elif requested is not None and not self.waiting and episodes.is_over(requested):
             self.pending, self.waiting, self.why = False, True, "the episode has ended"
             self.tick_why = ""
-            self.around.motions.follow(Mode.HOLD, self.around.desk.find_label(asked), self.around.desk.words or "")
+            motions.follow(Mode.HOLD, episodes.find_label(requested), self._instruction)
             if self.core.state == State.ACTIVE:
                 self.core.deactivate(at_once=True)
 
-    def _observe(self) -> NDArray[np.float64]:
-        """Tell the core what topics have said last; return what is measured, float64 [A], NaN where nothing is."""
-        inbox, floor = self.around.inbox, self.find_floor()
-        newest = {name: each for name, each in inbox.newest.copy().items() if each.source_ns > floor}
-        measured, unread = np.full(len(self._measured), np.nan), ""
+    def _observe(self) -> None:
+        """Pass the newest messages to the core; set what is measured, float64 [A], NaN for unmeasured entries."""
+        latest, after_ns = self.inputs.latest, self.find_min_source_ns()
+        newest = {name: each for name, each in latest.newest.copy().items() if each.source_ns > after_ns}
+        measured, unread = np.full(len(self._measured_indices), np.nan), ""
         try:
-            state = inbox.mapping.read_state({name: each.message for name, each in newest.items()})
-            measured = np.array([np.nan if place is None else state[place] for place in self._measured])
+            state = latest.mapping.read_state({name: each.message for name, each in newest.items()})
+            measured = np.array([np.nan if index is None else state[index] for index in self._measured_indices])
         except UnusableMessageError as error:
             unread = str(error)
         self.unread = unread
         self.core.observe({name: each.stream for name, each in newest.items()}, measured)
-        self._place = measured
-        return measured
+        self._measured = measured
 
-    def _activate(self, measured: NDArray[np.float64]) -> None:
-        """Begin as soon as all that the robot says is fresh, and said after the episode was asked for.
+    def _activate(self) -> None:
+        """Activate once all topics are fresh and newer than the episode request.
 
-        After a silence what nothing measures, such as a gripper, is where it was commanded last: it drops nothing.
+        After a silence, unmeasured entries such as a gripper start at their last command, so that it drops nothing.
         """
-        if self.around.desk.words is None or self.around.desk.words_ns < self.find_floor():
-            self.why = "nobody has said the words of the task"
+        episodes = self.inputs.episodes
+        if episodes.instruction is None or episodes.instruction_ns < self.find_min_source_ns():
+            self.why = "no task instruction received"
             return
         try:
-            self.core.activate(measured, self._command if self._lost else None)
+            self.core.activate(self._measured, self._command if self._was_silent else None)
         except UserError as error:
             self.why = str(error)
             return
         self.pending, self.waiting, self.why, self.policy_why = False, False, "", ""
-        if not self._lost:
+        if not self._was_silent:
             self._decisions = self._number = 0
-        self.around.operator.ask(None)  # what is asked for anew is asked for once more
-        self._begins, self._asks = self._wishes and self.around.asking is not None, False
+        self.inputs.operator.request_mode(None)  # earlier requests do not count
+        self._run_requested, self._alternates = self._resume_run and self.inputs.inference is not None, False
         self._operate(Mode.HOLD, old=True)
-        if self._lost:
-            self._begins &= not self._label  # judged during the silence
+        if self._was_silent:
+            self._run_requested &= not self._label  # labelled during the silence
         else:
             self._label = ""
-        self._lost = False
+        self._was_silent = False
 
-    def _let_go(self) -> None:
-        """Give no more commands while the robot is silent for long; afterwards they begin where it is then.
+    def _release_command(self) -> None:
+        """Deactivate during a long silence of the robot; afterwards commands start at its new place.
 
-        Else a driver that is started anew would take the robot back to where it was, at the speed that it likes.
+        Otherwise a restarted driver would move the robot back to its old place, at an unknown speed.
         """
-        if self._leaving or self.core.state != State.ACTIVE or not self.around.inbox.is_lost(LOST_S):
+        if self._stopping or self.core.state != State.ACTIVE or not self.inputs.latest.is_silent(SILENT_S):
             return
-        if not self._lost:
-            self._lost, self._wishes = True, self._begins or self.core.mode == Mode.RUN
+        if not self._was_silent:
+            self._was_silent, self._resume_run = True, self._run_requested or self.core.mode == Mode.RUN
         self.core.deactivate()
         self.pending = self.core.state != State.ACTIVE
 
-    def _ask_to_run(self) -> None:
-        """Ask for the policy until it was let in once, such as when the dead man's switch is held at last."""
-        if not self._begins or self.barred or self.core.mode == Mode.TELEOP:
+    def _request_run(self) -> None:
+        """Request RUN, in every second tick, until it was entered once, such as after the dead man's switch is held."""
+        if not self._run_requested or self.motion_blocked_reason or self.core.mode == Mode.TELEOP:
             return
         if self.core.mode == Mode.RUN:
-            self._begins = False
+            self._run_requested = False
         else:
-            self._asks = not self._asks
-            self.around.operator.ask(Mode.RUN if self._asks else None)
+            self._alternates = not self._alternates
+            self.inputs.operator.request_mode(Mode.RUN if self._alternates else None)
 
     def _operate(self, mode: Mode, *, old: bool = False) -> None:
-        """Hand over what the operator does; who stops, holds or judges does not want that the policy begins.
+        """Pass the operator's input to the core. A stop, hold, motion or label cancels the request for RUN.
 
-        What is `old` was said while nothing was commanded: then it makes the robot hold, and never move.
+        `old` input was given while inactive: it may make the robot hold, and never move.
         """
-        said = self.around.operator.read(mode, self._command)
-        self._label = said.label or self._label
+        operator, motions = self.inputs.operator, self.inputs.motions
+        given = operator.read(mode, self._command)
+        self._label = given.label or self._label
         if old:
-            said = replace(said, wanted=Mode.HOLD if said.wanted == Mode.HOLD else None, label="", store=False)
-        if self._begins and (said.estop or said.label or said.wanted in (Mode.HOLD, Mode.RETURN, Mode.REPLAY)):
-            self._begins = False
-            self.around.operator.ask(None)
-        if self.barred:
-            if said.wanted is not None:
-                self.around.operator.ask(None)  # nor does it move by an old wish when it may again
-            said = replace(said, wanted=Mode.HOLD if mode in MOVING else None)
-        motions, words = self.around.motions, self.around.desk.words or ""
-        self.core.operate(motions.prepare(said, self.core, (self._place, self._command), words))
-        motions.follow(self.core.mode, said.label, words)
+            given = replace(given, wanted=Mode.HOLD if given.wanted == Mode.HOLD else None, label="", store=False)
+        cancels = given.estop or given.label or given.wanted in (Mode.HOLD, Mode.RETURN, Mode.REPLAY)
+        if self._run_requested and cancels:
+            self._run_requested = False
+            operator.request_mode(None)
+        if self.motion_blocked_reason:
+            if given.wanted is not None:
+                operator.request_mode(None)  # an old request must not move it once motion is allowed again
+            given = replace(given, wanted=Mode.HOLD if mode in MOVING else None)
+        self.core.operate(motions.prepare(given, self.core, (self._measured, self._command), self._instruction))
+        motions.follow(self.core.mode, given.label, self._instruction)
 
-    def _talk_with_policy(self) -> None:
-        if self.around.asking is None:
+    def _exchange_with_policy(self) -> None:
+        inference = self.inputs.inference
+        if inference is None:
             return
-        self._take_answers(self.around.asking)
+        self._receive_chunks(inference)
         request = self.core.request()
         if request is not None:
-            messages, words = self.around.inbox.keep(), self.around.desk.words or ""
-            observe = partial(self.around.inbox.observe, messages, words)
-            episode = None if self.present is None else self.present.index
-            self.around.asking.ask(Question(request, observe, episode, self._decisions))
+            latest = self.inputs.latest
+            observe = partial(latest.observe, latest.snapshot(), self._instruction)
+            episode = None if self.episode is None else self.episode.index
+            inference.submit(InferenceRequest(request, observe, episode, self._decisions))
             self._decisions += 1
-            self._take_answers(self.around.asking)  # in lockstep it is there already
+            self._receive_chunks(inference)  # in lockstep the result is ready
 
-    def _take_answers(self, asking: Asking) -> None:
-        for answer in asking.take_answers():
-            if answer.chunk is None:
-                self.policy_why = answer.failure
+    def _receive_chunks(self, inference: InferenceBackend) -> None:
+        for result in inference.take_results():
+            if result.chunk is None:
+                self.policy_why = result.failure
                 continue
-            refusal = self.core.receive(answer.chunk)
+            refusal = self.core.receive(result.chunk)
             self.policy_why, self.refused = "", self.refused if refusal is None else refusal.message
-
-    def _note_begin(self) -> None:
-        newest = self.around.inbox.newest.copy()
-        observed = {self._topics[name]: each.source_ns for name, each in newest.items()}
-        words = self.around.desk.words or ""
-        self._context = StepContext(self.around.now_ns(), self.episode, self._number, words, observed)
-        self._number += 1

@@ -1,4 +1,4 @@
-"""How the executor joins a policy's chunks on a robot, from the measured latency; and whether chunks last so long."""
+"""Settings of the chunk executor, from the measured latency, and the check that chunks last long enough."""
 
 import math
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 
 SLOWEST = 0.99
-"""The share of answers that must come in time."""
+"""Share of answers that must arrive in time."""
 
 
 def choose_settings(
@@ -22,10 +22,10 @@ def choose_settings(
 
     Args:
         config: of the bridge. robot: its description. spec: of the policy.
-        latencies: seconds of answers that were measured, without the first one; empty in lockstep.
+        latencies: measured, in seconds, without the first answer; empty in lockstep.
 
     Raises:
-        UserError: the policy answers too late for its chunks; the message has the numbers, and what would fit.
+        UserError: the policy is too slow for its chunks; the message has the numbers and a remedy.
     """
     slowest = float(np.quantile(latencies, SLOWEST)) if len(latencies) else 0.0
     delay = 0 if config.lockstep else max(1, math.ceil(slowest * robot.control_hz - 1e-3))
@@ -38,7 +38,7 @@ def choose_settings(
     try:
         check_budget(spec.horizon, delay, replan, strategy)
     except UserError as error:
-        raise UserError(f"{_describe_latency(slowest, robot, len(latencies))} {error}") from None
+        raise UserError(f"{_describe_latency(slowest, robot, len(latencies))} {error}", code=error.code) from None
     settings = Settings(
         spec.horizon, low, high, strategy, replan, delay, robot.control_hz,
         longest_prefix=spec.prefix_trained_to if strategy == "prefix" else None,
@@ -50,8 +50,9 @@ def choose_settings(
         raise UserError(
             f"{_describe_latency(slowest, robot, len(latencies))} With an inference every {replan} control steps an "
             f"action would be executed {needed:.1f} steps after its observation, and the open-loop budget is "
-            f"{settings.budget}, the lesser of the horizon and open_loop_s of the robot's file. Take a smaller replan, "
-            "a quicker policy, or a larger budget."
+            f"{settings.budget}, the smaller of the horizon and open_loop_s in the robot's file. Use a smaller replan, "
+            "a faster policy, or a larger budget.",
+            code="latency-too-long",
         )
     return settings
 
@@ -60,12 +61,14 @@ def _check_waits(robot: RobotDescription, strategy: Strategy, replan: int, longe
     if strategy == "stop" and replan > longest:
         raise UserError(
             f"replan={replan}: a chunk would be executed for {replan / robot.control_hz:g} s without an observation, "
-            f"and open_loop_s={robot.open_loop_s:g} in the file of {robot.name}. Take replan={longest} or less."
+            f"and open_loop_s={robot.open_loop_s:g} in the file of {robot.name}. Use replan={longest} or less.",
+            code="replan-too-long",
         )
     if strategy != "stop" and slowest >= robot.silence_s:
         raise UserError(
             f"Answers take {slowest:.2f} s, and silence_s={robot.silence_s:g} in the file of {robot.name} drops the "
-            "plan before. Take a quicker policy, strategy=stop, or a longer silence_s."
+            "plan earlier. Use a faster policy, strategy=stop, or a longer silence_s.",
+            code="latency-too-long",
         )
 
 
@@ -73,8 +76,9 @@ def _choose_strategy(config: BridgeConfig, spec: PolicyDescription, delay: int) 
     if config.strategy != "auto":
         if config.strategy == "prefix" and delay > spec.prefix_trained_to:
             raise UserError(
-                f"strategy=prefix: the policy is trained to continue {spec.prefix_trained_to} actions, and its answers "
-                f"take {delay} control steps. Take strategy=naive, or a policy that is trained on more."
+                f"strategy=prefix: the policy is trained on prefixes of {spec.prefix_trained_to} actions, and "
+                f"its answers take {delay} control steps. Use strategy=naive, or a policy trained on longer ones.",
+                code="policy-not-trained-for-delay",
             )
         return config.strategy
     if config.lockstep:
@@ -84,4 +88,4 @@ def _choose_strategy(config: BridgeConfig, spec: PolicyDescription, delay: int) 
 
 def _describe_latency(slowest: float, robot: RobotDescription, count: int) -> str:
     steps = slowest * robot.control_hz
-    return f"99 % of {count} answers came within {1e3 * slowest:.0f} ms, {steps:.1f} control steps of {robot.name}."
+    return f"99 % of {count} answers arrived within {1e3 * slowest:.0f} ms, {steps:.1f} control steps of {robot.name}."

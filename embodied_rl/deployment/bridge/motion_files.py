@@ -1,4 +1,4 @@
-"""The files that motions come from, return points and a demonstration, checked before anything moves."""
+"""Files of return points and demonstrations, checked before the robot moves."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,7 @@ from random import SystemRandom
 
 import numpy as np
 
-from embodied_rl.deployment.bridge.motions import MotionDesk
+from embodied_rl.deployment.bridge.motions import MotionManager
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.execution.demonstration import (
     Demonstration,
@@ -23,14 +23,14 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.untrusted_files import make_printable, name_file
 
 NEAR = 0.02
-"""Share of an entry's box: a replay begins so near to the recorded start."""
+"""Largest distance of a replay's start from the recorded start, as a share of the range of an entry."""
 
 
-def make_motions(config: BridgeConfig, robot: RobotDescription) -> MotionDesk:
-    """Return what the operator's return and replay do.
+def make_motion_manager(config: BridgeConfig, robot: RobotDescription) -> MotionManager:
+    """Return the manager of the configured returns and replays.
 
     Raises:
-        UserError: a file is not there, damaged, or of another robot; or no button asks for its motion.
+        UserError: a file is missing, damaged, or of another robot; or the motion has no button.
     """
     file, replay, start = None, None, None
     if config.return_points is not None:
@@ -40,64 +40,72 @@ def make_motions(config: BridgeConfig, robot: RobotDescription) -> MotionDesk:
         _check_button(robot, "replay", "replay")
         replay, start = make_replay(config, robot)
     elif config.replay_episode is not None:
-        raise UserError(f"replay_episode={config.replay_episode} is for replay=<folder of a recording>. Leave it out.")
+        raise UserError(
+            f"replay_episode={config.replay_episode} needs replay=<folder of a recording>. Leave it out.",
+            code="replay-episode-without-recording",
+        )
     seed = SystemRandom().getrandbits(32) if config.seed is None else config.seed
-    return MotionDesk(file, replay, start, seed)
+    return MotionManager(file, replay, start, seed)
 
 
 def open_return_points(name: str, robot: RobotDescription, key: str = "return_points") -> ReturnFile:
-    """Return the return points of a robot; raises `UserError`, see `ReturnFile`, or nobody could store the first."""
+    """Return the return points of a robot; raises `UserError`, as `ReturnFile`, or if there can never be a point."""
     file = ReturnFile(Path(name).expanduser(), robot, key)
     if not file.points.points and robot.operator.device.store is None:
         raise UserError(
-            f"{key}={name} holds no point, and nobody could store one: give the robot's file operator.device.store, a "
-            "button, or correct the path."
+            f"{key}={name} holds no point, and none could be stored: set operator.device.store in the robot's file to "
+            "a button, or correct the path.",
+            code="return-points-empty",
         )
     return file
 
 
 def make_replay(config: BridgeConfig, robot: RobotDescription) -> tuple[Replay, ReturnMotion]:
-    """Return the replay of a demonstration, and the motion to where it begins.
+    """Return the replay of a demonstration, and the motion to its start.
 
     Raises:
-        UserError: there is no such demonstration of this robot, or it begins outside of the robot's box.
+        UserError: the demonstration is missing, of another robot, or begins outside of the robot's limits.
     """
-    assert config.replay is not None, "it was named"
+    assert config.replay is not None, "the caller checked"
     path = Path(config.replay).expanduser()
     try:
-        told = load_demonstration(path, config.replay_episode, robot)
+        demonstration = load_demonstration(path, config.replay_episode, robot)
     except UserError as error:
-        raise UserError(f"replay: {error}") from None
+        raise UserError(f"replay: {error}", code=error.code) from None
     nowhere = [math.inf] * len(robot.actions)
     lost = choose_distances(robot.limits, robot.tracking_error, LOST)
     near = choose_distances(robot.limits, nowhere, NEAR)
     period = 1 / (robot.control_hz if config.lockstep else robot.command_hz)
-    pose = [None if math.isnan(place) else place for place in told.measured[0].tolist()]
+    pose = [None if math.isnan(place) else place for place in demonstration.measured[0].tolist()]
     point = make_return_point(f"the start of {path.name}", "", pose, robot.limits)
-    return Replay(told, robot.limits, lost, near, period, path.name), make_return_motion(robot, point)
+    return Replay(demonstration, robot.limits, lost, near, period, path.name), make_return_motion(robot, point)
 
 
 def load_demonstration(path: Path, episode: int | None, robot: RobotDescription) -> Demonstration:
     """Return a demonstration: an episode's file of `collect`, or an episode of a recording's folder.
 
     Args:
-        path: of the file or folder; it may come from a stranger. episode: its index in a recording; None: the only one.
-        robot: who shall replay it.
+        path: of the file or folder, untrusted. episode: its index in a recording; None: the only one.
+        robot: that will replay it.
 
     Raises:
-        UserError: there is none, or it is of another robot.
+        UserError: it is missing, or of another robot.
     """
     names = [entry.name for entry in robot.state]
     measured_by = tuple(names.index(entry.measured) if entry.measured else -1 for entry in robot.actions)
     if (path / "format.json").is_file():
         raise UserError(
-            f"{path} is a replay storage, which is for learning. Give an episode's .npz file of embodied-rl "
-            "collect, or the folder of the recording that it was made of."
+            f"{path} is a replay storage for training. Give an episode's .npz file of embodied-rl collect, or the "
+            "folder of the recording that it was made of.",
+            code="demonstration-is-replay-storage",
         )
     if path.is_dir():
         return _load_recorded(path, episode, robot, measured_by)
     if episode is not None:
-        raise UserError(f"replay_episode={episode}: {path} is one episode. Leave replay_episode out.")
+        raise UserError(
+            f"replay_episode={episode}: {path} is one episode. Leave replay_episode out.",
+            code="replay-episode-without-recording",
+        )
     with name_file(path):
         return read_demonstration(path, robot.body, measured_by)
 
@@ -112,7 +120,10 @@ def _load_recorded(
     messages = Messages()
     recorded = read_description(folder, messages)
     if recorded is None:
-        raise UserError(f"{folder} does not say which robot was recorded, and a robot is not moved on a guess.")
+        raise UserError(
+            f"{folder} has no description of the recorded robot, without which it is not replayed.",
+            code="recording-robot-missing",
+        )
     check_recorded_body(recorded.body, robot.body, str(folder))
     check_recorded_entries(recorded, robot, str(folder))
     found = Conversion.open(folder, messages, recorded, aborted=True)
@@ -120,14 +131,17 @@ def _load_recorded(
     if len(chosen) != 1:
         known = ", ".join(f"{each.index} ({each.instruction or 'no task'})" for each in found.episodes[:24])
         words = make_printable(known)
-        raise UserError(f"{folder}: say which of its episodes, replay_episode=<number>. There are {words}.")
+        raise UserError(f"{folder}: set replay_episode=<number> to one of {words}.", code="replay-episode-unknown")
     found.episodes = chosen
     parts = list(found.read_parts())
     if len(parts) != 1 or len(parts[0].steps) != len(chosen[0].steps):
         why = "; ".join(found.omissions) or "steps are missing"
-        raise UserError(f"{folder}: episode {chosen[0].index} is not whole: {why}. Choose another one.")
+        raise UserError(
+            f"{folder}: episode {chosen[0].index} is incomplete: {why}. Choose another one.",
+            code="replay-episode-incomplete",
+        )
     steps = parts[0].steps
-    times = np.arange(len(steps) + 1) / robot.control_hz  # in lockstep, the clock of a recording means nothing
+    times = np.arange(len(steps) + 1) / robot.control_hz  # not the recording's clock, which may be lockstep
     actions = np.array([step.executed for step in steps], np.float64)
     state = np.concatenate([step.observation.state for step in steps]).astype(np.float64)
     with name_file(folder):
@@ -135,10 +149,10 @@ def _load_recorded(
 
 
 def check_recorded_entries(recorded: RobotDescription, robot: RobotDescription, where: str) -> None:
-    """Check that the actions' numbers and the state's meant the same when they were recorded.
+    """Check that actions and state have the same meaning as in the recording.
 
     Raises:
-        UserError: units, kinds or what measures an entry differ.
+        UserError: units, kinds or measured entries differ.
     """
     mine, theirs = ([*each.actions, *each.state] for each in (robot, recorded))
     for ours, other in zip(mine, theirs, strict=True):
@@ -146,12 +160,14 @@ def check_recorded_entries(recorded: RobotDescription, robot: RobotDescription, 
             if (here := getattr(ours, name, "")) != (there := getattr(other, name, "")):
                 raise UserError(
                     f"{where} is of another robot: {name} of '{ours.name}' is '{there}' there, '{here}' here. Choose a "
-                    "demonstration of this robot, or the robot's file that it was recorded with."
+                    "demonstration of this robot, or the robot's file that it was recorded with.",
+                    code="demonstration-of-another-robot",
                 )
 
 
 def _check_button(robot: RobotDescription, key: str, button: str) -> None:
     if getattr(robot.operator.device, button) is None:
         raise UserError(
-            f"{key}: the file of {robot.name} names no operator.device.{button}, the button that asks for it. Name one."
+            f"{key}: set operator.device.{button} in the file of {robot.name} to the button that requests the motion.",
+            code="operator-button-missing",
         )

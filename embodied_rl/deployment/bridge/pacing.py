@@ -1,4 +1,4 @@
-"""Deadlines of a control loop, how late it wakes, and what keeps Python from being later."""
+"""Deadlines of a control loop, measured durations, and settings of the interpreter against late wake-ups."""
 
 import gc
 import os
@@ -10,20 +10,20 @@ from contextlib import contextmanager
 import numpy as np
 
 LEAST_S, MOST_S, FACTOR = 1e-6, 100.0, 1.05
-"""Durations are counted in bins from 1 µs to 100 s, each 5 % wider than the one before."""
+"""Bins from 1 µs to 100 s, each 5 % wider than the one before."""
 SWITCH_S = 1e-4
-"""Seconds that another thread keeps Python's interpreter while the control thread wants it."""
+"""Seconds after which a thread that holds the interpreter lock must release it to a waiting thread."""
 PRIORITY = 10
-"""Of SCHED_FIFO, where the system permits it: above everything that is not real time, below drivers."""
+"""Of SCHED_FIFO, if the system permits it: above all other scheduling classes, below drivers."""
 
 
 def read_seconds() -> float:
-    """Return seconds of a clock that goes on while the machine is suspended, so that a core sees how long that was."""
-    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))  # macOS has the first in the other
+    """Return seconds of a monotonic clock that also counts while the machine is suspended."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))  # on macOS CLOCK_MONOTONIC does
 
 
 class DurationHistogram:
-    """Counts durations; memory does not grow. One thread adds, others may read."""
+    """Histogram of durations with constant memory. One thread adds, others may read."""
 
     def __init__(self) -> None:
         bins = int(np.ceil(np.log(MOST_S / LEAST_S) / np.log(FACTOR)))
@@ -32,7 +32,7 @@ class DurationHistogram:
         self.longest = 0.0
 
     def add(self, seconds: float) -> None:
-        """Count one more duration; below 1 µs it counts as that."""
+        """Add a duration; values below 1 µs count as 1 µs."""
         place = int(np.log(max(seconds, LEAST_S) / LEAST_S) / np.log(FACTOR))
         self._counts[min(place, len(self._counts) - 1)] += 1
         self.longest = max(self.longest, seconds)
@@ -42,28 +42,28 @@ class DurationHistogram:
         return int(self._counts.sum())
 
     def measure(self, quantile: float) -> float | None:
-        """Return a quantile in seconds, at most 5 % too long; None without durations."""
+        """Return a quantile in seconds, at most 5 % too large; None without durations."""
         if not (total := self.count):
             return None
         place = int(np.searchsorted(np.cumsum(self._counts), quantile * total))
         return min(float(self._edges[min(place, len(self._edges) - 1)]), self.longest)
 
     def summarise(self) -> dict[str, float | int | None]:
-        """Return count, p50, p99 and the longest, in milliseconds."""
+        """Return the count, and p50, p99 and maximum in milliseconds."""
         p50, p99 = (None if (found := self.measure(share)) is None else 1e3 * found for share in (0.5, 0.99))
         return {"count": self.count, "p50_ms": p50, "p99_ms": p99, "max_ms": 1e3 * self.longest if self.count else None}
 
 
 class Pacer:
-    """Wakes a loop at absolute deadlines: the k-th is `begin` + k · period, however long the ticks before took.
+    """Wakes a loop at absolute deadlines: the k-th is begin + k · period, independent of the duration of ticks.
 
     Args:
         period_s: between two deadlines.
-        clock: seconds, monotonic. sleep: waits for so many seconds.
+        clock: seconds, monotonic. sleep: waits for a number of seconds.
 
     Attributes:
-        lateness: how late each tick began.
-        missed: deadlines that passed without a tick, because the one before took too long or the system was busy.
+        lateness: delay of each wake-up.
+        missed: number of deadlines without a tick, after a long tick or on a busy system.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Pacer:
 
 
 @contextmanager
-def quiet_interpreter() -> Iterator[None]:
-    """Keep garbage collection short and threads' turns brief while a control loop runs."""
+def low_latency_interpreter() -> Iterator[None]:
+    """Shorten pauses by garbage collection and by other threads while a control loop runs."""
     before = sys.getswitchinterval()
     gc.collect()
-    gc.freeze()  # what is there now is not looked at again
+    gc.freeze()  # present objects are excluded from collections
     sys.setswitchinterval(SWITCH_S)
     try:
         yield
@@ -104,8 +104,8 @@ def quiet_interpreter() -> Iterator[None]:
         gc.unfreeze()
 
 
-def prefer_this_thread() -> str:
-    """Give the calling thread real-time priority; return what came of it in words."""
+def request_realtime_priority() -> str:
+    """Give the calling thread real-time priority; return its scheduling class, or why that was refused."""
     if not hasattr(os, "sched_setscheduler"):
         return "this system has no SCHED_FIFO"
     try:

@@ -1,4 +1,4 @@
-"""What the bridge says of itself over topics: its status, and each control step that was executed."""
+"""Topics of the bridge: its status, and the executed control steps."""
 
 import json
 import math
@@ -17,20 +17,20 @@ from embodied_rl.interfaces.errors import TransportError
 
 TEXT = "std_msgs/msg/String"
 STEPS_QOS = QoS("reliable", depth=500)
-"""Of whoever wants every step: what does not fit into the depth while it is busy is lost."""
+"""A subscriber that falls behind by more than the depth loses steps."""
 STATUS_HZ = 10.0
 NO_EPISODE = -1
 
 
 @dataclass(frozen=True)
 class StepContext:
-    """What was known when a control step began.
+    """Data of the start of a control step.
 
     Attributes:
-        time_ns: by the clock that stamps messages. episode: its index; below 0 outside of one.
-        number: control steps since the episode began. words: of the task.
-        observed: topic → when its message was published, by its publisher's clock.
-        label: how the operator judged the episode until the step ended; empty: not at all.
+        time_ns: of the clock of message stamps. episode: its index; `NO_EPISODE` outside of one.
+        number: control steps since the start of the episode. words: the task instruction.
+        observed: topic → publication time of its message, of its publisher's clock.
+        label: the operator's label of the episode, if given before the step ended; else empty.
     """
 
     time_ns: int
@@ -42,13 +42,13 @@ class StepContext:
 
 
 class BridgeReporter:
-    """Publishes JSON in std_msgs/msg/String. Who listens and hangs stops no robot: what it does not take is counted.
+    """Publishes JSON in std_msgs/msg/String. A blocked subscriber does not stop the robot; failed sends are counted.
 
     Args:
         node: the transport.
 
     Attributes:
-        unsent: reports that could not be sent. last_unsent: why the last of them could not.
+        unsent: number of failed sends. last_unsent: the last error.
     """
 
     def __init__(self, node: Transport) -> None:
@@ -57,12 +57,12 @@ class BridgeReporter:
         self._status = node.create_publisher(STATUS, TEXT, "latched")
         self._steps = node.create_publisher(STEPS, TEXT, STEPS_QOS)
 
-    def publish_status(self, said: Mapping[str, Any]) -> None:
-        """Publish the status: any values, of which what JSON cannot say becomes null."""
-        self._send(self._status, json.dumps(make_plain(said)))
+    def publish_status(self, status: Mapping[str, Any]) -> None:
+        """Publish the status; values that JSON does not have become null."""
+        self._send(self._status, json.dumps(make_plain(status)))
 
     def publish_step(self, step: ExecutedStep, context: StepContext) -> None:
-        """Publish a control step that has ended."""
+        """Publish a finished control step."""
         made = ControlStep(
             time_ns=context.time_ns,
             episode=context.episode,
@@ -82,7 +82,7 @@ class BridgeReporter:
         self._send(self._steps, made.to_json())
 
     def count_listeners(self) -> int:
-        """Return how many subscriptions take its control steps."""
+        """Return the number of subscribers of control steps."""
         return self._steps.count_matched()
 
     def _send(self, publisher: Publisher, text: str) -> None:
@@ -98,7 +98,7 @@ def _list(values: Any) -> tuple[float, ...] | None:
 
 
 def make_plain(value: Any) -> Any:
-    """Return a value as JSON knows it: arrays as lists, what is not finite as null."""
+    """Return a value for JSON: arrays as lists, non-finite numbers as null."""
     if isinstance(value, Mapping):
         return {str(name): make_plain(each) for name, each in value.items()}
     if isinstance(value, np.ndarray | list | tuple):
@@ -111,5 +111,5 @@ def make_plain(value: Any) -> Any:
 
 
 def measure_load() -> list[float]:
-    """Return the machine's load, means over 1, 5 and 15 minutes."""
+    """Return the machine's load averages over 1, 5 and 15 minutes."""
     return [round(each, 2) for each in os.getloadavg()]

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Sequence
 
-from embodied_rl.deployment.bridge.asking import Answer, Question
+from embodied_rl.deployment.bridge.inference import InferenceRequest, InferenceResult
 from embodied_rl.deployment.bridge.reporting import StepContext
 from embodied_rl.deployment.execution.messages import Chunk
 from embodied_rl.deployment.execution.tick import ExecutedStep
@@ -13,7 +13,7 @@ EndedStep = tuple[ExecutedStep, StepContext]
 
 
 class OfferedChunks:
-    """Answers the controller's questions with what is offered; a `embodied_rl.deployment.bridge.controller.Asking`.
+    """Answers the controller's questions with what is offered; an `InferenceBackend` of the bridge.
 
     A chunk answers questions until the robot has done something: one that was forgotten before it began, such as by a
     watchdog, is given again; one that began, or that a human overtook, never. The caller and the control loop may be
@@ -22,7 +22,7 @@ class OfferedChunks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._question: Question | None = None
+        self._request: InferenceRequest | None = None
         self._offered: Array | None = None
         self.list_ended: Callable[[], Sequence[EndedStep]] = tuple
         """Returns the control steps that have ended, and that `take` was not asked for."""
@@ -39,17 +39,17 @@ class OfferedChunks:
             self._end_offer(found)
         return found
 
-    def ask(self, question: Question) -> None:
+    def submit(self, request: InferenceRequest) -> None:
         with self._lock:
-            self._question = question
+            self._request = request
 
-    def take_answers(self) -> list[Answer]:
+    def take_results(self) -> list[InferenceResult]:
         with self._lock:
             self._end_offer(self.list_ended())
-            if self._question is None or self._offered is None:
+            if self._request is None or self._offered is None:
                 return []
-            request, self._question = self._question.request, None
-            return [Answer(Chunk(request.sequence, request.epoch, request.step, self._offered, 0))]
+            request, self._request = self._request.request, None
+            return [InferenceResult(Chunk(request.sequence, request.epoch, request.step, self._offered, 0))]
 
     def _end_offer(self, ended: Sequence[EndedStep]) -> None:
         if any(step.source != Source.HOLD for step, _ in ended):

@@ -6,21 +6,20 @@ from collections.abc import Callable
 
 import numpy as np
 
+from embodied_rl.deployment.bridge.bridge_factory import make_core_settings, make_source_clock
 from embodied_rl.deployment.bridge.checks import (
+    check_clock,
     check_command_topics,
-    check_pace,
     check_stop_topic,
     wait_for_topics,
     wait_until,
 )
 from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
-from embodied_rl.deployment.bridge.controller import Controller, Surroundings
-from embodied_rl.deployment.bridge.episodes import GIVEN, AskedEpisode, EpisodeDesk
-from embodied_rl.deployment.bridge.inbox import Inbox
-from embodied_rl.deployment.bridge.lockstep import LockstepClock, LockstepLoop
+from embodied_rl.deployment.bridge.control_loop import ControlThread, LockstepClock, LockstepLoop
+from embodied_rl.deployment.bridge.controller import Controller, ControllerInputs
+from embodied_rl.deployment.bridge.episodes import FIXED_NS, EpisodeTracker, RequestedEpisode
+from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.pacing import read_seconds
-from embodied_rl.deployment.bridge.parts import make_core_settings, make_source_clock
-from embodied_rl.deployment.bridge.realtime import ControlThread
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE, STATUS_HZ, BridgeReporter
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
@@ -49,7 +48,8 @@ class RobotLink(ABC):
         clock: seconds, the core's.
 
     Attributes:
-        chunks: takes the caller's chunks. operator: what the operator does. desk: episodes. inbox: observations.
+        chunks: takes the caller's chunks. operator: what the operator does.
+        episodes: requested ones. latest: messages of the robot.
         commanded: ticks in which the robot was to move.
     """
 
@@ -62,8 +62,8 @@ class RobotLink(ABC):
     ) -> None:
         self.config, self.robot, self.node, self.clock = config, robot, node, clock
         self.bridge = BridgeConfig(config.robot, "", lockstep=config.lockstep, deadman=config.deadman)
-        self.inbox = Inbox(node, robot, clock)
-        self.desk = EpisodeDesk(node, robot.operator, None)
+        self.latest = LatestMessages(node, robot, clock)
+        self.episodes = EpisodeTracker(node, robot.operator, None)
         self.operator = EpisodeOperator(node, robot, clock, timed=not config.lockstep)
         self.chunks = OfferedChunks()
         self.horizon = self.commanded = self._attended = 0
@@ -77,11 +77,11 @@ class RobotLink(ABC):
         Raises:
             UserError: it is not there, or somebody else commands it.
         """
-        patience_s = self.config.patience
-        wait_for_topics(self.node, self.robot, self.inbox, patience_s)
-        check_pace(self.node, self.robot, self.inbox, lockstep=self.config.lockstep, patience_s=patience_s)
-        check_command_topics(self.node, self._publisher, patience_s)
-        check_stop_topic(self.node, self.robot, self.operator.unheard)
+        timeout_s = self.config.patience
+        wait_for_topics(self.node, self.robot, self.latest, timeout_s)
+        check_clock(self.node, self.robot, self.latest, lockstep=self.config.lockstep, timeout_s=timeout_s)
+        check_command_topics(self.node, self._publisher, timeout_s)
+        check_stop_topic(self.node, self.robot, self.operator.estop_fault)
 
     def prepare(self, horizon: int) -> None:
         """Get ready for chunks of so many actions. Called between episodes, when this number changes."""
@@ -90,9 +90,9 @@ class RobotLink(ABC):
         low, high = (np.array(limit, np.float32) for limit in (self.robot.body.action_low, self.robot.body.action_high))
         jump = None if self.robot.jump is None else np.array(self.robot.jump, np.float32)
         policy = Settings(horizon, low, high, "stop", horizon, 0, self.robot.control_hz, jump=jump)
-        core.configure(make_core_settings(self.robot, self.bridge, self.inbox), policy)
-        around = Surroundings(self.inbox, self.operator, self.desk, self.chunks, self.node.now)
-        self.horizon, self.controller = horizon, Controller(self.robot, core, around, episodic=True)
+        core.configure(make_core_settings(self.robot, self.bridge, self.latest), policy)
+        inputs = ControllerInputs(self.latest, self.operator, self.episodes, self.chunks, self.node.now)
+        self.horizon, self.controller = horizon, Controller(self.robot, core, inputs, episodic=True)
         self.chunks.list_ended = lambda: self.controller.ended[:] if self.controller is not None else ()
         self._start(self.controller)
 
@@ -114,13 +114,13 @@ class RobotLink(ABC):
         """
         controller = self.controller
         assert controller is not None, "it was prepared"
-        self._wait_for(lambda: not controller.is_behind() and controller.core.state == State.ACTIVE, motion)
+        self._wait_for(lambda: not controller.has_new_episode() and controller.core.state == State.ACTIVE, motion)
         controller.hold()
         self._wait_for(lambda: controller.core.mode == Mode.HOLD, motion)
         controller.core.plan(motion)
         begun = f"{Mode.HOLD} to {motion.mode}"
         before = controller.core.status().counts.get(begun, 0)
-        self.operator.ask(motion.mode)
+        self.operator.request_mode(motion.mode)
         self._wait_for(lambda: controller.core.status().counts.get(begun, 0) > before, motion)
         self._wait_for(lambda: controller.core.mode != motion.mode, motion)
         return controller.core.status().why
@@ -140,8 +140,8 @@ class RobotLink(ABC):
     def begin_attended(self, index: int, words: str) -> None:
         """Begin an episode that no topic asks for."""
         self._attended += 1  # an earlier time than any message has, so that clocks of other machines do not matter
-        self.desk.words, self.desk.words_ns = words, GIVEN
-        self.desk.asked = AskedEpisode(index, self._attended)
+        self.episodes.instruction, self.episodes.instruction_ns = words, FIXED_NS
+        self.episodes.requested = RequestedEpisode(index, self._attended)
 
     def take_steps(self, episode: int) -> list[ExecutedStep]:
         """Return the control steps of an episode that have ended since the last call; all are published."""
@@ -248,18 +248,18 @@ class LockstepLink(RobotLink):
         self.node.spin_once(LOOKING_S)
 
     def is_settled(self, since_s: float) -> bool:
-        floor = 0 if self.controller is None else self.controller.find_floor()
-        return self.inbox.find_set(self._answered, floor) is not None
+        floor = 0 if self.controller is None else self.controller.find_min_source_ns()
+        return self.latest.find_common_stamp(self._answered, floor) is not None
 
     def is_observed(self, floor_ns: int) -> bool:
-        return self.inbox.find_set(None, floor_ns) is not None
+        return self.latest.find_common_stamp(None, floor_ns) is not None
 
     def rest(self) -> None:
         if self.controller is not None and self.controller.core.state == State.ACTIVE:
             self.controller.core.deactivate(at_once=True)  # time stands still until the next command
 
     def _start(self, controller: Controller) -> None:
-        self._loop = LockstepLoop(controller, self.inbox, self._steps, self.publish, self.config.patience)
+        self._loop = LockstepLoop(controller, self.latest, self._steps, self.publish, self.config.patience)
 
     def _find_source(self) -> Callable[[], int] | None:
         return self._steps.read_source
@@ -293,11 +293,11 @@ class RealTimeLink(RobotLink):
         self.advance()
 
     def is_settled(self, since_s: float) -> bool:
-        return all(each.stream.received_s >= since_s for each in self.inbox.newest.copy().values())
+        return all(each.stream.received_s >= since_s for each in self.latest.newest.copy().values())
 
     def is_observed(self, floor_ns: int) -> bool:
-        newest = self.inbox.newest.copy()
-        return len(newest) == len(self.inbox.mapping.topics) and all(
+        newest = self.latest.newest.copy()
+        return len(newest) == len(self.latest.mapping.topics) and all(
             each.source_ns > floor_ns for each in newest.values()
         )
 
@@ -308,11 +308,11 @@ class RealTimeLink(RobotLink):
 
     def _start(self, controller: Controller) -> None:
         period = 1 / self.robot.command_hz
-        self._control = ControlThread(controller, self.inbox, self.publish, period, priority=False)
+        self._control = ControlThread(controller, self.latest, self.publish, period, priority=False)
         self._control.start()
 
     def _find_source(self) -> Callable[[], int] | None:
-        return make_source_clock(self.inbox, self.robot, self.node.now)
+        return make_source_clock(self.latest, self.robot, self.node.now)
 
 
 def wait_for_listener(link: RobotLink, matched: Callable[[], int], topic: str) -> None:

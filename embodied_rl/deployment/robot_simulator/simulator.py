@@ -249,7 +249,7 @@ class RobotSimulator:
         self._episode, self._steps = episode, 0
         if episode is None:
             return
-        link, before = self._link, self._link.desk.asked
+        link, before = self._link, self._link.episodes.requested
         if isinstance(self._episodes, AttendedEpisodes):
             self._episodes.wait(self.spec.tasks[episode.task].name)
             link.begin_attended(episode.index, self.spec.tasks[episode.task].name)
@@ -267,19 +267,24 @@ class RobotSimulator:
         if self._human is not None:
             self._human.begin()
         if self._returns is not None:
-            self._returns.begin(episode, link.desk.words or "", self._go)
+            self._returns.begin(episode, link.episodes.instruction or "", self._go)
 
     def _is_there(self, before: object) -> bool:
-        desk = self._link.desk
-        asked = desk.asked
-        if asked is None or asked is before or desk.words is None or desk.words_ns < asked.source_ns:
+        episodes = self._link.episodes
+        asked = episodes.requested
+        if (
+            asked is None
+            or asked is before
+            or episodes.instruction is None
+            or episodes.instruction_ns < asked.source_ns
+        ):
             return False
-        return self._link.is_observed(desk.find_floor(asked))
+        return self._link.is_observed(episodes.find_min_source_ns(asked))
 
     def _observe(self) -> Observation:
         link = self._link
         if self._episode is not None:
-            seen = link.inbox.observe(link.inbox.keep(), link.desk.words or "")
+            seen = link.latest.observe(link.latest.snapshot(), link.episodes.instruction or "")
             if not np.isfinite(seen.state).all():
                 raise RunFailed("The robot's state is not finite.")
             return seen

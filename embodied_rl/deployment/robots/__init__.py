@@ -1,1 +1,1 @@
-"""Robots as data: which topics a robot has, what a policy sees and commands through them, and within which limits."""
+"""Robot descriptions: topics, cameras, state, actions, commands and limits."""

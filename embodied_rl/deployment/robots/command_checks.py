@@ -1,4 +1,4 @@
-"""What must hold of a robot's command topics: types, targets, and for trajectories the time that they cover."""
+"""Checks of a robot's command topics: types, targets, timeouts, and horizons of trajectories."""
 
 import math
 
@@ -27,10 +27,10 @@ def check_command(robot: RobotDescription) -> None:
     """Check the type, targets and times of each command topic.
 
     Raises:
-        UserError: one of them cannot be; the message names the key.
+        UserError: one of them is invalid; the message names the key.
     """
     if "" in robot.commands:
-        raise UserError("commands: each topic needs a name, by which actions refer to it.")
+        raise UserError("commands: each topic needs a name.", code="command-name-missing")
     for entry in robot.actions:
         check_known(entry.command, robot.command_topics, f"actions.{entry.name}.command", "a topic of commands")
     for name, command in robot.command_topics.items():
@@ -38,7 +38,7 @@ def check_command(robot: RobotDescription) -> None:
 
 
 class _TopicCheck:
-    """Checks one command topic, whose key is `where`, and the entries that it carries."""
+    """Checks of one command topic, with the key `where`, and of its action entries."""
 
     def __init__(self, robot: RobotDescription, where: str, command: CommandTopic, places: list[int]) -> None:
         self._robot, self._where, self._command = robot, where, command
@@ -47,12 +47,13 @@ class _TopicCheck:
         self._targets = [entry.target for entry in self._entries]
 
     def check(self) -> None:
-        """Check all of it; raises `UserError`."""
+        """Run all checks; raises `UserError`."""
         command, where = self._command, self._where
         if "/action/" in command.type_name:
             raise UserError(
                 f"{where}.type={command.type_name}: actions are not supported; use a topic of a controller that takes "
-                "one, such as control_msgs/msg/GripperCommand with kind: gripper."
+                "one, such as control_msgs/msg/GripperCommand with kind: gripper.",
+                code="command-type-unsupported",
             )
         checks = (("topic", check_topic, command.name), ("type", check_type, command.type_name))
         for key, check, value in (*checks, ("qos", find_profile, command.qos)):
@@ -61,7 +62,8 @@ class _TopicCheck:
         if command.type_name not in (allowed := ALLOWED_TYPES[command.kind]):
             raise UserError(
                 f"{where}.type={command.type_name}: commands of kind {command.kind} are {' or '.join(allowed)}. Other "
-                "types are not sent: choose a controller that takes one of these."
+                "types are not sent: choose a controller that takes one of these.",
+                code="command-type-unsupported",
             )
         self._check_timeout()
         self._check_targets()
@@ -71,26 +73,35 @@ class _TopicCheck:
     def _check_timeout(self) -> None:
         timeout_s, period_s = self._command.timeout_s, 1 / self._robot.command_hz
         if not 0 <= timeout_s < math.inf:
-            raise UserError(f"{self._where}.timeout_s={timeout_s:g} must be 0 (nobody says) or a time above it.")
+            raise UserError(
+                f"{self._where}.timeout_s={timeout_s:g} must be 0 (unknown) or more.",
+                code="value-out-of-range",
+            )
         if 0 < timeout_s <= period_s:
             raise UserError(
                 f"{self._where}.timeout_s={timeout_s:g}: the robot would stop between two commands, which come every "
-                f"{period_s:g} s. Raise command_hz, or the driver's timeout."
+                f"{period_s:g} s. Raise command_hz, or the driver's timeout.",
+                code="command-timeout-too-short",
             )
 
     def _check_targets(self) -> None:
         command, targets = self._command, self._targets
         if not targets:
             raise UserError(
-                f"{self._where}: no action is sent there: name it in actions.<entry>.command, or leave it out."
+                f"{self._where}: no action uses this topic: name it in actions.<entry>.command, or leave it out.",
+                code="command-without-actions",
             )
         for entry in self._entries:
             if not entry.target or targets.count(entry.target) > 1:
-                raise UserError(f"actions.{entry.name}.target={entry.target!r}: each action needs a target of its own.")
+                raise UserError(
+                    f"actions.{entry.name}.target={entry.target!r}: each action needs a different target.",
+                    code="action-target-invalid",
+                )
         if command.order and (command.kind != "forward" or sorted(command.order) != sorted(targets)):
             raise UserError(
                 f"{self._where}.order={list(command.order)}: for kind forward it holds each target once, "
-                f"{', '.join(targets)}; for other kinds it is left out."
+                f"{', '.join(targets)}; for other kinds it is left out.",
+                code="command-order-invalid",
             )
         if command.kind == "twist":
             self._allow_targets(TWIST_TARGETS)
@@ -110,13 +121,17 @@ class _TopicCheck:
             self._allow_kinds(("position",), "a gripper takes a position")
             check_positive(effort, f"{self._where}.max_effort")
         elif effort:
-            raise UserError(f"{self._where}.max_effort={effort:g}: kind {self._command.kind} has none, leave it out.")
+            raise UserError(
+                f"{self._where}.max_effort={effort:g}: kind {self._command.kind} does not use it, leave it out.",
+                code="key-unused",
+            )
 
     def _allow_targets(self, known: tuple[str, ...]) -> None:
         for entry in self._entries:
             if entry.target not in known:
                 raise UserError(
-                    f"actions.{entry.name}.target={entry.target!r}: a {self._command.kind} has {', '.join(known)}."
+                    f"actions.{entry.name}.target={entry.target!r}: a {self._command.kind} has {', '.join(known)}.",
+                    code="action-target-invalid",
                 )
 
     def _allow_kinds(self, kinds: tuple[str, ...], why: str) -> None:
@@ -124,34 +139,45 @@ class _TopicCheck:
             if entry.kind not in kinds:
                 raise UserError(
                     f"actions.{entry.name}.kind={entry.kind} cannot be sent as {self._where}.kind="
-                    f"{self._command.kind}: {why}."
+                    f"{self._command.kind}: {why}.",
+                    code="action-kind-unsupported",
                 )
 
     def _check_pose(self) -> None:
         command, targets = self._command, self._targets
         if missing := [name for name in POSITION_TARGETS if name not in targets]:
-            raise UserError(f"actions: a pose needs {missing[0]} as the target of an action.")
+            raise UserError(
+                f"actions: a pose needs {missing[0]} as the target of an action.", code="action-target-missing"
+            )
         turned = [name for name in ORIENTATION_TARGETS if name in targets]
         if turned and len(turned) < 3:
-            raise UserError(f"actions: of the orientation {', '.join(turned)} alone are targets: it needs all three.")
+            raise UserError(
+                f"actions: of the orientation {', '.join(turned)} alone are targets: it needs all three.",
+                code="action-target-missing",
+            )
         length = math.sqrt(sum(value * value for value in command.orientation))
         if not turned and (len(command.orientation) != 4 or not abs(length - 1) <= 1e-3):
             raise UserError(
-                f"{self._where}.orientation={list(command.orientation)}: where no action turns the tool it is the "
-                "fixed quaternion [x, y, z, w] of length 1, such as [1, 0, 0, 0]."
+                f"{self._where}.orientation={list(command.orientation)}: without orientation targets it is the "
+                "fixed quaternion [x, y, z, w] of length 1, such as [1, 0, 0, 0].",
+                code="orientation-invalid",
             )
         if turned and command.orientation:
-            raise UserError(f"{self._where}.orientation: actions say the orientation already, leave it out.")
+            raise UserError(f"{self._where}.orientation: actions set the orientation, leave it out.", code="key-unused")
 
     def _check_trajectory(self) -> None:
         horizon, period = self._command.horizon_s, 1 / self._robot.command_hz
         if not LEAST_HORIZON_S <= horizon <= LONGEST_HORIZON_S:
-            raise UserError(f"{self._where}.horizon_s={horizon:g} must be {LEAST_HORIZON_S} to {LONGEST_HORIZON_S} s.")
+            raise UserError(
+                f"{self._where}.horizon_s={horizon:g} must be {LEAST_HORIZON_S} to {LONGEST_HORIZON_S} s.",
+                code="value-out-of-range",
+            )
         if not period < horizon <= 4 * period:
             raise UserError(
                 f"{self._where}.horizon_s={horizon:g}: a trajectory is replaced by the next one after {period:g} s, "
                 "and may reach to 4 times that, so that they hardly overlap: take command_hz="
-                f"{2 / horizon:g} or another horizon."
+                f"{2 / horizon:g} or another horizon.",
+                code="trajectory-horizon-invalid",
             )
         for limits in self._limits:
             if math.isfinite(limits.acceleration) and limits.speed > limits.acceleration * (horizon - period) * (
@@ -160,5 +186,6 @@ class _TopicCheck:
                 raise UserError(
                     f"actions.{limits.name}.limits.speed={limits.speed:g}: at the end of a trajectory the joint brakes "
                     f"from it within {horizon - period:g} s, and acceleration={limits.acceleration:g} allows "
-                    f"{limits.acceleration * (horizon - period):.3g}: lower speed, or raise {self._where}.horizon_s."
+                    f"{limits.acceleration * (horizon - period):.3g}: lower speed, or raise {self._where}.horizon_s.",
+                    code="trajectory-speed-too-high",
                 )

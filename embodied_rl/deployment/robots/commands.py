@@ -1,4 +1,4 @@
-"""Commands as messages, and messages as commands, by a robot's description.
+"""Conversion between commands and messages.
 
 Shapes: `A` action entries, in the robot's order; positions, or speeds for velocities and displacements.
 """
@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.robots.command_checks import TWIST_TARGETS
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fields import UnusableMessageError
-from embodied_rl.deployment.robots.orientation import find_angles, make_quaternion
 from embodied_rl.deployment.transport.messages import Messages
 
 Command = NDArray[np.float64]
@@ -22,7 +21,7 @@ STAMPED = "geometry_msgs/msg/TwistStamped"
 
 
 class CommandMapping:
-    """Writes commands as messages of one of the robot's command topics, and reads them.
+    """Converts commands to messages of one of the robot's command topics, and back.
 
     Args:
         robot: its description. messages: the types of messages, those of the transport.
@@ -41,17 +40,17 @@ class CommandMapping:
         self._high = np.array(robot.limits.list_values("high"))[self._entries]
 
     def encode(self, command: Command, previous: Command | None = None, stamp_ns: int = 0) -> Any:
-        """Return the message of a command, with the entries that the topic carries.
+        """Return the message of a command, with the entries of this topic.
 
         Args:
-            command: [A]. previous: [A], the command of the tick before, from which a trajectory takes its speeds; None:
-                the robot rests. stamp_ns: of a stamped message.
+            command: [A]. previous: [A], command of the previous tick, which gives the speeds of a trajectory; None: the
+                robot is at rest. stamp_ns: of a stamped message.
 
         Raises:
-            ValueError: another shape, or a number that is not finite: nothing of this may reach a robot.
+            ValueError: wrong shape, or a number is not finite.
         """
         if command.shape != (count := len(self.robot.actions),) or not np.isfinite(command).all():
-            raise ValueError(f"command {command} is no command of {count} finite numbers.")
+            raise ValueError(f"command {command} is not a command of {count} finite numbers.")
         command = command[self._entries]
         match self._topic.kind:
             case "forward":
@@ -66,10 +65,10 @@ class CommandMapping:
                 return self._kinds[self.type_name](position=float(command[0]), max_effort=self._topic.max_effort)
 
     def decode(self, message: Any) -> Command:
-        """Return the command that a message means, float64 [A]; NaN for entries that other topics carry.
+        """Return the command of a message, float64 [A]; NaN for entries of other topics.
 
         Raises:
-            UnusableMessageError: it has not this robot's entries, or says what no action means.
+            UnusableMessageError: its entries are not this robot's.
         """
         match self._topic.kind:
             case "forward":
@@ -104,9 +103,9 @@ class CommandMapping:
     # -- trajectory_msgs/msg/JointTrajectory ------------------------------------------------------------------------
 
     def _encode_trajectory(self, command: Command, previous: Command) -> Any:
-        """Two points: where the robot is when the next message comes, and where it rests if none comes.
+        """Return a trajectory of two points: at the time of the next message, and at rest if no message follows.
 
-        A stamp of 0 begins it when it arrives. The last point's speed is 0, as ros2_controllers demands by default.
+        With stamp 0 it starts on arrival. The last speed is 0, as ros2_controllers requires by default.
         """
         period = 1 / self.robot.command_hz
         tail = self._topic.horizon_s - period
@@ -207,3 +206,24 @@ _NEEDED = {
     ),
     "gripper": ("control_msgs/msg/GripperCommand",),
 }
+
+
+def make_quaternion(roll: float, pitch: float, yaw: float) -> tuple[float, float, float, float]:
+    """Return the unit quaternion (x, y, z, w) of angles in radians about the fixed axes x, y, z (REP 103)."""
+    sr, cr = math.sin(roll / 2), math.cos(roll / 2)
+    sp, cp = math.sin(pitch / 2), math.cos(pitch / 2)
+    sy, cy = math.sin(yaw / 2), math.cos(yaw / 2)
+    return (
+        sr * cp * cy - cr * sp * sy,
+        cr * sp * cy + sr * cp * sy,
+        cr * cp * sy - sr * sp * cy,
+        cr * cp * cy + sr * sp * sy,
+    )
+
+
+def find_angles(x: float, y: float, z: float, w: float) -> tuple[float, float, float]:
+    """Return roll, pitch and yaw in radians of a unit quaternion; pitch within ±π/2."""
+    roll = math.atan2(2 * (w * x + y * z), 1 - 2 * (x * x + y * y))
+    pitch = math.asin(max(-1.0, min(1.0, 2 * (w * y - z * x))))
+    yaw = math.atan2(2 * (w * z + x * y), 1 - 2 * (y * y + z * z))
+    return roll, pitch, yaw

@@ -1,4 +1,4 @@
-"""What a robot is, for everything that meets it: recording, training, checking and deployment read the same file.
+"""Description of a robot, shared by recording, training, checks and deployment.
 
 Quantities are SI. `A` action entries, `S` state entries.
 """
@@ -17,12 +17,12 @@ Fit = Literal["same", "stretch", "crop"]
 
 @dataclass(frozen=True)
 class Term:
-    """A number in a message, with its factor.
+    """A number in a message with a factor.
 
     Attributes:
-        topic: where the message comes from; a key of `RobotDescription.topics`.
+        topic: of the message; a key of `RobotDescription.topics`.
         field: path to a number, such as pose.position.x, or position[elbow] for the entry of a joint by its name.
-        scale: factor that makes it SI.
+        scale: conversion factor to SI.
     """
 
     topic: str
@@ -32,7 +32,7 @@ class Term:
 
 @dataclass(frozen=True)
 class StateEntry:
-    """An entry of the state: the sum of its terms. `unit` is said for readers and compared with a policy's."""
+    """An entry of the state: the sum of its terms. Its unit is checked against the policy's."""
 
     name: str
     unit: str
@@ -41,15 +41,15 @@ class StateEntry:
 
 @dataclass(frozen=True)
 class Topic:
-    """A topic that the robot publishes.
+    """A topic published by the robot.
 
     Attributes:
         name: its full name, such as /joint_states.
         type_name: such as sensor_msgs/msg/JointState.
         qos: the name of a profile (`embodied_rl.deployment.transport.qos.PROFILES`).
-        rate_hz: messages per second that the robot promises.
-        max_age_s: a message that is older, or whose content has not changed for so long, is stale.
-        may_repeat: equal contents are no sign of a dead sensor, such as joints that stand still without noise.
+        rate_hz: nominal rate.
+        max_age_s: messages are stale at this age, or if their content has not changed for this time.
+        may_repeat: equal contents do not mean a dead sensor, such as noise-free joints at rest.
     """
 
     name: str
@@ -62,13 +62,12 @@ class Topic:
 
 @dataclass(frozen=True)
 class CameraEntry:
-    """A camera: its picture as a policy sees it, uint8 RGB [height, width, 3], and the topic that it comes from.
+    """A camera: the policy's picture, uint8 RGB [height, width, 3], and its topic.
 
     Attributes:
         topic: of its pictures; a key of `RobotDescription.topics`. info: of its CameraInfo, or empty.
-        resize: how a picture of another size becomes this one; none refuses it, nearest takes pixels from edge to edge.
-        fit: what happens to a picture of other proportions: same refuses it, stretch changes its proportions, crop
-            cuts what is too much on both sides.
+        resize: method for pictures of another size; none refuses them, nearest samples pixels from edge to edge.
+        fit: method for another aspect ratio: same refuses it, stretch distorts, crop cuts both sides.
     """
 
     name: str
@@ -85,14 +84,14 @@ class ActionEntry:
     """An entry of an action.
 
     Attributes:
-        name: as the policy calls it. unit: of its quantity, such as m.
+        name: the policy's name of it. unit: such as m.
         kind: see `EntryLimits.kind`.
-        action_low, action_high: limits of the policy's number.
-        measured: name of the state entry that measures its quantity; empty where nothing does.
-        target: where the number goes in the command: a joint's name, or for a twist linear.x … angular.z, for a pose
-            position.x … orientation.yaw.
-        keeps: holding still repeats the last command instead of 0, such as a gripper's.
-        command: name of the topic in `RobotDescription.commands` that carries it; empty: the main command topic.
+        action_low, action_high: range of the policy's output.
+        measured: state entry that measures it; empty: none.
+        target: field of the command: a joint name; linear.x … angular.z for a twist; position.x … orientation.yaw for
+            a pose.
+        keeps: while holding, the last command is repeated instead of 0, such as a gripper's.
+        command: name of its topic in `RobotDescription.commands`; empty: the main command topic.
     """
 
     name: str
@@ -108,17 +107,19 @@ class ActionEntry:
 
 @dataclass(frozen=True)
 class CommandTopic:
-    """Where commands go: forward is std_msgs/msg/Float64MultiArray, trajectory trajectory_msgs/msg/JointTrajectory,
+    """A command topic.
+
+    Types by kind: forward std_msgs/msg/Float64MultiArray, trajectory trajectory_msgs/msg/JointTrajectory,
     twist geometry_msgs/msg/Twist or TwistStamped, pose geometry_msgs/msg/PoseStamped, gripper
     control_msgs/msg/GripperCommand.
 
     Attributes:
-        horizon_s: for a trajectory, how far ahead its last point lies, at which the robot rests.
+        horizon_s: of a trajectory, time of its last point, at which the robot rests.
         frame: of a stamped command.
         order: for forward, the targets in the order of the message; empty: that of the actions.
-        orientation: for a pose without orientation.… among its targets, the fixed one: x, y, z, w.
-        timeout_s: after so long without a command the robot stops by itself; 0: nobody says that it does.
-        max_effort: for a gripper, the largest effort that each message allows, in N or Nm.
+        orientation: for a pose without orientation targets, the fixed quaternion x, y, z, w.
+        timeout_s: time without commands after which the driver stops the robot; 0: unknown.
+        max_effort: for a gripper, in N or Nm.
     """
 
     name: str
@@ -135,17 +136,17 @@ class CommandTopic:
 
 @dataclass(frozen=True)
 class OperatorTopics:
-    """Topics of whoever watches the robot; an empty name: there is none.
+    """Topics of the operator; an empty name: not used.
 
     Attributes:
         estop: std_msgs/msg/Bool, latched; true stops.
-        deadman: std_msgs/msg/Bool, true while held; its absence for `deadman_timeout_s` releases it.
+        deadman: std_msgs/msg/Bool, true while held; released after `deadman_timeout_s` without a message.
         teleop: sensor_msgs/msg/Joy, or geometry_msgs/msg/Twist, by `teleop_type`.
         label: std_msgs/msg/String: success, failure or abort.
-        reset: std_msgs/msg/String, JSON: asks a simulated robot for its next episode.
-        outcome: std_msgs/msg/String, JSON: how a simulated robot's episode ended.
-        instruction: std_msgs/msg/String, latched: the words of the task.
-        device: what the axes and buttons of `teleop` do.
+        reset: std_msgs/msg/String, JSON: requests the next episode of a simulated robot.
+        outcome: std_msgs/msg/String, JSON: outcome of a simulated robot's episode.
+        instruction: std_msgs/msg/String, latched: the task instruction.
+        device: uses of the axes and buttons of `teleop`.
     """
 
     estop: str = ""
@@ -165,21 +166,19 @@ class RobotDescription:
     """A robot.
 
     Attributes:
-        name: of the robot. verified: in words, on what it has run; templates say that they never ran on hardware.
+        name: of the robot. verified: text on the hardware or simulator it was tested on.
         control_hz: actions of a policy per second. command_hz: commands per second, a multiple of it.
-        topics: by a short name, as terms and cameras use it.
-        command: the main command topic. commands: further ones by name; each action is sent on one of them.
+        topics: by the short name that terms and cameras use.
+        command: the main command topic. commands: further ones by name; each action uses one topic.
         limits: of the A entries, in their order.
-        tracking_error: largest distance [A] between commanded and measured motion; `inf` for none.
+        tracking_error: [A] largest difference of commanded and measured motion; `inf`: unlimited.
         jump: [A] largest difference between a chunk's first action and the last command, in the policy's units.
-        use_sim_time: time comes from /clock.
-        clocks_agree: stamps are of the bridge's clock: one machine, or machines that NTP or PTP synchronises. Then what
-            is late by its own stamps is stale. Else each publisher's clock is estimated, see `StreamGate`.
-        silence_s: what is planned is dropped when the policy has not answered for so long.
-        probe: each measured entry is moved a little and back before the robot moves for the first time, to compare
-            units, signs and order.
-        open_loop_s: no action is executed later than this after its observation; where the robot holds during each
-            inference, after the answer.
+        use_sim_time: use the time of /clock.
+        clocks_agree: stamps are of the bridge's clock (one machine, or synchronised by NTP or PTP), and late stamps are
+            stale. Otherwise each publisher's clock is estimated, see `StreamGate`.
+        silence_s: the plan is dropped if the policy has not answered for this time.
+        probe: before the first motion each measured entry is moved a little and back, to check units, signs and order.
+        open_loop_s: largest age of an action after its observation; in stop-and-infer, after the answer.
     """
 
     name: str
@@ -204,16 +203,16 @@ class RobotDescription:
 
     @property
     def command_topics(self) -> dict[str, CommandTopic]:
-        """Return all command topics by name; that of the main one is empty."""
+        """All command topics by name; the main one has the empty name."""
         return {"": self.command, **self.commands}
 
     def list_commanded(self, name: str) -> list[int]:
-        """Return which of the A entries a command topic carries."""
+        """Return the indices of the A entries of a command topic."""
         return [place for place, entry in enumerate(self.actions) if entry.command == name]
 
     @property
     def body(self) -> Body:
-        """Return the body that a policy is checked against."""
+        """The body that a policy is checked against."""
         cameras = {camera.name: (camera.height, camera.width) for camera in self.cameras}
         return Body(
             cameras,
@@ -226,5 +225,5 @@ class RobotDescription:
 
     @property
     def entry_limits(self) -> tuple[EntryLimits, ...]:
-        """Return the limits of the A entries, in their order."""
+        """Limits of the A entries, in their order."""
         return self.limits.entries

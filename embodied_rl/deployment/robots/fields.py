@@ -1,64 +1,123 @@
-"""Numbers inside of messages: which fields a type has, and reading one of them, joints by their names."""
+"""Numbers in messages: field paths in the robot's file, checks against message types, and readers."""
 
 import math
 import operator
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from embodied_rl.deployment.robots.terms import is_number, split_field
+from embodied_rl.deployment.robots.description import Term
 from embodied_rl.deployment.transport.messages import ARRAY, BASE, NAME, SEQUENCE, Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.untrusted_files import make_printable
 
 NAMES = ("name", "joint_names")
-"""Fields that name the entries of a message's lists, as JointState and JointTrajectory have them."""
-
+"""Fields with the names of list entries, in JointState and JointTrajectory."""
 
 LONGEST = 600
-"""Characters of what is said about a message."""
+"""Characters of an error about a message."""
+_TERM = re.compile(
+    r"(?:(?P<factor>[-+]?[0-9][0-9.eE+-]*)\s*\*\s*|(?P<sign>-))?(?P<topic>[A-Za-z_]\w*)\.(?P<field>\S.*)"
+)
+_STEP = re.compile(r"(?P<name>[a-z][a-z0-9_]*)(?:\[(?P<entry>[^\[\]]+)\])?")
 
 
 class UnusableMessageError(UserError):
-    """A message cannot be used: what it lacks, or what is wrong in it.
+    """A message cannot be used.
 
     Args:
-        problem: in words; what a stranger's message said in them is cut and made printable.
+        problem: is shortened and made printable, because it may quote an untrusted message.
     """
 
     def __init__(self, problem: str) -> None:
-        super().__init__(make_printable(problem if len(problem) <= LONGEST else f"{problem[:LONGEST]}…"))
+        text = problem if len(problem) <= LONGEST else f"{problem[:LONGEST]}…"
+        super().__init__(make_printable(text), code="message-unusable")
+
+
+def parse_term(text: str) -> Term:
+    """Parse a term, such as -tool.pose.position.x or 0.001 * joints.position[elbow]; raises UserError."""
+    found = _TERM.fullmatch(text.strip())
+    if found is None:
+        raise UserError(
+            f"{text!r} is not a number of a message: write <topic>.<field>, such as tool.pose.position.x.",
+            code="field-syntax-invalid",
+        )
+    split_field(found["field"])
+    return Term(found["topic"], found["field"], _read_factor(text, found["factor"], found["sign"]))
+
+
+def split_field(field: str) -> list[tuple[str, str | None]]:
+    """Return the steps of a field path as (name, text in brackets or None); raises UserError."""
+    steps: list[tuple[str, str | None]] = []
+    rest = field
+    while True:
+        found = _STEP.match(rest)
+        if found is None:
+            break
+        steps.append((found["name"], found["entry"]))
+        rest = rest[found.end() :]
+        if not rest:
+            return steps
+        if not rest.startswith("."):
+            break
+        rest = rest[1:]
+    raise UserError(
+        f"{field!r} is not a field path: write it as pose.position.x, or position[elbow] for a joint by its name.",
+        code="field-syntax-invalid",
+    )
+
+
+def is_number(entry: str) -> bool:
+    """Return whether a list entry is given by its number; joint names may be any other text."""
+    return re.fullmatch(r"[0-9]{1,9}", entry) is not None
+
+
+def _read_factor(text: str, factor: str | None, sign: str | None) -> float:
+    if factor is None:
+        return -1.0 if sign else 1.0
+    try:
+        found = float(factor)
+    except ValueError:
+        found = 0.0
+    if not 0 < abs(found) < math.inf:
+        raise UserError(f"{text!r}: {factor!r} is not a factor, such as 0.001.", code="field-factor-invalid")
+    return found
 
 
 def check_field(messages: Messages, type_name: str, field: str) -> None:
-    """Check that a type of message has a number at a path.
-
-    Raises:
-        UserError: it has not; the message says what it has there.
-    """
+    """Check that a message type has a number at a path; raises UserError with the existing fields."""
     kind: Any = (NAME, type_name)
     for name, entry in split_field(field):
         if kind[0] != NAME:
-            raise UserError(f"{field!r}: nothing lies below {name!r}, it is no message.")
+            raise UserError(f"{field!r}: {name!r} is not a message and has no fields.", code="field-unknown")
         fields = dict(messages.find_fields(kind[1]))
         if name not in fields:
-            raise UserError(f"{kind[1]} has no field {name!r}; it has {', '.join(fields)}.")
+            raise UserError(f"{kind[1]} has no field {name!r}; it has {', '.join(fields)}.", code="field-unknown")
         kind = _enter(fields[name], name, entry, kind[1], any(each in fields for each in NAMES))
     if kind[0] != BASE or kind[1][0] == "string":
-        raise UserError(f"{field!r} of {type_name} is no number: go on to one of its fields.")
+        raise UserError(f"{field!r} of {type_name} is not a number: name one of its fields.", code="field-not-a-number")
 
 
 def _enter(kind: Any, name: str, entry: str | None, type_name: str, named: bool) -> Any:
     listed = kind[0] in (ARRAY, SEQUENCE)
     if listed and entry is None:
-        raise UserError(f"{name!r} of {type_name} is a list: say which entry, such as {name}[<joint or number>].")
+        raise UserError(
+            f"{name!r} of {type_name} is a list: name an entry, such as {name}[<joint or number>].",
+            code="field-entry-missing",
+        )
     if not listed and entry is not None:
-        raise UserError(f"{name!r} of {type_name} is no list: leave [{entry}] out.")
+        raise UserError(f"{name!r} of {type_name} is not a list: leave [{entry}] out.", code="field-not-a-list")
     if entry is None:
         return kind
     if not named and not is_number(entry):
-        raise UserError(f"{type_name} names no joints: write a number in {name}[{entry}].")
+        raise UserError(
+            f"{type_name} has no joint names: write a number in {name}[{entry}].", code="field-entry-invalid"
+        )
     if named and is_number(entry):
-        raise UserError(f"{name}[{entry}]: {type_name} names its joints, and their order may change: write a name.")
+        raise UserError(
+            f"{name}[{entry}]: {type_name} names its joints, and their order may change: write a name.",
+            code="field-entry-invalid",
+        )
     return kind[1][0]
 
 
@@ -69,7 +128,7 @@ def make_reader(field: str, topic: str) -> Callable[[Any], float]:
         field: see `description.Term`. topic: for messages of errors.
 
     Raises:
-        UserError: no path. The function raises `UnusableMessageError`: a joint is missing or stands there twice, the
+        UserError: invalid path. The function raises `UnusableMessageError`: a joint is missing or listed twice, the
             list is too short, or the number is not finite.
     """
     steps = [_make_step(name, entry, topic) for name, entry in split_field(field)]
@@ -78,7 +137,7 @@ def make_reader(field: str, topic: str) -> Callable[[Any], float]:
         for step in steps:
             message = step(message)
         if not math.isfinite(message):
-            raise UnusableMessageError(f"{topic}: {field} is {message}: the robot's driver has to say a number.")
+            raise UnusableMessageError(f"{topic}: {field} is {message}, not a finite number.")
         return float(message)
 
     return read
@@ -94,14 +153,14 @@ def _make_step(name: str, entry: str | None, topic: str) -> Callable[[Any], Any]
         values = take(message)
         place = find(message)
         if place >= len(values):
-            raise UnusableMessageError(f"{topic}: {name} has {len(values)} entries, and that of {entry} is missing.")
+            raise UnusableMessageError(f"{topic}: {name} has {len(values)} entries; that of {entry} is missing.")
         return values[place]
 
     return step
 
 
 class EntryFinder:
-    """Where an entry stands in a message's lists; remembered for as long as the message's names stay the same."""
+    """Finds the index of an entry in a message's lists; cached while the message's names stay the same."""
 
     def __init__(self, entry: str, topic: str) -> None:
         self._entry, self._topic = entry, topic
@@ -109,27 +168,17 @@ class EntryFinder:
         self._place = int(entry) if is_number(entry) else -1
 
     def find(self, message: Any) -> int:
-        """Return the position of the entry.
-
-        Raises:
-            UnusableMessageError: no joint of that name, or two.
-        """
+        """Return the index of the entry; raises `UnusableMessageError`: no joint of that name, or two."""
         names = getattr(message, "name", None)
         if names is None:
             names = getattr(message, "joint_names", None)
         if names is None:
             return self._place
         if names != self._names:
-            self._place, self._names = self._search(list(names)), list(names)
+            if (found := list(names).count(self._entry)) != 1:
+                problem = "is not one of its joints" if not found else f"is listed {found} times"
+                shown = ", ".join(name[:40] for name in names[:20]) or "it has none"
+                shown = f"{shown} … ({len(names)})" if len(names) > 20 else shown
+                raise UnusableMessageError(f"{self._topic}: {self._entry} {problem}: {shown}.")
+            self._place, self._names = list(names).index(self._entry), list(names)
         return self._place
-
-    def _search(self, names: list[str]) -> int:
-        if (found := names.count(self._entry)) != 1:
-            problem = "is not among its joints" if not found else f"stands {found} times among them"
-            raise UnusableMessageError(f"{self._topic}: {self._entry} {problem}: {_list(names)}.")
-        return names.index(self._entry)
-
-
-def _list(names: list[str]) -> str:
-    shown = ", ".join(name[:40] for name in names[:20]) or "it has none"
-    return f"{shown} … ({len(names)})" if len(names) > 20 else shown

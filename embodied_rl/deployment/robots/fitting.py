@@ -1,7 +1,4 @@
-"""Whether a policy was made for a robot, and whether its chunks last until the next one comes.
-
-Each refusal is one line that names both sides and the remedy.
-"""
+"""Checks that a policy fits a robot, and that its chunks last until the next one. Each error has a remedy."""
 
 import math
 from collections.abc import Sequence
@@ -15,11 +12,11 @@ from embodied_rl.interfaces.errors import UserError
 
 @dataclass(frozen=True)
 class OpenLoopBudget:
-    """How long a chunk lasts, and how long it has to.
+    """Times of open-loop execution.
 
     Attributes:
-        lasts_s: from the first to the last action of a chunk. latency_s: from a question to its answer, p99.
-        replan_s: from one question to the next.
+        lasts_s: duration of a chunk. latency_s: of inference, p99.
+        replan_s: between two inference requests.
     """
 
     lasts_s: float
@@ -28,24 +25,22 @@ class OpenLoopBudget:
 
 
 def check_policy(robot: RobotDescription, policy: PolicyDescription, words: Sequence[str] = ()) -> None:
-    """Check that a policy was made for a robot: cameras, state, actions, their order, limits, units, rate, words.
-
-    Raises:
-        UserError: it was not; nothing of it may move the robot.
-    """
+    """Check that cameras, state, actions, limits, units, rate and words of a policy fit a robot; raises UserError."""
     _check_cameras(robot, policy)
     _check_names("state", tuple(entry.name for entry in robot.state), policy.state_names, robot.name)
     _check_names("actions", tuple(entry.name for entry in robot.actions), policy.action_names, robot.name)
     if policy.state_units != SI:
         raise UserError(
             f"The policy's state is in {policy.state_units}, robot {robot.name}'s in {SI}: units are converted by the "
-            "factors of `reads`; export the policy with a state in SI."
+            "factors of `reads`; export the policy with a state in SI.",
+            code="policy-does-not-fit",
         )
     _check_limits(robot, policy)
     if policy.control_hz is not None and policy.control_hz != robot.control_hz:
         raise UserError(
             f"The policy acts {policy.control_hz:g} times a second, robot {robot.name} {robot.control_hz:g} times: its "
-            "actions would mean other speeds; set control_hz in the robot's file to the policy's."
+            "actions would mean other speeds; set control_hz in the robot's file to the policy's.",
+            code="policy-does-not-fit",
         )
     policy.check_body(robot.body, words)
 
@@ -57,14 +52,14 @@ def check_open_loop(
     strategy: Strategy = "naive",
     replan: int | None = None,
 ) -> OpenLoopBudget:
-    """Check that a chunk lasts until the answer to the next question: p99 latency + replan ≤ horizon / control_hz.
+    """Check that a chunk lasts until the next one arrives: p99 latency + replan ≤ horizon / control_hz.
 
     Args:
-        latency_s: p99 from a question to its answer, in seconds.
-        strategy: how chunks are joined. replan: control steps between two questions; None takes the usual ones.
+        latency_s: of inference, p99, in seconds.
+        strategy: of the executor. replan: control steps between two requests; None: the default.
 
     Raises:
-        UserError: the robot would run out of actions; the message has the times and what would fit.
+        UserError: the robot would run out of actions; the message has the times and a remedy.
     """
     step_s = 1 / robot.control_hz
     delay = math.ceil(latency_s / step_s - 1e-9)
@@ -75,7 +70,8 @@ def check_open_loop(
     except UserError as error:
         raise UserError(
             f"A chunk lasts {budget.lasts_s * 1e3:.0f} ms at control_hz={robot.control_hz:g}; an answer takes "
-            f"{latency_s * 1e3:.0f} ms (p99), and {budget.replan_s * 1e3:.0f} ms lie between two questions. {error}"
+            f"{latency_s * 1e3:.0f} ms (p99), and requests are {budget.replan_s * 1e3:.0f} ms apart. {error}",
+            code=error.code,
         ) from None
     return budget
 
@@ -86,14 +82,16 @@ def _check_cameras(robot: RobotDescription, policy: PolicyDescription) -> None:
         if name not in known:
             raise UserError(
                 f"The policy sees camera {name!r}, and robot {robot.name} has {', '.join(known) or 'none'}: give the "
-                f"robot's camera this name (cameras.{name}), or choose a policy for the cameras that there are."
+                f"robot's camera this name (cameras.{name}), or choose a policy for the cameras that there are.",
+                code="policy-does-not-fit",
             )
         camera = known[name]
         if (camera.height, camera.width) != (height, width):
             raise UserError(
                 f"The policy sees camera {name!r} at {width}×{height} pixels, robot {robot.name} gives "
                 f"{camera.width}×{camera.height}: set cameras.{name}.width: {width} and height: {height}, with resize "
-                "where the camera has another size."
+                "where the camera has another size.",
+                code="policy-does-not-fit",
             )
 
 
@@ -103,7 +101,8 @@ def _check_names(group: str, mine: tuple[str, ...], wanted: tuple[str, ...], rob
     if sorted(mine) == sorted(wanted):
         raise UserError(
             f"The policy's {group} are {', '.join(wanted)}, in this order, and robot {robot}'s are {', '.join(mine)}: "
-            f"bring {group} in the robot's file into the policy's order."
+            f"bring {group} in the robot's file into the policy's order.",
+            code="policy-does-not-fit",
         )
     missing = [name for name in wanted if name not in mine]
     beyond = [name for name in mine if name not in wanted]
@@ -112,7 +111,8 @@ def _check_names(group: str, mine: tuple[str, ...], wanted: tuple[str, ...], rob
     problem += [] if problem else [f"the policy has {len(wanted)} of them, robot {robot} {len(mine)}"]
     raise UserError(
         f"The {group} differ: {'; '.join(problem)}, and the other does not. The policy was made for another robot: use "
-        "a file of that robot, or a policy that was trained with this one."
+        "a file of that robot, or a policy that was trained with this one.",
+        code="policy-does-not-fit",
     )
 
 
@@ -123,5 +123,6 @@ def _check_limits(robot: RobotDescription, policy: PolicyDescription) -> None:
             raise UserError(
                 f"Action {entry.name!r} goes from {low:g} to {high:g} for the policy, and from {entry.action_low:g} to "
                 f"{entry.action_high:g} {entry.unit} in robot {robot.name}'s file: if both mean the same quantity, set "
-                f"actions.{entry.name}.low and high to the policy's; else the policy is for another robot."
+                f"actions.{entry.name}.low and high to the policy's; else the policy is for another robot.",
+                code="policy-does-not-fit",
             )

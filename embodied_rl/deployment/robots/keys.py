@@ -1,4 +1,4 @@
-"""Checks of single keys of a robot's description; each refusal names the key."""
+"""Checks of single keys of a robot's description; errors begin with the key."""
 
 import math
 from collections.abc import Collection, Iterator
@@ -10,25 +10,25 @@ from embodied_rl.interfaces.errors import UserError
 
 @contextmanager
 def name_key(where: str) -> Iterator[None]:
-    """Put the key before the text of a `UserError`; a context manager."""
+    """Prefix `UserError` messages with a key."""
     try:
         yield
     except UserError as error:
-        raise UserError(f"{where}: {error}") from None
+        raise UserError(f"{where}: {error}", code=error.code) from None
 
 
 def name_command(name: str) -> str:
-    """Return the key of a command topic in a robot's file; the main one has no name."""
+    """Return the key of a command topic in a robot's file, by its name; empty: the main one."""
     return f"commands.{name}" if name else "command"
 
 
 def check_positive(value: float, where: str) -> None:
     """Raise UserError unless a number is above 0 and finite."""
     if not 0 < value < math.inf:
-        raise UserError(f"{where}={value:g} must be above 0.")
+        raise UserError(f"{where}={value:g} must be above 0.", code="value-out-of-range")
 
 
 def check_known(name: str, known: Collection[str], where: str, what: str) -> None:
     """Raise UserError unless a name is among the known ones."""
     if name not in known:
-        raise UserError(f"{where}: {name!r} is not {what}.{suggest_name(name, list(known))}")
+        raise UserError(f"{where}: {name!r} is not {what}.{suggest_name(name, list(known))}", code="name-unknown")

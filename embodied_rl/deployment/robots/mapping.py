@@ -1,4 +1,4 @@
-"""From messages to what a policy sees, by a robot's description. Back again: `commands.py`.
+"""Conversion of messages to observations. Commands: `commands.py`.
 
 Shapes: `S` state entries.
 """
@@ -18,20 +18,20 @@ from embodied_rl.deployment.robots.pictures import Picture, check_picture, read_
 
 LARGEST_STATE = float(np.finfo(np.float32).max)
 _STAMPS = ("header", "stamp")
-"""Fields that say when, not what: a sensor that repeats itself changes these alone."""
+"""Fields that are left out of digests: a frozen sensor changes only these."""
 SHORT = 4096
-"""Bytes of an array that count one by one; of a longer one its CRC does, four times as fast for a picture."""
+"""Bytes up to which an array is hashed itself; of a longer one its CRC is, four times as fast for a picture."""
 
 
 class ObservationMapping:
-    """Reads state and pictures from decoded messages, given by the short names of their topics.
+    """Reads state and pictures from decoded messages by short topic name.
 
     Args:
         robot: its description.
 
     Attributes:
-        state_topics: short names of the topics that the state needs. picture_topics: those of pictures. topics: all
-            that an observation needs, CameraInfo included.
+        state_topics: short names of the topics of the state. picture_topics: of pictures. topics: all topics of an
+            observation, CameraInfo included.
     """
 
     def __init__(self, robot: RobotDescription) -> None:
@@ -49,8 +49,8 @@ class ObservationMapping:
         """Return the state, float64 [S], in SI; joints are found by their names.
 
         Raises:
-            UnusableMessageError: a message has not come, lacks a joint or has it twice, or a number is not finite, or
-                would not be as float32.
+            UnusableMessageError: a message is missing, lacks a joint or has it twice, or a number is not finite as
+                float32.
         """
         state = np.empty(len(self._readers))
         for index, terms in enumerate(self._readers):
@@ -59,16 +59,16 @@ class ObservationMapping:
                 total += scale * read(self._find(messages, topic))
             if not abs(total) <= LARGEST_STATE:
                 raise UnusableMessageError(
-                    f"state.{self._robot.state[index].name} is {total:g}, which no policy takes."
+                    f"state.{self._robot.state[index].name} is {total:g}, which is too large for float32."
                 )
             state[index] = total
         return state
 
     def read_pictures(self, messages: Mapping[str, Any]) -> dict[str, Picture]:
-        """Return each camera's picture, uint8 RGB [height, width, 3], in the policy's size; new arrays.
+        """Return each camera's picture in the policy's size, uint8 RGB [height, width, 3]; new arrays.
 
         Raises:
-            UnusableMessageError: a message has not come, or cannot be a picture of this camera; see `read_picture`.
+            UnusableMessageError: a message is missing or invalid; see `read_picture`.
         """
         return {
             camera.name: read_picture(
@@ -78,10 +78,10 @@ class ObservationMapping:
         }
 
     def explain_unreadable(self, topic: str, message: Any, others: Mapping[str, Any]) -> str:
-        """Return why a new message of a camera is no picture of it; empty if it is one, or of another kind.
+        """Return why a camera's message is not a valid picture; empty if it is valid, or not of a camera.
 
         Args:
-            topic: its short name. message: as it was decoded. others: the newest messages, of which CameraInfo counts.
+            topic: its short name. message: decoded. others: the newest messages, for CameraInfo.
         """
         for camera in self._robot.cameras:
             if camera.topic == topic:
@@ -94,26 +94,23 @@ class ObservationMapping:
     def _find(self, messages: Mapping[str, Any], topic: str) -> Any:
         found = messages.get(topic)
         if found is None:
-            raise UnusableMessageError(f"{self._robot.topics[topic].name}: no message has come.")
+            raise UnusableMessageError(f"{self._robot.topics[topic].name}: no message received.")
         return found
 
 
 def make_stream(message: Any, source_ns: int, received_s: float) -> StreamReading:
-    """Return what the freshness gate is told of a message.
+    """Return the input of the freshness check for a message: its header stamp or publication time, and a digest.
 
     Args:
-        message: as it was decoded. source_ns: when the transport says that it was published.
-        received_s: when it came, by the core's clock.
-
-    Returns:
-        With the stamp of the message's header where it has one, and a digest of what it says besides.
+        message: decoded. source_ns: publication time of the transport.
+        received_s: arrival time of the core's clock.
     """
     stamp = read_stamp(message)
     return StreamReading(source_ns if stamp is None else stamp, received_s, digest_content(message))
 
 
 def read_stamp(message: Any) -> int | None:
-    """Return the stamp of a message's header in nanoseconds; None where it has none, or 0."""
+    """Return the stamp of a message's header in nanoseconds; None without one, or for 0."""
     header = getattr(message, "header", None)
     if header is None:
         return None
@@ -121,7 +118,7 @@ def read_stamp(message: Any) -> int | None:
 
 
 def digest_content(message: Any) -> bytes:
-    """Return 16 bytes that are equal for messages which say the same, whenever they say it: stamps do not count."""
+    """Return a digest of 16 bytes of a message without its stamps."""
     digest = hashlib.blake2b(digest_size=16)
     _add(digest, message)
     return digest.digest()

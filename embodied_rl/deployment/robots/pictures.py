@@ -1,4 +1,4 @@
-"""Pictures of a camera's messages as a policy sees them: uint8 RGB [height, width, 3]."""
+"""Conversion of image messages to the policy's pictures, uint8 RGB [height, width, 3]."""
 
 import io
 from typing import Any
@@ -13,28 +13,28 @@ from embodied_rl.deployment.robots.fields import UnusableMessageError
 Picture = NDArray[np.uint8]
 
 ENCODINGS = {"rgb8": ("RGB", 3), "bgr8": ("BGR", 3), "rgba8": ("RGBX", 4), "bgra8": ("BGRX", 4), "mono8": ("L", 1)}
-"""Encodings of sensor_msgs/msg/Image that are read: pillow's layout, and bytes of a pixel."""
+"""Supported encodings of sensor_msgs/msg/Image: pillow's layout, and bytes per pixel."""
 LARGEST_SIDE = 8192
-"""Pixels on a side of a picture that is still decoded."""
+"""Largest width and height that is decoded."""
 FORMATS = {"jpeg": "JPEG", "jpg": "JPEG", "png": "PNG"}
 _RESAMPLING = {"area": Image.Resampling.BOX, "bilinear": Image.Resampling.BILINEAR}
 
 
 def read_picture(message: Any, camera: CameraEntry, info: Any = None) -> Picture:
-    """Return the picture of an Image or a CompressedImage in the size that the policy sees, uint8 [height, width, 3].
+    """Return the picture of an Image or CompressedImage in the policy's size, uint8 RGB [height, width, 3].
 
     Args:
-        message: as it was decoded. camera: what is expected of it. info: the camera's CameraInfo, if there is one.
+        message: decoded. camera: its description. info: the camera's CameraInfo, if there is one.
 
     Raises:
-        UnusableMessageError: an encoding that is not read, bytes that do not fit, or another size than expected.
+        UnusableMessageError: unsupported encoding, wrong number of bytes, or wrong size.
     """
     image = _decode(message, camera.name)[0] if hasattr(message, "format") else _unpack(message, camera.name)
     return np.array(_resize(image, camera, _choose_box(image.size, camera, info)))
 
 
 def check_picture(message: Any, camera: CameraEntry, info: Any = None) -> None:
-    """Check what `read_picture` would refuse, without converting the pixels; a JPEG is decoded as a small draft.
+    """Check a picture without converting its pixels; a JPEG is decoded as a small draft.
 
     Raises:
         UnusableMessageError: as `read_picture`.
@@ -48,18 +48,18 @@ def check_picture(message: Any, camera: CameraEntry, info: Any = None) -> None:
 
 
 def _check_pixels(message: Any, name: str) -> tuple[str, int]:
-    """Return pillow's layout of an Image, and the bytes of a pixel."""
+    """Return pillow's layout of an Image, and the bytes per pixel."""
     known = ENCODINGS.get(message.encoding)
     if known is None:
         raise UnusableMessageError(
-            f"camera {name}: encoding {message.encoding[:40]!r} is not read: let the driver send "
+            f"camera {name}: encoding {message.encoding[:40]!r} is not supported: let the driver send "
             f"{', '.join(ENCODINGS)}."
         )
     height, width, step = message.height, message.width, message.step
     if not (height and width) or step < width * known[1] or len(message.data) != height * step:
         raise UnusableMessageError(
-            f"camera {name}: {len(message.data)} bytes in rows of {step} are no picture of {width}×{height} pixels in "
-            f"{message.encoding}."
+            f"camera {name}: {len(message.data)} bytes in rows of {step} are not a picture of {width}×{height} "
+            f"pixels in {message.encoding}."
         )
     if max(height, width) > LARGEST_SIDE:
         raise _refuse_size(name, width, height)
@@ -70,18 +70,18 @@ def _unpack(message: Any, name: str) -> Image.Image:
     layout, _ = _check_pixels(message, name)
     mode = "L" if layout == "L" else "RGB"
     data = np.ascontiguousarray(message.data, np.uint8)
-    # Not `frombuffer`, which takes RGBX as it is: four channels and the message's own memory.
+    # Not `frombuffer`, which keeps the four channels of RGBX and shares the memory of the message.
     image = Image.frombytes(mode, (message.width, message.height), data.data, "raw", layout, message.step)
     return image if mode == "RGB" else image.convert("RGB")
 
 
 def _decode(message: Any, name: str, *, draft: bool = False) -> tuple[Image.Image, tuple[int, int]]:
-    """Return the picture of a CompressedImage and its width and height; a draft of a JPEG is smaller than that."""
+    """Return a CompressedImage's picture, or with `draft` a small one of a JPEG, and its full width and height."""
     words = message.format.lower().replace(";", " ").split()
     known = [FORMATS[word] for word in words if word in FORMATS]
     if not known or any("depth" in word for word in words):
         raise UnusableMessageError(
-            f"camera {name}: format {message.format[:40]!r} is not read: let the driver send jpeg or png."
+            f"camera {name}: format {message.format[:40]!r} is not supported: let the driver send jpeg or png."
         )
     try:
         image = Image.open(io.BytesIO(np.asarray(message.data, np.uint8).tobytes()), formats=known[:1])
@@ -92,7 +92,7 @@ def _decode(message: Any, name: str, *, draft: bool = False) -> tuple[Image.Imag
         if max(size) <= LARGEST_SIDE:
             return image if draft else image.convert("RGB"), size
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise UnusableMessageError(f"camera {name}: its bytes are no {known[0]}: {error}") from None
+        raise UnusableMessageError(f"camera {name}: its bytes are not a {known[0]}: {error}") from None
     raise _refuse_size(name, *size)
 
 
@@ -101,27 +101,30 @@ def _refuse_size(name: str, width: int, height: int) -> UnusableMessageError:
 
 
 def _choose_box(size: tuple[int, int], camera: CameraEntry, info: Any) -> tuple[float, float, float, float]:
-    """Return left, top, right and bottom of what the policy sees of a picture of this width and height."""
+    """Return left, top, right and bottom of the used part of a picture of this width and height."""
     width, height = size
     if info is not None and (height, width) != (info.height, info.width):
         raise UnusableMessageError(
-            f"camera {camera.name}: its picture has {width}×{height} pixels, and its CameraInfo says "
+            f"camera {camera.name}: its picture has {width}×{height} pixels, and its CameraInfo has "
             f"{info.width}×{info.height}: they belong to different cameras or settings."
         )
     box = (0.0, 0.0, float(width), float(height))
     if (height, width) == (camera.height, camera.width):
         return box
     problem = (
-        f"camera {camera.name}: its picture has {width}×{height} pixels, and cameras.{camera.name} says "
+        f"camera {camera.name}: its picture has {width}×{height} pixels, and cameras.{camera.name} has "
         f"{camera.width}×{camera.height}"
     )
     if camera.resize == "none":
-        raise UnusableMessageError(f"{problem}: set the camera's size, or say how to resize, such as resize: area.")
+        raise UnusableMessageError(f"{problem}: set the camera's size, or set resize, such as resize: area.")
     if width * camera.height != height * camera.width:
         if camera.fit == "same":
-            raise UnusableMessageError(f"{problem}, of other proportions: say fit: crop or stretch, as in the data.")
+            raise UnusableMessageError(f"{problem}, of another aspect ratio: set fit: crop or stretch, as in the data.")
         if camera.fit == "crop":
-            return _crop(width, height, camera.width / camera.height)
+            ratio = camera.width / camera.height  # of the largest central part
+            kept_width, kept_height = min(float(width), height * ratio), min(float(height), width / ratio)
+            left, top = (width - kept_width) / 2, (height - kept_height) / 2
+            return left, top, left + kept_width, top + kept_height
     return box
 
 
@@ -129,19 +132,9 @@ def _resize(image: Image.Image, camera: CameraEntry, box: tuple[float, float, fl
     if (image.height, image.width) == (camera.height, camera.width):
         return image
     if camera.resize == "nearest":
-        return _pick_pixels(image.crop(box), camera)  # type: ignore[arg-type]
+        image = image.crop(box)  # type: ignore[arg-type]
+        # from edge to edge, as rosetta does (iblnkn/rosetta)
+        rows = np.round(np.linspace(0, image.height - 1, camera.height)).astype(int)
+        columns = np.round(np.linspace(0, image.width - 1, camera.width)).astype(int)
+        return Image.fromarray(np.asarray(image)[rows][:, columns])
     return image.resize((camera.width, camera.height), _RESAMPLING[camera.resize], box=box)
-
-
-def _pick_pixels(image: Image.Image, camera: CameraEntry) -> Image.Image:
-    """Take one pixel for each, the first and the last ones included, as rosetta does (iblnkn/rosetta)."""
-    rows = np.round(np.linspace(0, image.height - 1, camera.height)).astype(int)
-    columns = np.round(np.linspace(0, image.width - 1, camera.width)).astype(int)
-    return Image.fromarray(np.asarray(image)[rows][:, columns])
-
-
-def _crop(width: int, height: int, proportion: float) -> tuple[float, float, float, float]:
-    """Return left, top, right and bottom of the largest part in the middle whose width / height is `proportion`."""
-    kept_width, kept_height = min(float(width), height * proportion), min(float(height), width / proportion)
-    left, top = (width - kept_width) / 2, (height - kept_height) / 2
-    return left, top, left + kept_width, top + kept_height

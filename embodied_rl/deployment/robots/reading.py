@@ -1,23 +1,30 @@
-"""Reads a robot's YAML file, one of `configs/robot/` or a stranger's, and refuses what it does not understand."""
+"""Reads a robot's YAML file: the schema of its keys, and the conversion to a `RobotDescription`.
+
+The schema (`RobotKeys`) is documented in docs/robots.md. Files may be untrusted: they are plain data.
+"""
 
 import math
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 
 from embodied_rl.config.freeze import freeze_config, suggest_name
-from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.limits import CommandLimits, EntryKind, EntryLimits
 from embodied_rl.deployment.robots.consistency import check_consistency, check_messages
 from embodied_rl.deployment.robots.description import (
     ActionEntry,
     CameraEntry,
+    CommandKind,
     CommandTopic,
+    Fit,
+    OperatorTopics,
+    Resize,
     RobotDescription,
     StateEntry,
     Topic,
 )
-from embodied_rl.deployment.robots.robot_file import UNLIMITED, ActionKeys, CommandKeys, RobotKeys, StateKeys
+from embodied_rl.deployment.robots.fields import parse_term
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
-from embodied_rl.deployment.robots.terms import parse_term
 from embodied_rl.interfaces.errors import UserError
 
 GROUP = "robot"
@@ -28,44 +35,150 @@ TYPES = {
     "pose": "geometry_msgs/msg/PoseStamped",
     "gripper": "control_msgs/msg/GripperCommand",
 }
-"""The usual message of each kind of command."""
+"""Default message type of each kind of command."""
 LAG_S = 0.5
-"""Seconds of motion at the largest speed by which a robot may be away from its command, where its file does not say."""
+"""Default tracking error, as seconds of motion at the largest speed."""
+
+
+UNLIMITED = "unlimited"
+"""Value of a key without a limit; a missing limit is an error."""
+
+
+@dataclass(frozen=True)
+class TopicKeys:
+    """A topic that the robot publishes; see `description.Topic`."""
+
+    name: str
+    type: str
+    qos: str
+    rate_hz: float
+    max_age_s: float
+    may_repeat: bool = False
+
+
+@dataclass(frozen=True)
+class CameraKeys:
+    """A camera; see `description.CameraEntry`."""
+
+    topic: str
+    height: int
+    width: int
+    info: str = ""
+    resize: Resize = "none"
+    fit: Fit = "same"
+
+
+@dataclass(frozen=True)
+class StateKeys:
+    """An entry of the state."""
+
+    unit: str
+    """In SI: m, rad, m/s …; "1" for dimensionless entries."""
+    reads: str | tuple[str, ...]
+    """<topic>.<field>, with an optional sign or factor, such as 0.001 * grip.width; or a list, which is summed."""
+
+
+@dataclass(frozen=True)
+class LimitKeys:
+    """Limits of an entry, in its unit, per second, per second² and per second³."""
+
+    low: float | str
+    high: float | str
+    speed: float | str
+    acceleration: float | str
+    jerk: float | str
+
+
+@dataclass(frozen=True)
+class ActionKeys:
+    """An entry of an action; see `description.ActionEntry`."""
+
+    unit: str
+    kind: EntryKind
+    low: float
+    high: float
+    target: str
+    limits: LimitKeys
+    measured: str = ""
+    keeps: bool = False
+    tracking_error: float | str | None = None
+    """None: `LAG_S` at the largest speed if measured and not `keeps`, else unlimited."""
+    jump: float | str = UNLIMITED
+    command: str = ""
+    """Name of an entry of `commands`; empty: `command` carries it."""
+
+
+@dataclass(frozen=True)
+class CommandKeys:
+    """Where commands go; see `description.CommandTopic`."""
+
+    topic: str
+    kind: CommandKind
+    type: str = ""
+    """Message type; empty: the default of the kind."""
+    qos: str = "command"
+    horizon_s: float = 0.1
+    frame: str = ""
+    timeout_s: float = 0.0
+    order: tuple[str, ...] = ()
+    orientation: tuple[float, ...] = ()
+    max_effort: float = 0.0
+
+
+@dataclass(frozen=True)
+class RobotKeys:
+    """A robot; see `description.RobotDescription`."""
+
+    name: str
+    verified: str
+    control_hz: float
+    command_hz: float
+    topics: dict[str, TopicKeys]
+    state: dict[str, StateKeys]
+    actions: dict[str, ActionKeys]
+    command: CommandKeys
+    commands: dict[str, CommandKeys] = field(default_factory=dict[str, CommandKeys])
+    """Further command topics, by names that actions refer to."""
+    cameras: dict[str, CameraKeys] = field(default_factory=dict[str, CameraKeys])
+    operator: OperatorTopics = field(default_factory=OperatorTopics)
+    use_sim_time: bool = False
+    clocks_agree: bool = True
+    silence_s: float = 1.0
+    probe: bool = True
+    open_loop_s: float = 1.0
 
 
 def load_robot(name: str | Path, config_dir: Path | None = None) -> RobotDescription:
     """Return the description of a robot.
 
     Args:
-        name: of a file in `configs/robot/`, here, in another distribution or in `config_dir`; or a path of a YAML file,
-            which may be a stranger's: it is plain data.
+        name: of a file in `configs/robot/` of this package, a plug-in or `config_dir`; or the path of a YAML file.
         config_dir: an extra folder of configurations, searched first.
 
     Raises:
-        UserError: there is none, or the file says what is not understood or cannot be; the message names file and key.
+        UserError: the file is missing or invalid; the message has the file and the key.
     """
     return read_robot(find_robot_file(name, config_dir))
 
 
 def find_robot_file(name: str | Path, config_dir: Path | None = None) -> Path:
-    """Return the file of a robot.
-
-    Raises:
-        UserError: there is none of that name, and no such file.
-    """
-    from embodied_rl.config.option_files import find_option_file, list_options
+    """Return the file of a robot, by name or path; raises UserError."""
+    from embodied_rl.config.option_files import find_option_file, list_options  # Hydra: only where it is needed
 
     known = [option.name for option in list_options(GROUP, config_dir)]
     if str(name) in known:
         return find_option_file(GROUP, str(name), config_dir)
     path = Path(name).expanduser()
     if not path.is_file():
-        raise UserError(f"robot={name}: there is no such robot, and no such file.{suggest_name(str(name), known)}")
+        raise UserError(
+            f"robot={name} is not a known robot or a file.{suggest_name(str(name), known)}",
+            code="robot-unknown",
+        )
     return path
 
 
 def read_robot(path: Path) -> RobotDescription:
-    """Return the description that a file holds; see `load_robot`. Raises UserError."""
+    """Return the description in a file; see `load_robot`. Raises UserError."""
     keys = read_strict_yaml(path)
     try:
         robot = describe_robot(freeze_config(RobotKeys, keys))
@@ -75,7 +188,7 @@ def read_robot(path: Path) -> RobotDescription:
 
             check_messages(robot, Messages())
     except UserError as error:
-        raise UserError(f"{path}: {error}") from None
+        raise UserError(f"{path}: {error}", code=error.code) from None
     return robot
 
 
@@ -89,7 +202,7 @@ def _can_decode() -> bool:
 
 
 def describe_robot(keys: RobotKeys) -> RobotDescription:
-    """Return the description that keys mean; `check_consistency` is not done. Raises UserError: a number is none."""
+    """Return the description of keys, without `check_consistency`; raises UserError for invalid limits."""
     jumps = tuple(_read_limit(each.jump, f"actions.{name}.jump") for name, each in keys.actions.items())
     return RobotDescription(
         name=keys.name,
@@ -105,7 +218,12 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
             for name, each in keys.cameras.items()
         ),
         state=tuple(_describe_state(name, each) for name, each in keys.state.items()),
-        actions=tuple(_describe_action(name, each) for name, each in keys.actions.items()),
+        actions=tuple(
+            ActionEntry(
+                name, each.unit, each.kind, each.low, each.high, each.measured, each.target, each.keeps, each.command
+            )
+            for name, each in keys.actions.items()
+        ),
         command=_describe_command(keys.command),
         commands={name: _describe_command(each) for name, each in keys.commands.items()},
         limits=CommandLimits(tuple(_describe_limits(name, each) for name, each in keys.actions.items())),
@@ -125,14 +243,8 @@ def _describe_state(name: str, keys: StateKeys) -> StateEntry:
     try:
         terms = tuple(map(parse_term, texts))
     except UserError as error:
-        raise UserError(f"state.{name}.reads: {error}") from None
+        raise UserError(f"state.{name}.reads: {error}", code=error.code) from None
     return StateEntry(name, keys.unit, terms)
-
-
-def _describe_action(name: str, keys: ActionKeys) -> ActionEntry:
-    return ActionEntry(
-        name, keys.unit, keys.kind, keys.low, keys.high, keys.measured, keys.target, keys.keeps, keys.command
-    )
 
 
 def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
@@ -140,7 +252,9 @@ def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
     low, high = (_read_bound(getattr(limits, bound), f"{where}.{bound}") for bound in ("low", "high"))
     low = -low if limits.low == UNLIMITED else low
     if not low < high:
-        raise UserError(f"{where}.low={low:g} must be below {where}.high={high:g}: exchange them.")
+        raise UserError(
+            f"{where}.low={low:g} must be below {where}.high={high:g}: exchange them.", code="robot-limits-invalid"
+        )
     speed, acceleration, jerk = (
         _read_limit(getattr(limits, limit), f"{where}.{limit}") for limit in ("speed", "acceleration", "jerk")
     )
@@ -173,7 +287,7 @@ def _read_bound(value: float | str, where: str) -> float:
     if value == UNLIMITED:
         return math.inf
     if isinstance(value, str) or not math.isfinite(value):
-        raise UserError(f"{where}={value} is no limit: write a number, or {UNLIMITED}.")
+        raise UserError(f"{where}={value} is not a limit: write a number, or {UNLIMITED}.", code="robot-limits-invalid")
     return value
 
 
@@ -181,5 +295,7 @@ def _read_limit(value: float | str, where: str) -> float:
     if value == UNLIMITED:
         return math.inf
     if isinstance(value, str) or not 0 < value < math.inf:
-        raise UserError(f"{where}={value} is no limit: write a number above 0, or {UNLIMITED}.")
+        raise UserError(
+            f"{where}={value} is not a limit: write a number above 0, or {UNLIMITED}.", code="robot-limits-invalid"
+        )
     return value

@@ -1,4 +1,4 @@
-"""Return points of a robot in a file: the control loop changes them, another thread writes what has changed."""
+"""File of a robot's return points: the control loop changes the points, another thread writes the file."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -21,38 +21,41 @@ from embodied_rl.interfaces.errors import UserError
 
 Change = Callable[[ReturnPoints], ReturnPoints]
 ARRIVED, LOST = 0.01, 0.25
-"""Shares of an entry's box: so near a robot has arrived; so far from its line or its recording it is lost, where its
-file names no tracking_error."""
+"""Shares of the range of an entry: distance at which a robot has arrived, and distance from the planned motion at which
+it is lost, without a tracking_error."""
 
 
 class ReturnFile:
-    """The return points of one robot.
+    """Return points of one robot and their file.
 
     Args:
-        path: of the file; where there is none, it is made with the first point. robot: its description.
+        path: of the file; created with the first point. robot: its description.
         key: of the configuration that named the file, for messages.
 
     Attributes:
-        points: as they are now, with what is not written yet.
-        problem: in words, why changes are not written; empty if all is well.
+        points: with the changes that are not written yet.
+        problem: why changes are not written; empty if they are.
 
     Raises:
-        UserError: the file is damaged, of another robot, or in a folder that is not there.
+        UserError: the file is damaged or of another robot, or its folder is missing.
     """
 
     def __init__(self, path: Path, robot: RobotDescription, key: str = "return_points") -> None:
         self.path, self.problem, self._robot, self._key = path, "", robot, key
         self.is_new = not path.exists()
         if not path.parent.is_dir():
-            raise UserError(f"{key}={path}: there is no folder {path.parent}. Make it, or correct the path.")
+            raise UserError(
+                f"{key}={path}: the folder {path.parent} is missing. Create it, or correct the path.",
+                code="folder-missing",
+            )
         try:
             self.points = self._load()
         except UserError as error:
-            raise UserError(f"{key}: {error}") from None
+            raise UserError(f"{key}: {error}", code=error.code) from None
         self._changes, self._tried = deque[tuple[Change, str]](), 0
 
     def store(self, measured: NDArray[np.float64], commanded: NDArray[np.float64], words: str) -> ReturnPoint:
-        """Add the present place, [A] each, as a point of the task of these words; raises `UserError`: it cannot be."""
+        """Add the present place, [A] each, as a point of the task `words`; raises `UserError` if it is invalid."""
         taken = {point.name for point in self.points.points}
         name = next(name for number in range(1, len(taken) + 2) if (name := f"point {number}") not in taken)
         pose = list_pose(self._robot, measured, commanded)
@@ -70,34 +73,34 @@ class ReturnFile:
         return make_return_motion(self._robot, point)
 
     def write(self) -> list[str]:
-        """Write what has changed since it was written last, and return in words what that was.
+        """Write the changes since the last call, and return a line about each.
 
-        What somebody else changed in the file meanwhile stays. What cannot be written is kept, `problem` says why, and
-        it is tried again with the next change.
+        Changes that other programs made to the file are kept. After a failure `problem` has the reason, and the
+        changes are written with the next one.
         """
         count = len(self._changes)
         if count == self._tried:
             return []
-        waiting, self._tried = list(islice(self._changes, count)), count
+        pending, self._tried = list(islice(self._changes, count)), count
         try:
             points = self._load()
-            for change, _ in waiting:
+            for change, _ in pending:
                 points = change(points)
             save_return_points(points, self.path, self._key)
         except UserError as error:
             self.problem = f"{self._key}={self.path}: {count} changes are not written: {error}"
             return []
-        for _ in waiting:
+        for _ in pending:
             self._changes.popleft()
         self._tried, self.problem = 0, ""
-        return [f"{words}, in {self.path}" for _, words in waiting]
+        return [f"{words}, in {self.path}" for _, words in pending]
 
     def close(self) -> list[str]:
-        """Write what is left; raises `UserError` where it cannot be written."""
+        """Write the remaining changes; raises `UserError` if that fails."""
         self._tried = 0
         said = self.write()
         if self.problem:
-            raise UserError(self.problem)
+            raise UserError(self.problem, code="return-points-not-written")
         return said
 
     def _change(self, change: Change, words: str) -> None:
@@ -111,7 +114,7 @@ class ReturnFile:
 
 
 def make_return_motion(robot: RobotDescription, point: ReturnPoint) -> ReturnMotion:
-    """Return the motion of a robot to a point; it is given up where the robot is far from its line."""
+    """Return the motion of a robot to a point, which is aborted if the robot is far from the planned motion."""
     near = choose_distances(robot.limits, [np.inf] * len(robot.actions), ARRIVED)
     lost = choose_distances(robot.limits, robot.tracking_error, LOST)
     return ReturnMotion(point, robot.limits, ReturnSettings(near, lost))
@@ -120,16 +123,19 @@ def make_return_motion(robot: RobotDescription, point: ReturnPoint) -> ReturnMot
 def list_pose(
     robot: RobotDescription, measured: NDArray[np.float64], commanded: NDArray[np.float64]
 ) -> Sequence[float | None]:
-    """Return where a robot is: what is measured, what was commanded of a position that nothing measures, else None.
+    """Return the pose: measured entries, the last command of unmeasured positions, and None for other entries.
 
     Raises:
-        UserError: an entry is not measured at present, or none ever is.
+        UserError: a measurement is missing, or the robot has no measured entries.
     """
     rows = zip(robot.actions, measured.tolist(), commanded.tolist(), strict=True)
-    pose = [here if entry.measured else told if entry.kind == "position" else None for entry, here, told in rows]
+    pose = [at if entry.measured else last if entry.kind == "position" else None for entry, at, last in rows]
     for entry, place in zip(robot.actions, pose, strict=True):
         if place is not None and not np.isfinite(place):
-            raise UserError(f"'{entry.name}' is not measured at present")
+            raise UserError(f"'{entry.name}' is not measured at present", code="robot-position-not-measured")
     if not any(entry.measured for entry in robot.actions):
-        raise UserError("nothing measures where the robot is: name what does in its file, actions.<entry>.measured")
+        raise UserError(
+            "no entry of the robot is measured: set actions.<entry>.measured in its file",
+            code="robot-position-not-measured",
+        )
     return pose

@@ -1,4 +1,4 @@
-"""YAML from a stranger: plain values, each key once, nothing that refers to something else."""
+"""Reader of untrusted YAML: plain values, no duplicate keys, no references."""
 
 import re
 import unicodedata
@@ -11,7 +11,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.untrusted_files import make_printable
 
 LARGEST = 256 * 1024
-"""Bytes; a robot of 50 joints has 20,000."""
+"""Bytes of a file; a robot of 50 joints has 20,000."""
 LONGEST = 1000
 """Characters of a text."""
 MOST_DIGITS = 40
@@ -20,13 +20,13 @@ _FLOAT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values alone. Numbers such as 1e-3, which YAML 1.1 reads as text, are numbers."""
+    """Loads plain values only. Numbers such as 1e-3, which YAML 1.1 reads as text, are numbers."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.AliasEvent):
-            raise _refuse("references (*name) are not read here: write the values out", self.peek_event())
+            raise _refuse("references (*name) are not supported: write the values out", self.peek_event())
         if getattr(self.peek_event(), "tag", None) not in (None, "!"):
-            raise _refuse("types (!!name) are not read here: leave them out", self.peek_event())
+            raise _refuse("types (!!name) are not supported: leave them out", self.peek_event())
         return super().compose_node(parent, index)
 
     def construct_scalar(self, node: Any) -> Any:
@@ -41,9 +41,9 @@ class _Loader(yaml.SafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if key.tag != "tag:yaml.org,2002:str":
-                raise _refuse("a key that is no text: quote it, such as 'on' or '1'", key)
+                raise _refuse("a key that is not text: quote it, such as 'on' or '1'", key)
             if key.value in seen:
-                raise _refuse(f"{key.value!r} stands there twice: give one of them another name", key)
+                raise _refuse(f"{key.value!r} is there twice: rename one", key)
             seen.add(key.value)
         return super().construct_mapping(node, deep=deep)
 
@@ -59,23 +59,27 @@ def read_strict_yaml(path: Path) -> dict[str, Any]:
     """Return the keys of a YAML file.
 
     Raises:
-        UserError: it is not there, too large, no YAML, has a key twice, a reference, or no keys.
+        UserError: the file is missing, too large, not YAML, empty, or has duplicate keys or references.
     """
-    if path.exists() and not path.is_file():  # a pipe would be waited for
-        raise UserError(f"{path} is no file.")
+    if path.exists() and not path.is_file():  # a pipe would block
+        raise UserError(f"{path} is not a file.", code="file-special")
     try:
         with path.open("rb") as file:
             raw = file.read(LARGEST + 1)
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+        raise UserError(f"{path} cannot be read: {error.strerror or error}", code="file-unreadable") from None
     if len(raw) > LARGEST:
-        raise UserError(f"{path} is larger than {LARGEST // 1024} KiB: it is no description of a robot.")
+        raise UserError(
+            f"{path} is larger than {LARGEST // 1024} KiB: it is not a robot's description.", code="file-too-large"
+        )
     try:
         found = yaml.load(raw.decode(), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is no YAML that is read here: {_describe(error)}") from None
+        raise UserError(f"{path} is not supported YAML: {_describe(error)}", code="yaml-invalid") from None
     if not isinstance(found, dict):
-        raise UserError(f"{path} holds no keys: see docs/robots.md for what stands in a robot's file.")
+        raise UserError(
+            f"{path} has no keys: see docs/robots.md for the format of a robot's file.", code="yaml-invalid"
+        )
     return found
 
 

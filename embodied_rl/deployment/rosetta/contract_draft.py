@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.deployment.robots.terms import split_field
+from embodied_rl.deployment.robots.fields import split_field
 from embodied_rl.deployment.rosetta.contract_keys import (
     ContractActionStep,
     ContractImageStep,

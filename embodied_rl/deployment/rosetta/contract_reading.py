@@ -10,8 +10,7 @@ from typing import Any
 
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.deployment.robots.consistency import check_consistency
-from embodied_rl.deployment.robots.reading import describe_robot
-from embodied_rl.deployment.robots.robot_file import RobotKeys
+from embodied_rl.deployment.robots.reading import RobotKeys, describe_robot
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
 from embodied_rl.deployment.rosetta.contract_draft import Draft
 from embodied_rl.deployment.rosetta.contract_keys import ContractKeys

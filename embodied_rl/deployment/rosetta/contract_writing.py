@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 
 from embodied_rl.deployment.robots.description import ActionEntry, CameraEntry, RobotDescription, StateEntry
+from embodied_rl.deployment.robots.fields import split_field
 from embodied_rl.deployment.robots.reading import read_robot
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
-from embodied_rl.deployment.robots.terms import split_field
 from embodied_rl.deployment.transport.qos import QoS, find_profile
 from embodied_rl.interfaces.errors import UserError
 

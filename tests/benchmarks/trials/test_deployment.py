@@ -36,7 +36,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import DeployConfig, SimNode
 from embodied_rl.system.atomic_write import StorageError
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
-from tests.deployment.bridge.test_lockstep import NotingObserver
+from tests.deployment.bridge.test_lockstep import RecordingObserver
 from tests.support.bridging import POLICY, load_local
 from tests.support.ended import gone, wait_for
 
@@ -48,7 +48,7 @@ PATIENT = replace(DEPLOY, strategy="stop")
 @pytest.mark.process
 def test_in_lockstep_three_processes_do_what_the_simulator_does(tmp_path: Path) -> None:
     planned = plan_deployment(replace(DEPLOY, lockstep=True))
-    noted, handle = NotingObserver(), InlineHandle(lambda: Tabletop(TabletopConfig(), 1))
+    noted, handle = RecordingObserver(), InlineHandle(lambda: Tabletop(TabletopConfig(), 1))
     seed = derive_noise_seed("report", 0)
     EpisodeRunner(load_local().loaded.actor, planned.part.spec, seed).run([handle], 1, planned.part.episodes, noted)
     conducted, said = conduct_episodes(planned, tmp_path)

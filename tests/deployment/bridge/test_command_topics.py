@@ -1,4 +1,4 @@
-"""A robot with three command topics: one tick goes to all of them, and so does everything that stops the robot."""
+"""A robot with three command topics: each command, and each stop, goes to all of them."""
 
 from pathlib import Path
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.deployment.bridge.bridge_factory import find_stop_timeout_s
 from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
-from embodied_rl.deployment.bridge.parts import find_lost_s
 from embodied_rl.deployment.bridge.running import check_bridge
 from embodied_rl.deployment.execution.tick import Mode, State, Tick
 from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
@@ -18,12 +18,13 @@ from embodied_rl.deployment.recording.steps import STEPS
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
-from embodied_rl.interfaces.errors import TransportError, UserError
+from embodied_rl.interfaces.errors import TransportError
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.schema import BridgeConfig
-from tests.deployment.bridge.test_activation import refuse
+from tests.deployment.bridge.test_activation import assert_refused
 from tests.deployment.bridge.test_real_time import MovingPolicy
 from tests.support.bridging import RealTimeBench
+from tests.support.refusals import refuses
 from tests.support.robots import change_robot, write_robot
 from tests.support.transports import START_NS
 
@@ -86,7 +87,7 @@ def is_still(bench: Bench) -> bool:
     return not bench.commands[-1].any() and bench.lifts[-1] == 0
 
 
-def test_each_tick_is_published_on_all_topics_and_the_robot_obeys(bench: Bench) -> None:
+def test_each_command_is_published_on_all_topics(bench: Bench) -> None:
     assert len(bench.commands) == len(bench.lifts) == len(bench.hands) > 20
     assert bench.hands[-1] == (-1.0, 20.0)
     assert bench.robot.counts["refused"] == 0 and bench.robot.counts["commands"] >= len(bench.commands) - 1
@@ -112,7 +113,7 @@ def test_a_policy_that_does_not_answer_stops_all_topics(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("silent", ["bridge", "/lift"])
-def test_a_robot_without_commands_on_one_topic_stops_by_itself(bench: Bench, silent: str) -> None:
+def test_a_robot_without_commands_on_one_topic_stops(bench: Bench, silent: str) -> None:
     if silent != "bridge":
         (ear,) = (one for one in bench.bus.subscriptions if (one.topic, one.transport.node) == (silent, "robot"))
         ear.close()
@@ -125,20 +126,19 @@ def test_a_robot_without_commands_on_one_topic_stops_by_itself(bench: Bench, sil
 @pytest.mark.parametrize("topic", list(TYPES))
 def test_a_second_publisher_on_any_topic_makes_the_robot_hold(bench: Bench, topic: str) -> None:
     bench.node.create_publisher(topic, TYPES[topic], "command")
-    bench.bridge.look_at_topics()
+    bench.bridge.check_topics()
     bench.run(0.3)
     assert is_still(bench) and bench.bridge.describe()["mode"] == "hold" and f"{topic}: " in bench.why
 
 
-def test_a_topic_that_nobody_takes_keeps_the_bridge_from_starting(robot: RobotDescription) -> None:
+def test_a_command_topic_without_subscriber_is_refused(robot: RobotDescription) -> None:
     bench = Bench(LiftingPolicy(), simulated=robot)
     for each in [one for one in bench.bus.subscriptions if one.topic == "/hand"]:
         each.close()
-    found = refuse(bench)
-    assert "/hand" in found and "commands.hand.topic" in found
+    assert_refused(bench, "command-topic-without-subscriber", "/hand", "commands.hand.topic")
 
 
-def test_a_topic_that_fails_does_not_keep_the_others_from_their_commands(robot: RobotDescription) -> None:
+def test_after_a_failure_on_one_topic_the_others_are_sent(robot: RobotDescription) -> None:
     node = InProcessTransport(Bus(lambda: START_NS), "policy_bridge")
     commands, sent = CommandPublisher(robot, node), list[str]()
     for name, publisher in commands.publishers.items():
@@ -179,12 +179,12 @@ def test_a_dry_run_of_the_settings_names_all_topics(tmp_path: Path) -> None:
     assert said["commands"] == "/command, /lift, /hand, 100 Hz"
 
 
-def test_a_lost_robot_has_come_to_rest_when_its_slowest_topic_has(tmp_path: Path, robot: RobotDescription) -> None:
-    assert find_lost_s(robot) == 0.3
+def test_the_stop_timeout_is_that_of_the_slowest_topic(tmp_path: Path, robot: RobotDescription) -> None:
+    assert find_stop_timeout_s(robot) == 0.3
     endless = {**TOPICS, "lift": {"topic": "/lift", "kind": "twist"}}
-    assert find_lost_s(change_robot(tmp_path, **(CHANGES | {"commands": endless}))) is None
+    assert find_stop_timeout_s(change_robot(tmp_path, **(CHANGES | {"commands": endless}))) is None
 
 
 def test_one_topic_cannot_carry_two_commands(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="/lift is used twice"):
+    with refuses("robot-topic-used-twice", "/lift"):
         change_robot(tmp_path, **CHANGES, command__topic="/lift")

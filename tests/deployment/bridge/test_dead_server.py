@@ -16,10 +16,10 @@ from embodied_rl.deployment.bridge.executor_settings import choose_settings
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.deployment.robots.reading import load_robot
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.schema import BridgeConfig
 from tests.support.bridging import RealTimeBench
 from tests.support.policy_serving import DEADLINE, running_policy
+from tests.support.refusals import refuses
 from tests.support.robots import describe_policy
 
 ROBOT = load_robot("tabletop")
@@ -82,9 +82,9 @@ def test_limits_of_open_loop_motion_come_from_the_robots_file() -> None:
     assert choose_settings(stop, ROBOT, SPEC, [0.01]).replan == 12
     still = choose_settings(replace(CONFIG, lockstep=True), ROBOT, SPEC, [])
     assert (still.replan, still.strategy) == (50, "stop"), "time stands still between commands"
-    with pytest.raises(UserError, match="open_loop_s=1"):
+    with refuses("replan-too-long", "open_loop_s=1"):
         choose_settings(replace(stop, replan=20), ROBOT, SPEC, [0.01])
-    with pytest.raises(UserError, match="open_loop_s"):
+    with refuses("latency-too-long", "open_loop_s"):
         choose_settings(replace(CONFIG, replan=12), ROBOT, SPEC, [0.01])
-    with pytest.raises(UserError, match=r"silence_s=0\.2"):
+    with refuses("latency-too-long", "silence_s=0.2"):
         choose_settings(CONFIG, replace(ROBOT, silence_s=0.2), SPEC, [0.3])

@@ -1,4 +1,4 @@
-"""The bridge in lockstep, in one process: the simulator's actions and outcomes, and the same bits each time."""
+"""The bridge in lockstep, in one process: actions and outcomes equal the simulator's, bit for bit in each run."""
 
 from collections.abc import Sequence
 
@@ -19,8 +19,8 @@ SEED = derive_noise_seed("report", 0)
 EPISODES = [each for each in enumerate_episodes(SPEC, "eval", 5) if each.index != 2]  # which takes 50 steps
 
 
-class NotingObserver(Observer):
-    """Notes the executed actions and the ends of episodes."""
+class RecordingObserver(Observer):
+    """Records the executed actions and the ends of episodes."""
 
     def __init__(self) -> None:
         self.actions: dict[int, list[Array]] = {}
@@ -34,14 +34,14 @@ class NotingObserver(Observer):
 
 
 @pytest.fixture(scope="module")
-def simulated() -> NotingObserver:
-    noted = NotingObserver()
+def simulated() -> RecordingObserver:
+    noted = RecordingObserver()
     handle = InlineHandle(lambda: Tabletop(TabletopConfig(), 1))
     EpisodeRunner(load_local().loaded.actor, SPEC, SEED).run([handle], 1, EPISODES, noted)
     return noted
 
 
-def test_actions_and_outcomes_are_the_simulator_s(simulated: NotingObserver) -> None:
+def test_actions_and_outcomes_equal_the_simulator_s(simulated: RecordingObserver) -> None:
     for each in LockstepBench(load_local(), SEED).run(EPISODES):
         expected = np.concatenate(simulated.actions[each.episode.index])
         np.testing.assert_allclose(each.executed, expected, atol=1e-6, rtol=0)
@@ -50,7 +50,7 @@ def test_actions_and_outcomes_are_the_simulator_s(simulated: NotingObserver) -> 
         assert each.count_sources() == {"policy": len(expected)}
 
 
-def test_a_loop_is_the_same_to_the_bit_each_time() -> None:
+def test_a_run_is_reproducible_bit_for_bit() -> None:
     first, second = (LockstepBench(load_local(), SEED) for _ in range(2))
     done, again = first.run(EPISODES[:2]), second.run(EPISODES[:2])
     assert [each.steps for each in done] == [each.steps for each in again]
@@ -63,7 +63,7 @@ def test_an_episode_does_not_depend_on_the_one_before_it() -> None:
     np.testing.assert_array_equal(alone[0].executed, after[0].executed)
 
 
-def test_steps_say_what_was_observed_and_decided() -> None:
+def test_contents_of_published_steps() -> None:
     bench = LockstepBench(load_local(), SEED)
     (done,) = bench.run(EPISODES[:1])
     assert [each["step"] for each in done.steps] == list(range(len(done.steps)))
@@ -79,12 +79,12 @@ def test_nothing_is_commanded_between_episodes() -> None:
     count = len(bench.commands)
     for _ in range(20):
         bench.turn()
-        bench.robot.repeat()  # what the robot says again is nothing new
+        bench.robot.repeat()  # repeated messages are not new
         bench.node.spin_once()
     assert len(bench.commands) == count
 
 
-def test_a_robot_that_does_not_answer_is_an_error_in_words() -> None:
+def test_a_robot_that_does_not_answer_ends_the_run() -> None:
     bench = LockstepBench(load_local(), SEED, patience=0.05)
     bench.deafen()
     with pytest.raises(RunFailed, match="did not answer a command"):

@@ -1,4 +1,4 @@
-"""A robot whose driver went away and came back elsewhere is not taken back to where it was."""
+"""After a long silence of its driver, a robot is commanded from its new place and not back to the old one."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.running import Bridge
+from embodied_rl.deployment.bridge.bridge import Bridge
 from embodied_rl.deployment.execution.tick import Mode, State
 from embodied_rl.deployment.recording.steps import STEPS, ControlStep
 from embodied_rl.deployment.robots.description import RobotDescription
@@ -20,7 +20,7 @@ TICK_NS = 10_000_000
 
 
 class StayingPolicy:
-    """Wants the arm to stay where it sees it."""
+    """Commands the arm to stay where it is observed."""
 
     def __init__(self, robot: RobotDescription) -> None:
         self.spec, self.version, self.deadline = describe_policy(robot), 1, 1.0
@@ -33,7 +33,7 @@ class StayingPolicy:
 
 @dataclass
 class ArmBench:
-    """An arm that is commanded in positions, and its bridge, by a clock that the test turns."""
+    """An arm with position commands and its bridge, with a clock that the test sets."""
 
     robot: RobotDescription
     now_ns: int = START_NS
@@ -53,7 +53,7 @@ class ArmBench:
         self.bridge = Bridge(config, self.robot, node, StayingPolicy(self.robot), seconds, threads=False)  # pyright: ignore[reportArgumentType]
 
     def run(self, seconds: float) -> None:
-        """Let time pass; where the driver talks, it says where the arm is, with a little noise."""
+        """Let time pass; while `talks`, the driver publishes the arm's position with little noise."""
         for tick in range(round(seconds * 100)):
             self.now_ns += TICK_NS
             if self.talks:
@@ -85,7 +85,7 @@ def arm(tmp_path: Path) -> ArmBench:
 
 
 def start_arm(robot: RobotDescription) -> ArmBench:
-    """An arm that its policy drives."""
+    """Start an arm that its policy drives."""
     made = ArmBench(replace(robot, operator=replace(robot.operator, deadman="")))
     made.run(0.3)
     made.bridge.prepare()
@@ -95,20 +95,20 @@ def start_arm(robot: RobotDescription) -> ArmBench:
     return made
 
 
-def test_commands_end_with_the_driver_and_begin_where_the_arm_is_then(arm: ArmBench) -> None:
+def test_commands_end_with_the_driver_and_restart_at_the_new_place(arm: ArmBench) -> None:
     arm.talks = False
     arm.run(2.0)
     arm.commands.clear()
     arm.run(1.0)
-    assert arm.commands == [], "nobody knows where the arm is"
+    assert arm.commands == []
     assert "joints: no message for" in arm.bridge.describe()["why"]
     arm.place, arm.talks = 0.9, True
     arm.run(1.0)
     np.testing.assert_allclose(arm.commands, 0.9, atol=1e-2)
-    assert arm.bridge.core.mode == Mode.RUN, "the policy goes on"
+    assert arm.bridge.core.mode == Mode.RUN, "the policy continues"
 
 
-def test_what_nothing_measures_begins_at_its_last_command(tmp_path: Path) -> None:
+def test_unmeasured_entries_restart_at_their_last_command(tmp_path: Path) -> None:
     changes = {"actions__wrist_3__measured": "", "actions__wrist_3__tracking_error": None}
     arm = start_arm(change_robot(tmp_path, "ur5e", probe=False, cameras=None, operator={"estop": "/estop"}, **changes))
     arm.talks = False
@@ -120,7 +120,7 @@ def test_what_nothing_measures_begins_at_its_last_command(tmp_path: Path) -> Non
     np.testing.assert_allclose(arm.commands[0], [0.9] * 5 + [0.1], atol=1e-2)
 
 
-def test_a_short_silence_ends_no_commands(arm: ArmBench) -> None:
+def test_commands_continue_during_a_short_silence(arm: ArmBench) -> None:
     arm.talks = False
     arm.run(0.5)
     arm.commands.clear()
@@ -146,7 +146,7 @@ def test_a_label_during_a_silence_is_recorded_when_the_arm_is_back(tmp_path: Pat
     assert arm.bridge.core.mode == Mode.HOLD
 
 
-def test_an_arm_that_was_to_hold_holds_when_it_is_back(arm: ArmBench) -> None:
+def test_an_arm_in_hold_stays_in_hold_after_a_silence(arm: ArmBench) -> None:
     assert arm.bridge.controller is not None
     arm.bridge.controller.hold()
     arm.run(0.2)

@@ -1,4 +1,4 @@
-"""Files of return points and demonstrations: checked before anything moves, and written whole."""
+"""Files of return points and demonstrations: checked before the robot moves, and written atomically."""
 
 import json
 import math
@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.motion_files import load_demonstration, make_motions
-from embodied_rl.deployment.bridge.motions import MotionDesk
+from embodied_rl.deployment.bridge.motion_files import load_demonstration, make_motion_manager
+from embodied_rl.deployment.bridge.motions import MotionManager
 from embodied_rl.deployment.bridge.running import check_bridge
 from embodied_rl.deployment.execution.return_points import (
     ReturnPoint,
@@ -31,6 +31,7 @@ from embodied_rl.interfaces.sim import Source
 from embodied_rl.schema import BridgeConfig
 from tests.support.demonstrations import write_episode
 from tests.support.recorded_robot import FakeRun, record_run
+from tests.support.refusals import refuses
 
 ROBOT = load_robot("tabletop")
 NAMES = tuple(entry.name for entry in ROBOT.actions)
@@ -61,8 +62,8 @@ def without(*buttons: str) -> RobotDescription:
 # which tries count
 
 
-class Asked:
-    """A core whose mode a test says."""
+class FakeCore:
+    """A core with a mode that a test sets."""
 
     mode, planned = Mode.HOLD, None
 
@@ -70,13 +71,13 @@ class Asked:
         self.planned = motion
 
 
-def go_back(desk: MotionDesk, core: Asked, arrives: bool = True) -> Any:
-    """The operator wants a return, which begins and ends."""
-    desk.prepare(OperatorInput(wanted=Mode.RETURN), core, (HERE, OPEN), "lift")  # type: ignore[arg-type]
-    desk.follow(Mode.RETURN, "", "lift")
+def go_back(manager: MotionManager, core: FakeCore, arrives: bool = True) -> Any:
+    """Request a return, which begins and ends."""
+    manager.prepare(OperatorInput(wanted=Mode.RETURN), core, (HERE, OPEN), "lift")  # type: ignore[arg-type]
+    manager.follow(Mode.RETURN, "", "lift")
     assert core.planned is not None
     core.planned.arrived = arrives
-    desk.follow(Mode.HOLD, "", "lift")
+    manager.follow(Mode.HOLD, "", "lift")
     return core.planned
 
 
@@ -94,46 +95,44 @@ def go_back(desk: MotionDesk, core: Asked, arrives: bool = True) -> Any:
         ("run hold return hold", True, False),
     ],
 )
-def test_what_began_at_a_point_is_counted_there_and_nothing_else(
-    file: Path, modes: str, arrives: bool, counts: bool
-) -> None:
-    desk, core = make_motions(replace(CONFIG, return_points=str(file)), ROBOT), Asked()
-    name = go_back(desk, core, arrives).point.name
+def test_only_a_try_that_began_at_a_point_is_counted(file: Path, modes: str, arrives: bool, counts: bool) -> None:
+    manager, core = make_motion_manager(replace(CONFIG, return_points=str(file)), ROBOT), FakeCore()
+    name = go_back(manager, core, arrives).point.name
     before = read(file).find(name)
     for mode in modes.split():
-        desk.follow(Mode(mode), "", "lift")
-    desk.follow(Mode.HOLD, "failure", "lift")
-    desk.settle()
+        manager.follow(Mode(mode), "", "lift")
+    manager.follow(Mode.HOLD, "failure", "lift")
+    manager.settle()
     assert read(file).find(name).tries == before.tries + counts
     assert read(file).find(name).failures == before.failures + counts
 
 
-def test_an_episode_that_is_asked_for_anew_ends_the_try(file: Path) -> None:
-    desk, core = make_motions(replace(CONFIG, return_points=str(file)), ROBOT), Asked()
-    go_back(desk, core)
-    desk.follow(Mode.RUN, "", "lift")
-    desk.forget()
-    desk.follow(Mode.HOLD, "failure", "lift")
-    assert desk.settle() == [] and read(file) == POINTS
+def test_a_new_episode_ends_the_try(file: Path) -> None:
+    manager, core = make_motion_manager(replace(CONFIG, return_points=str(file)), ROBOT), FakeCore()
+    go_back(manager, core)
+    manager.follow(Mode.RUN, "", "lift")
+    manager.forget()
+    manager.follow(Mode.HOLD, "failure", "lift")
+    assert manager.settle() == [] and read(file) == POINTS
 
 
-def test_an_older_motion_is_not_done_where_the_present_task_has_no_point(file: Path) -> None:
-    desk, core = make_motions(replace(CONFIG, return_points=str(file)), ROBOT), Asked()
-    go_back(desk, core)
-    wish = OperatorInput(wanted=Mode.RETURN)
-    assert desk.prepare(wish, core, (HERE, OPEN), "sweep").wanted is None  # type: ignore[arg-type]
-    assert desk.refused.startswith("return was refused: robot 'tabletop' has no return point of the task 'sweep'")
-    assert desk.prepare(wish, core, (HERE, OPEN), "lift").wanted == Mode.RETURN  # type: ignore[arg-type]
-    assert desk.refused == ""
+def test_no_return_without_a_point_of_the_present_task(file: Path) -> None:
+    manager, core = make_motion_manager(replace(CONFIG, return_points=str(file)), ROBOT), FakeCore()
+    go_back(manager, core)
+    request = OperatorInput(wanted=Mode.RETURN)
+    assert manager.prepare(request, core, (HERE, OPEN), "sweep").wanted is None  # type: ignore[arg-type]
+    assert manager.refused.startswith("return was refused: robot 'tabletop' has no return point of the task 'sweep'")
+    assert manager.prepare(request, core, (HERE, OPEN), "lift").wanted == Mode.RETURN  # type: ignore[arg-type]
+    assert manager.refused == ""
 
 
-def test_points_are_drawn_by_their_weights_and_shown_before(file: Path) -> None:
-    desk, core = make_motions(replace(CONFIG, return_points=str(file), seed=5), ROBOT), Asked()
-    desk.follow(Mode.HOLD, "", "lift")
+def test_points_are_drawn_by_weight_and_announced(file: Path) -> None:
+    manager, core = make_motion_manager(replace(CONFIG, return_points=str(file), seed=5), ROBOT), FakeCore()
+    manager.follow(Mode.HOLD, "", "lift")
     shown, gone = [], []
     for _ in range(40):
-        shown.append(desk.describe()["return"])
-        gone.append(go_back(desk, core).words)
+        shown.append(manager.describe()["return"])
+        gone.append(go_back(manager, core).words)
     tries = sum(point.tries for point in POINTS.points)
     assert gone == shown
     assert [each.split("'")[1] for each in gone] == [POINTS.choose(5, tries + number).name for number in range(40)]
@@ -143,7 +142,7 @@ def test_points_are_drawn_by_their_weights_and_shown_before(file: Path) -> None:
 # the file
 
 
-def test_what_somebody_else_changed_meanwhile_stays(file: Path) -> None:
+def test_concurrent_changes_of_the_file_are_kept(file: Path) -> None:
     mine = ReturnFile(file, ROBOT)
     save_return_points(POINTS.add(ReturnPoint("theirs", "", (0.4, 0.0, 0.2, None))), file)
     mine.count("low", failed=False)
@@ -153,7 +152,7 @@ def test_what_somebody_else_changed_meanwhile_stays(file: Path) -> None:
     assert mine.write() == []
 
 
-def test_what_cannot_be_written_is_kept_and_said(file: Path) -> None:
+def test_failed_writes_are_reported_and_retried_with_the_next_change(file: Path) -> None:
     mine, sound = ReturnFile(file, ROBOT), file.read_text()
     file.write_text("{")
     mine.count("low", failed=True)
@@ -161,13 +160,13 @@ def test_what_cannot_be_written_is_kept_and_said(file: Path) -> None:
     assert f"return_points={file}: 1 changes are not written: {file} cannot be read" in mine.problem
     assert file.read_text() == "{"
     file.write_text(sound)
-    assert mine.write() == [], "it is not tried again and again"
+    assert mine.write() == []
     mine.count("high", failed=True)
     assert len(mine.write()) == 2 and mine.problem == ""
     assert [point.failures for point in read(file).points] == [1, 9]
     mine.count("high", failed=True)
     file.unlink()
-    with pytest.raises(UserError, match="1 changes are not written"):
+    with refuses("return-points-not-written", file, "1 changes"):
         mine.close()
 
 
@@ -184,7 +183,7 @@ def test_a_bridge_that_is_killed_while_it_writes_leaves_the_old_file(file: Path)
             os._exit(1)
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-    assert len(list(file.parent.iterdir())) == 2, "it had written beside the file"
+    assert len(list(file.parent.iterdir())) == 2, "a temporary file is left"
     assert read(file) == POINTS
     mine = ReturnFile(file, ROBOT)
     mine.count("low", failed=False)
@@ -193,25 +192,25 @@ def test_a_bridge_that_is_killed_while_it_writes_leaves_the_old_file(file: Path)
 
 
 @pytest.mark.parametrize(
-    ("measured", "commanded", "words"),
+    ("measured", "commanded", "data"),
     [
-        ((0.9, 0.1, 0.2, math.nan), (0, 0, 0, 1), "point 1: pose of 'move_x' is 0.9, outside of its 0.24…0.72"),
-        ((0.5, math.nan, 0.2, math.nan), (0, 0, 0, 1), "'move_y' is not measured at present"),
-        ((0.5, math.inf, 0.2, math.nan), (0, 0, 0, 1), "'move_y' is not measured at present"),
-        ((0.5, 0.1, 0.2, math.nan), (0, 0, 0, 1.5), "point 1: pose of 'gripper' is 1.5, outside"),
+        ((0.9, 0.1, 0.2, math.nan), (0, 0, 0, 1), ["point 1", "'move_x'", "0.9", "0.24…0.72"]),
+        ((0.5, math.nan, 0.2, math.nan), (0, 0, 0, 1), ["'move_y'"]),
+        ((0.5, math.inf, 0.2, math.nan), (0, 0, 0, 1), ["'move_y'"]),
+        ((0.5, 0.1, 0.2, math.nan), (0, 0, 0, 1.5), ["point 1", "'gripper'", "1.5"]),
     ],
 )
-def test_a_place_that_could_not_be_read_back_is_not_stored(
-    tmp_path: Path, measured: tuple[float, ...], commanded: tuple[float, ...], words: str
+def test_an_invalid_place_is_not_stored(
+    tmp_path: Path, measured: tuple[float, ...], commanded: tuple[float, ...], data: list[str]
 ) -> None:
     mine = ReturnFile(tmp_path / "new.json", ROBOT)
     with pytest.raises(UserError) as caught:
         mine.store(np.array(measured), np.array(commanded, float), "lift")
-    assert words in str(caught.value)
+    assert all(each in str(caught.value) for each in data)
     assert mine.write() == [] and not mine.path.exists()
 
 
-def test_a_place_is_stored_with_what_is_measured_and_what_was_commanded(tmp_path: Path) -> None:
+def test_a_place_is_stored_from_measured_and_commanded_entries(tmp_path: Path) -> None:
     mine = ReturnFile(tmp_path / "new.json", ROBOT)
     mine.store(HERE, OPEN, "lift")
     mine.store(HERE, OPEN, "push")
@@ -221,11 +220,11 @@ def test_a_place_is_stored_with_what_is_measured_and_what_was_commanded(tmp_path
         ReturnPoint("point 2", "push", (0.5, 0.1, 0.2, 1.0)),
     )
     base = load_robot("mobile_base")
-    with pytest.raises(UserError, match="nothing measures where the robot is"):
+    with refuses("robot-position-not-measured", "actions.<entry>.measured"):
         ReturnFile(tmp_path / "base.json", base).store(np.full(2, math.nan), np.zeros(2), "drive")
 
 
-# what is refused before anything moves
+# refusals before the robot moves
 
 
 def change(path: Path, **changes: Any) -> None:
@@ -248,19 +247,19 @@ def test_a_file_of_return_points_that_does_not_fit_is_refused(file: Path) -> Non
     ("changes", "robot", "words"),
     [
         ({"return_points": "{}/none/points.json"}, ROBOT, r"there is no folder .*none\. Make it, or correct the path"),
-        ({"return_points": "{}/new.json"}, without("store"), "holds no point, and nobody could store one"),
-        ({"return_points": "{}/new.json"}, without("go_back"), "return_points: .*names no operator.device.go_back"),
-        ({"replay": "{}/sound.npz"}, without("replay"), "replay: .*names no operator.device.replay"),
+        ({"return_points": "{}/new.json"}, without("store"), "new.json.*operator.device.store"),
+        ({"return_points": "{}/new.json"}, without("go_back"), "return_points: .*operator.device.go_back"),
+        ({"replay": "{}/sound.npz"}, without("replay"), "replay: .*operator.device.replay"),
         ({"replay": "{}/none.npz"}, ROBOT, "replay: .*none.npz cannot be read"),
         ({"replay": "{}/sound.npz", "replay_episode": 1}, ROBOT, "is one episode. Leave replay_episode out"),
-        ({"replay_episode": 1}, ROBOT, "is for replay=<folder of a recording>"),
+        ({"replay_episode": 1}, ROBOT, "replay_episode=1 needs replay="),
         ({"replay": "{}/other.npz"}, ROBOT, "replay: .*other.npz is of another robot: action_names"),
         ({"replay": "{}/outside.npz"}, ROBOT, "the start of outside.npz: pose of 'move_x' is 0.9, outside of its 0.24"),
-        ({"replay": "{}/storage"}, ROBOT, "is a replay storage, which is for learning. Give an episode's .npz"),
-        ({"replay": "{}"}, ROBOT, "does not say which robot was recorded"),
+        ({"replay": "{}/storage"}, ROBOT, "storage is a replay storage"),
+        ({"replay": "{}"}, ROBOT, "no description of the recorded robot"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_moves(
+def test_invalid_files_and_settings(
     tmp_path: Path, changes: dict[str, Any], robot: RobotDescription, words: str
 ) -> None:
     actions, state = np.zeros((3, 4)), np.full((3, 7), 0.25)
@@ -271,7 +270,7 @@ def test_what_cannot_be_is_refused_before_anything_moves(
     (tmp_path / "storage" / "format.json").write_text("{}")
     named = {key: value.format(tmp_path) if isinstance(value, str) else value for key, value in changes.items()}
     with pytest.raises(UserError, match=words) as caught:
-        make_motions(replace(CONFIG, **named), robot)
+        make_motion_manager(replace(CONFIG, **named), robot)
     assert "\n" not in str(caught.value)
 
 
@@ -298,12 +297,12 @@ def test_an_episode_of_a_recording_is_a_demonstration(recording: tuple[Path, Fak
     assert np.isnan(told.measured[:, 3]).all()
 
 
-def test_an_episode_that_is_not_whole_or_not_named_is_refused(recording: tuple[Path, FakeRun]) -> None:
+def test_incomplete_and_unknown_episodes_are_refused(recording: tuple[Path, FakeRun]) -> None:
     folder, _ = recording
     for episode, words in (
-        (None, r"say which of its episodes, replay_episode=<number>. There are 0 \(task 4\), 1 \(task 5\)"),
-        (7, "say which of its episodes"),
-        (1, "episode 1 is not whole: steps without a message of /camera/front/image_raw"),
+        (None, r"replay_episode=<number> to one of 0 \(task 4\), 1 \(task 5\)"),
+        (7, "replay_episode=<number>"),
+        (1, "episode 1 is incomplete: steps without a message of /camera/front/image_raw"),
     ):
         with pytest.raises(UserError, match=words):
             load_demonstration(folder, episode, ROBOT)

@@ -1,4 +1,4 @@
-"""An operator sends a robot back, stores places and replays, over topics: what moves, is recorded and kept."""
+"""Returns, stored places and replays that an operator requests over topics."""
 
 import json
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.motions import MotionDesk
+from embodied_rl.deployment.bridge.motions import MotionManager
 from embodied_rl.deployment.execution.return_points import (
     ReturnPoint,
     ReturnPoints,
@@ -83,7 +83,7 @@ def test_an_operator_stores_a_place_and_sends_the_robot_back_to_it(tmp_path: Pat
     stored = operator.tool.copy()
     operator.press("store")
     (point,) = read(file).points
-    assert (point.name, point.task) == ("point 1", operator.bench.bridge.desk.words)
+    assert (point.name, point.task) == ("point 1", operator.bench.bridge.episodes.instruction)
     assert point.pose == (*(pytest.approx(place, abs=1e-3) for place in stored), -1)
     operator.press("run")
     operator.bench.run(1.5)
@@ -97,15 +97,15 @@ def test_an_operator_stores_a_place_and_sends_the_robot_back_to_it(tmp_path: Pat
     assert operator.status["why"] == "the return is done"
     assert operator.tool == pytest.approx(stored, abs=0.008)
     went = [each["source"] for each in operator.steps if each["mode"] == "return"]
-    assert len(went) > 5 and {*went[1:]} == {"replay"}, "the first one had begun before the wish"
+    assert len(went) > 5 and {*went[1:]} == {"replay"}, "the first one began before the request"
     assert_ramped(operator.bench)
 
 
-def test_what_is_tried_from_a_point_is_counted_in_its_file(tmp_path: Path) -> None:
+def test_tries_from_a_point_are_counted_in_its_file(tmp_path: Path) -> None:
     file = tmp_path / "points.json"
     save_return_points(ReturnPoints(ROBOT.name, NAMES, (ReturnPoint("high", "", (0.5, 0.0, 0.2, None)),)), file)
-    operator, told = Operator(return_points=str(file)), []
-    operator.bench.bridge.add_line = told.append
+    operator, lines = Operator(return_points=str(file)), []
+    operator.bench.bridge.print_line = lines.append
     operator.bench.run(0.3)
     operator.label("failure")
     assert read(file).points[0].tries == 0, "it did not begin there"
@@ -120,7 +120,7 @@ def test_what_is_tried_from_a_point_is_counted_in_its_file(tmp_path: Path) -> No
         operator.label("failure")
         assert read(file).points[0] == point, "an episode has one end"
     assert operator.status["motions"]["return"] == "go to the return point 'high' (1 of 2 tries failed there)"
-    assert f"counted a success from the return point 'high', in {file}" in "\n".join(told)
+    assert f"counted a success from the return point 'high', in {file}" in "\n".join(lines)
 
 
 def test_a_simulated_robot_s_outcome_counts_as_a_label(tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_a_human_who_touches_the_joystick_takes_over_from_a_return(tmp_path: Pat
     assert_ramped(operator.bench)
 
 
-def test_without_a_point_of_the_task_nothing_moves_and_it_is_said(tmp_path: Path) -> None:
+def test_without_a_point_of_the_task_a_return_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "points.json"
     point = ReturnPoint("elsewhere", "sweep the floor", (0.5, 0.0, 0.2, None))
     save_return_points(ReturnPoints(ROBOT.name, NAMES, (point,)), file)
@@ -176,13 +176,13 @@ def test_without_a_point_of_the_task_nothing_moves_and_it_is_said(tmp_path: Path
     assert "they are of: sweep the floor" in operator.status["why"]
 
 
-def test_a_place_is_not_stored_where_it_could_not_be_read_back(tmp_path: Path) -> None:
+def test_a_refused_store(tmp_path: Path) -> None:
     operator = Operator()
     operator.press("hold")
     operator.press("store")
     assert "store was refused: start with return_points=<file>" in operator.status["why"]
     operator = Operator(return_points=str(tmp_path / "points.json"))
-    operator.bench.bridge.desk.words = "x" * 501
+    operator.bench.bridge.episodes.instruction = "x" * 501
     operator.press("hold")
     operator.press("store")
     assert "store was refused: point 1: task must be one line" in operator.status["why"]
@@ -191,14 +191,14 @@ def test_a_place_is_not_stored_where_it_could_not_be_read_back(tmp_path: Path) -
 
 def record_move(bench: RealTimeBench, path: Path) -> Path:
     """An episode that moves the tool to the left from where it is, 1 cm a step, with an open gripper."""
-    seen = bench.bridge.inbox.observe(bench.bridge.inbox.keep(), "").state[0].astype(np.float64)
+    seen = bench.bridge.latest.observe(bench.bridge.latest.snapshot(), "").state[0].astype(np.float64)
     state = np.tile(seen, (10, 1))
     state[:, 1] += 0.01 * np.arange(10)
     actions = np.tile(np.array([0.0, 0.01, 0.0, 1.0], np.float32), (10, 1))
     return write_episode(path, ROBOT.body, actions, state)
 
 
-def test_a_demonstration_is_replayed_from_its_start_alone(tmp_path: Path) -> None:
+def test_a_demonstration_is_replayed_only_from_its_start(tmp_path: Path) -> None:
     bench = RealTimeBench(MovingPolicy())
     bench.prepare()
     operator = Operator(replay=str(record_move(bench, tmp_path / "left.npz")))
@@ -234,11 +234,11 @@ def test_a_demonstration_is_replayed_from_its_start_alone(tmp_path: Path) -> Non
     assert_ramped(operator.bench)
 
 
-def test_a_refusal_to_store_is_over_with_the_next_mode() -> None:
-    loop, desk, nowhere = ControlLoop(), MotionDesk(), (np.zeros(2), np.zeros(2))
-    desk.prepare(OperatorInput(store=True), loop.core, nowhere, "")
-    assert desk.refused
-    desk.follow(Mode.HOLD, "", "")
-    assert desk.refused
-    desk.follow(Mode.RUN, "", "")
-    assert not desk.refused
+def test_a_refusal_ends_with_the_next_mode() -> None:
+    loop, manager, nowhere = ControlLoop(), MotionManager(), (np.zeros(2), np.zeros(2))
+    manager.prepare(OperatorInput(store=True), loop.core, nowhere, "")
+    assert manager.refused
+    manager.follow(Mode.HOLD, "", "")
+    assert manager.refused
+    manager.follow(Mode.RUN, "", "")
+    assert not manager.refused

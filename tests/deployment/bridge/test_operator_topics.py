@@ -1,4 +1,4 @@
-"""When what an operator says counts: from when it was said, and not from when it came."""
+"""Operator input counts from the time at which it was sent, and not from its arrival."""
 
 from dataclasses import replace
 from typing import Any
@@ -25,8 +25,8 @@ MOUSE = OperatorTopics(
 )
 
 
-class Desk:
-    """An operator's topics over a network: what is published waits until `hear`."""
+class OperatorTopicsBench:
+    """An operator's topics over a network; messages wait until `receive`."""
 
     def __init__(self, topics: OperatorTopics, *, timed: bool = True, use_sim_time: bool = False) -> None:
         self.now_s = 100.0
@@ -37,7 +37,7 @@ class Desk:
         kinds = {"/deadman": (BOOL, "deadman"), "/teleop": (topics.teleop_type, "sensor_data")}
         self._publishers = {name: self._human.create_publisher(name, *kind) for name, kind in kinds.items()}
 
-    def say(self, topic: str, *, stamp_s: float | None = None, **values: Any) -> None:
+    def publish(self, topic: str, *, stamp_s: float | None = None, **values: Any) -> None:
         """Publish, 50 ms after the message before, with a header's stamp where one is given."""
         self.now_s += 0.05
         publisher = self._publishers[topic]
@@ -47,110 +47,110 @@ class Desk:
         publisher.publish(self._human.messages.make(publisher.type_name, **values))
 
     def move(self, *down: int, axis: float = 0.0, stamp_s: float | None = None) -> None:
-        """Publish what a joystick is like."""
+        """Publish the state of a joystick."""
         buttons = np.array([each in down for each in range(4)], np.int32)
-        self.say("/teleop", stamp_s=stamp_s, axes=np.array([axis], np.float32), buttons=buttons)
+        self.publish("/teleop", stamp_s=stamp_s, axes=np.array([axis], np.float32), buttons=buttons)
 
-    def hear(self) -> OperatorInput:
+    def receive(self) -> OperatorInput:
         self.node.spin_once()
         return self.listener.read(Mode.HOLD, np.zeros(4))
 
     def talk(self, count: int = 5) -> OperatorInput:
-        """Say for a while what changes nothing, and hear it at once."""
+        """Publish neutral messages for a while, each received at once."""
         for _ in range(count):
             if self.listener._topics.deadman == "/deadman":
-                self.say("/deadman", data=True)
+                self.publish("/deadman", data=True)
             elif self.listener._topics.teleop_type == TWIST:
-                self.say("/teleop")
+                self.publish("/teleop")
             else:
                 self.move()
-            said = self.hear()
+            said = self.receive()
         return said
 
 
-def test_a_switch_that_is_said_to_be_held_after_a_pause_of_the_network_is_as_old_as_its_words() -> None:
-    desk = Desk(SWITCH)
-    assert desk.talk().deadman == pytest.approx(desk.now_s, abs=1e-5)
-    desk.say("/deadman", data=True)
-    said_s = desk.now_s
-    desk.now_s += 2.0
-    assert desk.hear().deadman == pytest.approx(said_s, abs=0.01)
-    desk.say("/deadman", data=True)
-    assert desk.hear().deadman == pytest.approx(desk.now_s, abs=1e-5), "the network is well again"
+def test_a_held_switch_keeps_its_age_after_a_pause_of_the_network() -> None:
+    bench = OperatorTopicsBench(SWITCH)
+    assert bench.talk().deadman == pytest.approx(bench.now_s, abs=1e-5)
+    bench.publish("/deadman", data=True)
+    sent_s = bench.now_s
+    bench.now_s += 2.0
+    assert bench.receive().deadman == pytest.approx(sent_s, abs=0.01)
+    bench.publish("/deadman", data=True)
+    assert bench.receive().deadman == pytest.approx(bench.now_s, abs=1e-5), "the network works again"
 
 
-def test_each_message_of_a_burst_is_as_old_as_it_is() -> None:
-    desk = Desk(STICK)
-    desk.talk()
+def test_messages_of_a_burst_keep_their_age() -> None:
+    bench = OperatorTopicsBench(STICK)
+    bench.talk()
     for _ in range(4):
-        desk.move(0)
-    said_s = desk.now_s
-    desk.now_s += 2.0
-    heard = desk.hear()
-    assert heard.deadman is None or heard.deadman == pytest.approx(said_s, abs=0.01)
-    desk.move(0)
-    assert desk.hear().deadman == pytest.approx(desk.now_s, abs=1e-5)
+        bench.move(0)
+    sent_s = bench.now_s
+    bench.now_s += 2.0
+    received = bench.receive()
+    assert received.deadman is None or received.deadman == pytest.approx(sent_s, abs=0.01)
+    bench.move(0)
+    assert bench.receive().deadman == pytest.approx(bench.now_s, abs=1e-5)
 
 
 @pytest.mark.parametrize("stamps", ["equal", "back"])
-def test_a_joystick_whose_stamp_is_not_new_moves_nothing(stamps: str) -> None:
-    desk = Desk(STICK)
+def test_a_joystick_message_with_an_old_stamp_moves_nothing(stamps: str) -> None:
+    bench = OperatorTopicsBench(STICK)
     for _ in range(5):
-        desk.move(stamp_s=desk.now_s)
-        desk.hear()
-    desk.move(0, axis=1.0, stamp_s=desk.now_s)
-    said_s = desk.now_s
-    assert desk.hear().teleop is not None
+        bench.move(stamp_s=bench.now_s)
+        bench.receive()
+    bench.move(0, axis=1.0, stamp_s=bench.now_s)
+    sent_s = bench.now_s
+    assert bench.receive().teleop is not None
     for number in range(8):
-        desk.move(0, axis=1.0, stamp_s=said_s - 0.05 if stamps == "equal" else said_s - 0.1 - number)
-        heard = desk.hear()
-    assert heard.teleop is None and heard.deadman == pytest.approx(said_s, abs=1e-5)
+        bench.move(0, axis=1.0, stamp_s=sent_s - 0.05 if stamps == "equal" else sent_s - 0.1 - number)
+        received = bench.receive()
+    assert received.teleop is None and received.deadman == pytest.approx(sent_s, abs=1e-5)
 
 
-def test_of_an_old_message_what_stops_the_robot_counts_and_what_moves_it_does_not() -> None:
-    desk = Desk(STICK)
-    desk.talk()
-    desk.move(0, 1, 2, 3, axis=1.0)
-    desk.now_s += 2.0
-    heard = desk.hear()
-    assert heard.estop and not heard.reset and heard.wanted is None and heard.teleop is None
-    desk.move(0)
-    assert desk.hear().deadman is not None
-    desk.move()
-    desk.now_s += 2.0
-    assert desk.hear().deadman is None, "to let go counts, however late it is heard"
+def test_an_old_message_can_stop_the_robot_and_not_move_it() -> None:
+    bench = OperatorTopicsBench(STICK)
+    bench.talk()
+    bench.move(0, 1, 2, 3, axis=1.0)
+    bench.now_s += 2.0
+    received = bench.receive()
+    assert received.estop and not received.reset and received.wanted is None and received.teleop is None
+    bench.move(0)
+    assert bench.receive().deadman is not None
+    bench.move()
+    bench.now_s += 2.0
+    assert bench.receive().deadman is None, "a release counts at any age"
 
 
-def test_a_release_counts_whatever_its_stamp_is() -> None:
-    desk = Desk(SWITCH)
-    desk.talk()
-    desk.say("/deadman", data=False)
-    desk.now_s += 2.0
-    assert desk.hear().deadman is None
+def test_a_release_counts_at_any_age() -> None:
+    bench = OperatorTopicsBench(SWITCH)
+    bench.talk()
+    bench.publish("/deadman", data=False)
+    bench.now_s += 2.0
+    assert bench.receive().deadman is None
 
 
-def test_a_twist_of_before_a_pause_moves_nothing() -> None:
-    desk = Desk(MOUSE)
-    desk.talk()
-    desk.say("/teleop", linear={"x": 0.5})
-    assert desk.hear().wanted == Mode.TELEOP
-    desk.say("/teleop", linear={"x": 0.5})
-    desk.now_s += 2.0
-    assert desk.hear().teleop is None
+def test_a_twist_from_before_a_pause_moves_nothing() -> None:
+    bench = OperatorTopicsBench(MOUSE)
+    bench.talk()
+    bench.publish("/teleop", linear={"x": 0.5})
+    assert bench.receive().wanted == Mode.TELEOP
+    bench.publish("/teleop", linear={"x": 0.5})
+    bench.now_s += 2.0
+    assert bench.receive().teleop is None
 
 
 def test_in_lockstep_messages_count_from_their_arrival() -> None:
-    desk = Desk(SWITCH, timed=False)
-    desk.talk()
-    desk.say("/deadman", data=True)
-    desk.now_s += 2.0
-    assert desk.hear().deadman == desk.now_s
+    bench = OperatorTopicsBench(SWITCH, timed=False)
+    bench.talk()
+    bench.publish("/deadman", data=True)
+    bench.now_s += 2.0
+    assert bench.receive().deadman == bench.now_s
 
 
-def test_where_time_is_simulated_the_headers_stamp_does_not_count() -> None:
-    desk = Desk(STICK, use_sim_time=True)
-    desk.talk()
+def test_with_simulated_time_header_stamps_do_not_count() -> None:
+    bench = OperatorTopicsBench(STICK, use_sim_time=True)
+    bench.talk()
     for _ in range(8):
-        desk.move(0, stamp_s=3.0)
-        heard = desk.hear()
-    assert heard.deadman == pytest.approx(desk.now_s, abs=1e-5)
+        bench.move(0, stamp_s=3.0)
+        received = bench.receive()
+    assert received.deadman == pytest.approx(bench.now_s, abs=1e-5)

@@ -6,7 +6,7 @@ import sys
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.pacing import DurationHistogram, Pacer, quiet_interpreter
+from embodied_rl.deployment.bridge.pacing import DurationHistogram, Pacer, low_latency_interpreter
 
 
 class FakeTime:
@@ -55,7 +55,7 @@ def test_quantiles_are_those_of_the_durations_within_five_percent() -> None:
     assert said["max_ms"] == pytest.approx(1e3 * drawn.max())
 
 
-def test_a_histogram_takes_what_is_too_short_or_too_long_and_says_nothing_of_nothing() -> None:
+def test_an_empty_histogram_and_extreme_durations() -> None:
     counted = DurationHistogram()
     assert counted.summarise() == {"count": 0, "p50_ms": None, "p99_ms": None, "max_ms": None}
     for seconds in (-1.0, 0.0, 1e9):
@@ -64,9 +64,9 @@ def test_a_histogram_takes_what_is_too_short_or_too_long_and_says_nothing_of_not
     assert counted.longest == 1e9
 
 
-def test_the_interpreter_is_as_before_afterwards() -> None:
+def test_the_interpreter_settings_are_restored() -> None:
     before, frozen = sys.getswitchinterval(), gc.get_freeze_count()
-    with quiet_interpreter():
+    with low_latency_interpreter():
         assert sys.getswitchinterval() == pytest.approx(1e-4)
         assert gc.get_freeze_count() > frozen
     assert sys.getswitchinterval() == before

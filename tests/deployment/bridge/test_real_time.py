@@ -1,4 +1,4 @@
-"""The bridge in real time by a clock that the test turns: what makes the robot hold, and that it stops by a ramp."""
+"""The bridge in real time with a clock that the test sets: causes of HOLD, and stops by a ramp."""
 
 import json
 import time
@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from embodied_rl.benchmarks.trials.episode_runner import list_reasons
-from embodied_rl.deployment.bridge.inbox import Inbox
+from embodied_rl.deployment.bridge.bridge_factory import make_core_settings
+from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.pacing import read_seconds
-from embodied_rl.deployment.bridge.parts import make_core_settings
 from embodied_rl.deployment.execution.operator_device import OperatorDevice
 from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
 from embodied_rl.deployment.robots.reading import load_robot
@@ -51,7 +51,7 @@ def assert_ramped(bench: RealTimeBench) -> None:
     assert (np.abs(np.diff(speeds, axis=0)) * ROBOT.command_hz <= np.array(limits) * (1 + 1e-6)).all()
 
 
-def test_a_policy_that_fails_is_a_reason_to_hold_and_no_crash(bench: RealTimeBench) -> None:
+def test_the_robot_stops_while_the_policy_fails(bench: RealTimeBench) -> None:
     bench.policy.raises = NoPolicyAnswer("the server is away")
     bench.run(1.0)
     assert is_still(bench)
@@ -99,7 +99,7 @@ def press(bench: RealTimeBench, *buttons: int) -> None:
 
 
 @pytest.mark.parametrize("how", ["stop", "hold", "label"])
-def test_who_stops_a_policy_before_it_began_is_not_overruled(how: str) -> None:
+def test_a_stop_before_the_start_of_the_policy_is_kept(how: str) -> None:
     bench = RealTimeBench(MovingPolicy(), {"deadman": True}, description=WITH_BUTTONS)
     bench.prepare()
     press(bench)
@@ -118,10 +118,10 @@ def test_who_stops_a_policy_before_it_began_is_not_overruled(how: str) -> None:
     assert (np.array(bench.commands)[:, :3] == 0).all()
     bench.say("/deadman", "std_msgs/msg/Bool", "deadman", data=True)
     press(bench, 3)
-    assert bench.bridge.describe()["mode"] == "run", "the operator asked for it"
+    assert bench.bridge.describe()["mode"] == "run", "the operator requested it"
 
 
-def test_an_emergency_stop_is_released_by_each_who_pressed_it() -> None:
+def test_each_publisher_must_release_its_emergency_stop() -> None:
     bench = RealTimeBench(MovingPolicy(), description=WITH_BUTTONS)
     bench.prepare()
     press(bench)
@@ -144,21 +144,21 @@ def test_an_emergency_stop_is_released_by_each_who_pressed_it() -> None:
     assert "/estop" not in bench.why
 
 
-def test_an_emergency_stop_is_reset_while_an_episode_waits_for_it() -> None:
+def test_an_emergency_stop_can_be_reset_before_an_episode() -> None:
     bench = RealTimeBench(MovingPolicy(), {"episodes": True}, description=WITH_BUTTONS)
     bench.prepare()
-    ask_for_episode(bench, 1)
+    request_episode(bench, 1)
     press(bench)
     press(bench, 0)
     assert bench.bridge.describe()["mode"] == "estop"
-    ask_for_episode(bench, 2)
+    request_episode(bench, 2)
     assert "the emergency stop is latched. Release the button, then reset" in bench.why
     press(bench, 1)
     bench.run(0.2)
     assert bench.bridge.describe()["mode"] == "run"
 
 
-def ask_for_episode(bench: RealTimeBench, index: int) -> None:
+def request_episode(bench: RealTimeBench, index: int) -> None:
     asked = {"index": index, "task": 0, "seed": 3, "initial_state": None, "split": "train"}
     bench.say("/simulation/reset", "std_msgs/msg/String", "latched", data=json.dumps(asked))
     bench.run(0.2)
@@ -174,9 +174,7 @@ def ask_for_episode(bench: RealTimeBench, index: int) -> None:
     ],
     ids=["dead camera", "frozen camera", "no numbers", "late states"],
 )
-def test_senses_that_fail_make_it_hold_and_it_goes_on_when_they_are_back(
-    bench: RealTimeBench, fault: dict[str, Any], said: str
-) -> None:
+def test_the_robot_stops_while_a_sensor_fails(bench: RealTimeBench, fault: dict[str, Any], said: str) -> None:
     bench.robot.set_faults(FaultsNode(**fault))
     bench.run(1.2)
     assert is_still(bench)
@@ -184,11 +182,11 @@ def test_senses_that_fail_make_it_hold_and_it_goes_on_when_they_are_back(
     bench.robot.set_faults(FaultsNode())
     bench.run(2.0)
     np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
-    assert said not in bench.why, "what is over is no reason any more"
+    assert said not in bench.why, "a past fault is not reported"
     assert_ramped(bench)
 
 
-def test_a_state_that_stays_the_same_stops_a_robot_that_is_commanded_speeds(bench: RealTimeBench) -> None:
+def test_a_frozen_state_stops_a_robot_with_velocity_commands(bench: RealTimeBench) -> None:
     bench.robot.set_faults(FaultsNode(states="frozen"))
     before = bench.robot.robot.read().tool[0]
     bench.run(1.0)
@@ -199,17 +197,18 @@ def test_a_state_that_stays_the_same_stops_a_robot_that_is_commanded_speeds(benc
 
 
 @pytest.mark.parametrize("changes", [{"encoding": "yuv422"}, {"height": 32}], ids=["encoding", "size"])
-def test_a_picture_that_cannot_be_read_stops_the_robot_in_the_next_tick(
-    bench: RealTimeBench, changes: dict[str, Any]
-) -> None:
+def test_an_unreadable_picture_stops_the_robot_in_the_next_tick(bench: RealTimeBench, changes: dict[str, Any]) -> None:
     send, broken = bench.robot.topics.send_pictures, []
-    sound = bench.bridge.inbox.newest["front"].message
+    sound = bench.bridge.latest.newest["front"].message
 
     def spoil(pictures: Any) -> None:
         if broken:
             return
         broken.append(len(bench.commands))
-        stamp, data = bench.bridge.inbox.newest["tool"].message.header, sound.data[: changes.get("height", 64) * 192]
+        stamp, data = (
+            bench.bridge.latest.newest["tool"].message.header,
+            sound.data[: changes.get("height", 64) * 192],
+        )
         message = replace(sound, header=stamp, data=data, **changes)
         bench.node.create_publisher("/camera/front/image_raw", sound.__msgtype__, "sensor_data").publish(message)
 
@@ -222,7 +221,7 @@ def test_a_picture_that_cannot_be_read_stops_the_robot_in_the_next_tick(
     np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
 
 
-def test_pictures_that_are_late_by_their_own_stamps_stay_stale_where_clocks_agree() -> None:
+def test_pictures_with_late_stamps_are_stale_if_clocks_agree() -> None:
     bench = RealTimeBench(MovingPolicy(), description=replace(ROBOT, use_sim_time=False))
     bench.prepare()
     bench.robot.set_faults(FaultsNode(cameras="delayed", delay=1.0))
@@ -233,14 +232,14 @@ def test_pictures_that_are_late_by_their_own_stamps_stay_stale_where_clocks_agre
     assert "its stamp is 1." in bench.why
 
 
-def test_in_a_dry_run_the_robot_need_not_follow() -> None:
+def test_a_dry_run_does_not_compare_motion() -> None:
     bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
     bench.prepare()
     bench.run(3.0)
     assert bench.bridge.describe()["mode"] == "run"
 
 
-def test_a_bridge_that_was_stopped_for_longer_than_the_robots_timeout_goes_on_from_rest(bench: RealTimeBench) -> None:
+def test_a_suspended_bridge_restarts_from_rest(bench: RealTimeBench) -> None:
     count = len(bench.commands)
     bench.run(2.0, stopped=True)
     assert len(bench.commands) == count
@@ -265,28 +264,28 @@ def test_a_bridge_that_was_stopped_for_longer_than_the_robots_timeout_goes_on_fr
     ],
     ids=["its file says", "time stands still", "of its driver", "stays at its last command", "goes on"],
 )
-def test_when_a_robot_has_stopped_by_itself_follows_from_its_file(
+def test_the_stop_timeout_of_a_robot(
     robot: str, changes: dict[str, float], lockstep: bool, lost_s: float | None
 ) -> None:
     known = load_robot(robot)
     known = replace(known, command=replace(known.command, **changes))
-    inbox = Inbox(InProcessTransport(Bus(lambda: START_NS)), known, lambda: 0.0)
+    latest = LatestMessages(InProcessTransport(Bus(lambda: START_NS)), known, lambda: 0.0)
     config = BridgeConfig(robot, "ws://in-process", lockstep=lockstep)
-    assert make_core_settings(known, config, inbox).lost_s == lost_s
+    assert make_core_settings(known, config, latest).lost_s == lost_s
 
 
-def test_the_bridges_clock_goes_on_while_the_machine_is_suspended() -> None:
+def test_the_clock_counts_while_the_machine_is_suspended() -> None:
     before = time.clock_gettime(time.CLOCK_BOOTTIME)
     assert before <= read_seconds() <= time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def test_leaving_brings_the_robot_to_rest_first(bench: RealTimeBench) -> None:
+def test_stopping_brings_the_robot_to_rest(bench: RealTimeBench) -> None:
     controller = bench.bridge.controller
     assert controller is not None
-    left = controller.leave()
+    left = controller.stop()
     assert not left
     bench.run(0.5)
-    assert controller.leave()
+    assert controller.stop()
     assert is_still(bench)
     assert_ramped(bench)
     count = len(bench.commands)
@@ -294,7 +293,7 @@ def test_leaving_brings_the_robot_to_rest_first(bench: RealTimeBench) -> None:
     assert len(bench.commands) == count
 
 
-def test_a_dry_run_publishes_nothing_but_its_status() -> None:
+def test_a_dry_run_publishes_only_its_status() -> None:
     bench = RealTimeBench(MovingPolicy(), {"dry_run": True})
     bench.prepare()
     bench.run(0.5)
@@ -305,7 +304,7 @@ def test_a_dry_run_publishes_nothing_but_its_status() -> None:
     assert not [each for each in bench.bus.publishers if each.topic == "/policy_bridge/steps" and each.past]
 
 
-def test_an_episode_that_is_asked_for_begins_with_an_empty_plan_and_ends_with_its_outcome() -> None:
+def test_an_episode_runs_from_its_request_to_its_outcome() -> None:
     bench = RealTimeBench(MovingPolicy(), {"episodes": True})
     bench.prepare()
     bench.run(0.3)

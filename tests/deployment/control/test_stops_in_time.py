@@ -9,8 +9,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.inbox import Inbox
-from embodied_rl.deployment.bridge.parts import make_core_settings
+from embodied_rl.deployment.bridge.bridge_factory import make_core_settings
+from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.messages import Chunk
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
@@ -23,7 +23,9 @@ from embodied_rl.schema import BridgeConfig
 
 ROBOT = load_robot("tabletop")
 SETTINGS = make_core_settings(
-    ROBOT, BridgeConfig("tabletop", "ws://x", deadman=False), Inbox(InProcessTransport(Bus(lambda: 1)), ROBOT, float)
+    ROBOT,
+    BridgeConfig("tabletop", "ws://x", deadman=False),
+    LatestMessages(InProcessTransport(Bus(lambda: 1)), ROBOT, float),
 )
 LOW, HIGH = (np.array(ROBOT.limits.list_values(edge))[:3] for edge in ("low", "high"))
 RAMP_S = measure_longest_ramp(ROBOT.limits, SETTINGS.period_s)

@@ -81,7 +81,7 @@ def test_a_press_of_before_does_not_count(with_button: Scene) -> None:
     scene = with_button
     scene.press(False)
     scene.press(True)
-    scene.operator.ask(Mode.RUN)
+    scene.operator.request_mode(Mode.RUN)
     with pytest.raises(UserError, match="Nobody set up the scene"):
         scene.episodes.wait("push it")
 
@@ -104,18 +104,18 @@ def test_a_switch_that_was_held_is_let_go_of_first(with_switch: Scene) -> None:
 
 
 @pytest.mark.parametrize("topics", [BUTTON, SWITCH], ids=["button", "switch"])
-def test_the_operators_desk_is_read_under_its_lock(topics: OperatorTopics, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_input_is_read_under_its_lock(topics: OperatorTopics, monkeypatch: pytest.MonkeyPatch) -> None:
     scene = Scene(topics, monkeypatch)
     lock: threading.Lock = scene.operator._lock
 
-    class LockedDesk:
-        def __init__(self, desk: Any) -> None:
-            self._desk = desk
+    class LockedParser:
+        def __init__(self, parser: Any) -> None:
+            self._parser = parser
 
         def __getattr__(self, name: str) -> Any:
-            assert lock.locked(), f"the desk's {name} was reached for without its lock"
-            return getattr(self._desk, name)
+            assert lock.locked(), f"{name} of the parser was read without its lock"
+            return getattr(self._parser, name)
 
-    scene.operator.desk = LockedDesk(scene.operator.desk)  # type: ignore[assignment]
+    scene.operator._parser = LockedParser(scene.operator._parser)  # type: ignore[assignment]
     with pytest.raises(UserError, match="Nobody set up the scene"):
         scene.episodes.wait("push it")

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.asking import Question
+from embodied_rl.deployment.bridge.inference import InferenceRequest
 from embodied_rl.deployment.bridge.reporting import StepContext
 from embodied_rl.deployment.execution.messages import ChunkRequest
 from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
@@ -17,7 +17,7 @@ CHUNK = np.ones((2, 3), np.float32)
 
 def ask(chunks: OfferedChunks, sequence: int) -> None:
     request = ChunkRequest(sequence, 1, 0, np.zeros((0, 3), np.float32), 0, 0.0)
-    chunks.ask(Question(request, lambda: pytest.fail("nobody asks for an observation")))
+    chunks.submit(InferenceRequest(request, lambda: pytest.fail("nobody asks for an observation")))
 
 
 def ended(source: Source) -> EndedStep:
@@ -26,7 +26,7 @@ def ended(source: Source) -> EndedStep:
 
 
 def answers(chunks: OfferedChunks) -> list[int]:
-    found = [answer.chunk for answer in chunks.take_answers()]
+    found = [answer.chunk for answer in chunks.take_results()]
     assert all(chunk is not None and (chunk.actions == 1).all() for chunk in found)
     return [chunk.sequence for chunk in found if chunk is not None]
 

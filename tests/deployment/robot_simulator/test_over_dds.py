@@ -10,10 +10,9 @@ from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robot_simulator.simulator import RobotSimulator
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.opening import open_transport
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode, Source
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
-from tests.support.ready_line import start_until_ready
+from tests.support.refusals import refuses
 from tests.support.transports import borrow_domain
 
 READY = r"The robot tabletop is simulated in .*; Ctrl-C ends it\."
@@ -124,5 +123,5 @@ def test_a_human_begins_and_ends_the_episodes_of_a_robot_that_nobody_simulates(
 @pytest.mark.process
 @pytest.mark.usefixtures("domain")
 def test_a_robot_that_is_not_there_is_missed_in_words() -> None:
-    with pytest.raises(UserError, match="nobody publishes it"):
+    with refuses("topic-without-publisher"):
         RobotSimulator(RobotSimulatorConfig(transport="dds", patience=0.5), 1)

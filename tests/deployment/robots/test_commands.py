@@ -1,4 +1,4 @@
-"""Commands of each kind are messages of ROS 2, and come back from their bytes; nothing else is sent or understood."""
+"""Commands of each kind survive the conversion to ROS 2 messages and back; others are refused."""
 
 import math
 from dataclasses import replace
@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.robots.commands import CommandMapping
+from embodied_rl.deployment.robots.commands import CommandMapping, find_angles, make_quaternion
 from embodied_rl.deployment.robots.consistency import check_consistency
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fields import UnusableMessageError
-from embodied_rl.deployment.robots.orientation import find_angles, make_quaternion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
@@ -44,7 +43,7 @@ def send(mapping: CommandMapping, command: Any, **others: Any) -> Any:
     return MESSAGES.decode(mapping.type_name, MESSAGES.encode(mapping.type_name, message))
 
 
-def test_an_orientation_that_is_no_number_is_refused(tmp_path: Path) -> None:
+def test_a_non_finite_orientation_is_refused(tmp_path: Path) -> None:
     robot = pose_robot(tmp_path)
     turned = replace(robot, command=replace(robot.command, orientation=(math.nan, 0.0, 0.0, 0.0)))
     with pytest.raises(UserError, match=r"command.orientation=\[nan, 0.0, 0.0, 0.0\]"):
@@ -52,7 +51,7 @@ def test_an_orientation_that_is_no_number_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_command_comes_back_from_its_bytes(name: str) -> None:
+def test_a_command_survives_serialisation(name: str) -> None:
     mapping = CommandMapping(load_robot(name), MESSAGES)
     for seed in range(5):
         command = draw(mapping.robot, seed)
@@ -60,7 +59,7 @@ def test_a_command_comes_back_from_its_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("turning", [False, True])
-def test_a_pose_comes_back_from_its_bytes(tmp_path: Path, turning: bool) -> None:
+def test_a_pose_survives_serialisation(tmp_path: Path, turning: bool) -> None:
     mapping = CommandMapping(pose_robot(tmp_path, turning), MESSAGES)
     command = draw(mapping.robot)
     message = send(mapping, command, stamp_ns=3_000_000_004)
@@ -82,7 +81,7 @@ def test_forward_follows_the_controller_s_order(tmp_path: Path) -> None:
     assert np.array_equal(mapping.decode(send(mapping, command)), command)
 
 
-def test_a_trajectory_moves_on_until_the_next_one_and_rests_if_none_comes() -> None:
+def test_a_trajectory_ends_at_rest_if_no_other_follows() -> None:
     robot = load_robot("franka")
     mapping = CommandMapping(robot, MESSAGES)
     previous = np.array([limits.low + 0.5 for limits in robot.entry_limits])
@@ -109,7 +108,7 @@ def test_a_trajectory_from_rest_stands_still() -> None:
     assert not points[0].velocities.any() and np.array_equal(points[0].positions, points[1].positions)
 
 
-def test_a_twist_has_its_stamp_its_frame_and_zeros_elsewhere() -> None:
+def test_contents_of_a_stamped_twist() -> None:
     message = send(CommandMapping(load_robot("mobile_base"), MESSAGES), np.array([0.2, -1.0]), stamp_ns=7_000_000_001)
     assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (7, 1, "base_link")
     twist = message.twist
@@ -126,7 +125,7 @@ def test_a_plain_twist_has_no_header(tmp_path: Path) -> None:
     )
 
 
-def test_each_topic_carries_its_entries_alone(tmp_path: Path) -> None:
+def test_each_topic_has_only_its_entries(tmp_path: Path) -> None:
     hand = {"topic": "/hand", "kind": "gripper", "max_effort": 12.5}
     changes = {"commands": {"hand": hand}, "actions__joint4__command": "hand", "actions__joint4__target": "position"}
     robot = change_robot(tmp_path, "franka", **changes)
@@ -147,7 +146,7 @@ def test_each_topic_carries_its_entries_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_never_sent(name: str, value: float) -> None:
+def test_non_finite_commands_are_not_sent(name: str, value: float) -> None:
     mapping = CommandMapping(load_robot(name), MESSAGES)
     command = draw(mapping.robot)
     command[-1] = value
@@ -214,6 +213,6 @@ def test_angles_are_about_fixed_axes(angles: tuple[float, ...], quaternion: tupl
     assert make_quaternion(*angles) == pytest.approx(quaternion)
 
 
-def test_angles_come_back() -> None:
+def test_angles_survive_the_conversion() -> None:
     for roll, pitch, yaw in np.random.default_rng(1).uniform([-3.1, -1.5, -3.1], [3.1, 1.5, 3.1], (200, 3)):
         assert find_angles(*make_quaternion(roll, pitch, yaw)) == pytest.approx((roll, pitch, yaw), abs=1e-9)

@@ -1,4 +1,4 @@
-"""The doctor listens to a robot and says what is wrong with it; it publishes nothing."""
+"""Inspection of a robot's topics by the doctor, which publishes nothing."""
 
 import secrets
 from dataclasses import replace
@@ -22,8 +22,8 @@ COMMAND = ("/command", "std_msgs/msg/Float64MultiArray")
 BOOL, JOY = "std_msgs/msg/Bool", "sensor_msgs/msg/Joy"
 
 
-class Ward:
-    """A robot that talks, a controller that listens, and the doctor, in one process."""
+class InspectionBench:
+    """A publishing robot, a subscribed controller and the doctor, in one process."""
 
     def __init__(self, robot: Any = ROBOT, **options: Any) -> None:
         self.now_ns = [START_NS]
@@ -44,14 +44,14 @@ class Ward:
         mine = [each for each in self.bus.publishers if each.transport is self.doctor]
         assert not mine and self.bus.sent > before
         assert all(row.remedy for row in rows if row.status != "ok"), "each problem has a remedy"
-        assert not [each for each in self.bus.subscriptions if each.transport is self.doctor], "it leaves nothing"
+        assert not [each for each in self.bus.subscriptions if each.transport is self.doctor], "it unsubscribes"
         return {row.name: row for row in rows}
 
 
 def test_a_sound_robot_has_nothing_to_remedy() -> None:
-    ward = Ward()
-    ward.publish_operator()
-    rows = ward.examine()
+    bench = InspectionBench()
+    bench.publish_operator()
+    rows = bench.examine()
     assert {row.status for row in rows.values()} == {"ok"}, rows
     assert rows["/joint_states (joints)"].found == "100.0 Hz, 100 promised"
     assert rows["/camera/front/image_raw (front)"].found == "12.5 Hz, 12.5 promised"
@@ -79,110 +79,110 @@ def break_picture(name: str, message: Any) -> None:
     ("options", "row", "status", "words"),
     [
         ({"periods": {"joints": 0}}, "/joint_states (joints)", "fail", "0 messages, 100 Hz promised"),
-        ({"periods": {"joints": 0}}, "observation", "fail", "not checked: /joint_states say nothing"),
+        ({"periods": {"joints": 0}}, "observation", "fail", "not checked: /joint_states"),
         ({"periods": {"joints": 20}}, "/joint_states (joints)", "warn", "50.0 Hz, 100 promised"),
         ({"periods": {"joints": 200}}, "/joint_states (joints)", "fail", "200 ms without a message"),
         ({"stamp_offset_s": -3.0}, "stamps of /tool_pose", "fail", "3.000 s behind"),
         ({"stamp_offset_s": 0.2}, "stamps of /tool_pose", "fail", "0.200 s ahead of"),
-        ({"same_stamp": True}, "stamps of /tool_pose", "fail", "all are the same"),
+        ({"same_stamp": True}, "stamps of /tool_pose", "fail", "all are equal"),
         ({"change": put_outside}, "limits", "fail", "tool_x is 0.8 m, outside 0.24 to 0.72"),
-        ({"change": lose_finger}, "state", "fail", "finger2 is not among its joints"),
-        ({"change": break_picture}, "pictures", "fail", "encoding '16UC1' is not read"),
+        ({"change": lose_finger}, "state", "fail", "finger2"),
+        ({"change": break_picture}, "pictures", "fail", "encoding '16UC1'"),
     ],
 )
-def test_what_is_wrong_is_a_row(options: dict[str, Any], row: str, status: str, words: str) -> None:
-    found = Ward(**options).examine()[row]
+def test_faults_and_their_rows(options: dict[str, Any], row: str, status: str, words: str) -> None:
+    found = InspectionBench(**options).examine()[row]
     assert (found.status, words in found.found) == (status, True), found
 
 
 def test_a_sensor_that_repeats_itself_is_named(tmp_path: Path) -> None:
     robot = change_robot(tmp_path, topics__front__may_repeat=False)
-    found = Ward(robot).examine()["/camera/front/image_raw (front)"]
-    assert found.status == "fail" and "always the same content" in found.found
+    found = InspectionBench(robot).examine()["/camera/front/image_raw (front)"]
+    assert found.status == "fail" and "with constant content" in found.found
 
 
-def test_stamps_that_are_missing_are_no_fault() -> None:
-    assert not [name for name in Ward(stamp_offset_s=None).examine() if "stamps" in name]
+def test_missing_stamps_are_accepted() -> None:
+    assert not [name for name in InspectionBench(stamp_offset_s=None).examine() if "stamps" in name]
 
 
 def test_stamps_of_a_simulation_are_compared_with_its_own_time() -> None:
-    rows = Ward(started_ns=START_NS - 10**9).examine()
+    rows = InspectionBench(started_ns=START_NS - 10**9).examine()
     assert rows["stamps"].status == "ok" and rows["/clock"].status == "ok"
     assert "1.000 s behind" not in str(rows)
 
 
 def test_a_robot_without_simulated_time_is_compared_with_this_machine(tmp_path: Path) -> None:
-    rows = Ward(change_robot(tmp_path, use_sim_time=False), stamp_offset_s=-3.0).examine()
+    rows = InspectionBench(change_robot(tmp_path, use_sim_time=False), stamp_offset_s=-3.0).examine()
     assert "/clock" not in rows and "3.000 s behind" in rows["stamps of /tool_pose"].found
 
 
 def test_a_topic_of_another_type_is_named() -> None:
-    ward = Ward()
+    bench = InspectionBench()
     odd = replace(ROBOT.topics["front_info"], type_name="sensor_msgs/msg/Image")
-    ward.robot = replace(ROBOT, topics=ROBOT.topics | {"front_info": odd})
-    found = ward.examine()["/camera/front/camera_info (front_info)"]
+    bench.robot = replace(ROBOT, topics=ROBOT.topics | {"front_info": odd})
+    found = bench.examine()["/camera/front/camera_info (front_info)"]
     assert found.status == "fail" and "the publisher's type is sensor_msgs/msg/CameraInfo" in found.found
 
 
-def test_a_topic_of_another_quality_is_named() -> None:
-    ward = Ward()
-    ward.robot = replace(ROBOT, topics=ROBOT.topics | {"front": replace(ROBOT.topics["front"], qos="latched")})
-    found = ward.examine()["/camera/front/image_raw (front)"]
+def test_an_incompatible_qos_is_named() -> None:
+    bench = InspectionBench()
+    bench.robot = replace(ROBOT, topics=ROBOT.topics | {"front": replace(ROBOT.topics["front"], qos="latched")})
+    found = bench.examine()["/camera/front/image_raw (front)"]
     assert found.status == "fail" and "no message arrives, because" in found.found
 
 
-def test_two_that_publish_one_topic_are_named() -> None:
-    ward = Ward()
-    ward.controller.create_publisher("/joint_states", "sensor_msgs/msg/JointState", "state")
-    row = ward.examine()["/joint_states (joints)"]
-    assert (row.status, row.found) == ("fail", "2 publish it: /controller, /robot")
+def test_two_publishers_of_a_topic_are_named() -> None:
+    bench = InspectionBench()
+    bench.controller.create_publisher("/joint_states", "sensor_msgs/msg/JointState", "state")
+    row = bench.examine()["/joint_states (joints)"]
+    assert (row.status, row.found) == ("fail", "2 publishers: /controller, /robot")
 
 
-def test_a_time_that_stands_still_is_named() -> None:
-    ward = Ward()
-    ward.talking.started_ns = START_NS
-    ward.talking._say_clock = lambda: ward.talking.clock.publish(  # pyright: ignore[reportPrivateUsage]
-        ward.bus.messages.make("rosgraph_msgs/msg/Clock", clock={"sec": 7, "nanosec": 0})
+def test_a_clock_that_stands_still_is_named() -> None:
+    bench = InspectionBench()
+    bench.talking.started_ns = START_NS
+    bench.talking._say_clock = lambda: bench.talking.clock.publish(  # pyright: ignore[reportPrivateUsage]
+        bench.bus.messages.make("rosgraph_msgs/msg/Clock", clock={"sec": 7, "nanosec": 0})
     )
-    row = ward.examine()["/clock"]
+    row = bench.examine()["/clock"]
     assert row.status == "fail" and "in lockstep waits for commands" in row.remedy
 
 
-def test_who_takes_commands_and_who_gives_them() -> None:
-    ward = Ward()
-    ward.listening.close()
-    assert ward.examine()["/command (command)"].found == "nobody listens to it"
-    ward.controller.create_subscription("/command", "geometry_msgs/msg/Twist", "command", lambda *_: None)
-    assert "/controller takes geometry_msgs/msg/Twist" in ward.examine()["/command (command)"].found
-    ward.controller.create_subscription(*COMMAND, "command", lambda *_: None)
-    rows = ward.examine()
+def test_subscribers_and_rival_publishers_of_commands() -> None:
+    bench = InspectionBench()
+    bench.listening.close()
+    assert bench.examine()["/command (command)"].found == "no subscriber"
+    bench.controller.create_subscription("/command", "geometry_msgs/msg/Twist", "command", lambda *_: None)
+    assert "/controller takes geometry_msgs/msg/Twist" in bench.examine()["/command (command)"].found
+    bench.controller.create_subscription(*COMMAND, "command", lambda *_: None)
+    rows = bench.examine()
     assert rows["/command (command)"].status == "ok" and "rivals" not in rows
-    ward.controller.create_publisher(*COMMAND, "command")
-    assert ward.examine()["rivals"].found == "/controller publishes commands, too"
+    bench.controller.create_publisher(*COMMAND, "command")
+    assert bench.examine()["rivals"].found == "/controller publishes commands, too"
 
 
 def test_each_command_topic_has_its_rows(tmp_path: Path) -> None:
     lift = {"topic": "/lift", "kind": "twist"}
     changes = {"actions__move_z__command": "lift", "actions__move_z__target": "linear.z"}
-    ward = Ward(change_robot(tmp_path, commands={"lift": lift}, **changes))
-    rows = ward.examine()
+    bench = InspectionBench(change_robot(tmp_path, commands={"lift": lift}, **changes))
+    rows = bench.examine()
     assert rows["/command (command)"].status == rows["command timeout"].status == "ok"
     assert rows["/lift (commands.lift)"].status == rows["commands.lift timeout"].status == "fail"
-    ward.controller.create_subscription("/lift", "geometry_msgs/msg/Twist", "command", lambda *_: None)
-    ward.controller.create_publisher("/lift", "geometry_msgs/msg/Twist", "command")
-    rows = ward.examine()
+    bench.controller.create_subscription("/lift", "geometry_msgs/msg/Twist", "command", lambda *_: None)
+    bench.controller.create_publisher("/lift", "geometry_msgs/msg/Twist", "command")
+    rows = bench.examine()
     assert rows["/lift (commands.lift)"].status == "ok"
     assert rows["rivals on /lift"].status == "fail" and "rivals" not in rows
 
 
-def test_an_operator_who_is_not_there_is_a_warning() -> None:
-    ward = Ward()
+def test_missing_operator_topics_are_warnings() -> None:
+    bench = InspectionBench()
     for label, topic in (("emergency stop", "/estop"), ("dead man's switch", "/deadman")):
-        row = ward.examine()[label]
-        assert (row.status, row.found) == ("warn", f"{topic}: nobody publishes it")
-    ward.robot = replace(ROBOT, operator=replace(ROBOT.operator, estop="", deadman=""))
-    rows = ward.examine()
-    assert (rows["emergency stop"].status, rows["emergency stop"].found) == ("warn", "the file names none")
+        row = bench.examine()[label]
+        assert (row.status, row.found) == ("warn", f"{topic}: no publisher")
+    bench.robot = replace(ROBOT, operator=replace(ROBOT.operator, estop="", deadman=""))
+    rows = bench.examine()
+    assert (rows["emergency stop"].status, rows["emergency stop"].found) == ("warn", "none in the file")
     assert "dead man's switch" not in rows
 
 
@@ -190,33 +190,51 @@ def test_an_operator_who_is_not_there_is_a_warning() -> None:
     ("label", "topic", "kind", "qos", "said"),
     [
         ("emergency stop", "/estop", BOOL, "command", "the publisher offers volatile, the subscription requests trans"),
-        ("emergency stop", "/estop", JOY, "latched", f"/controller publishes {JOY}, {BOOL} is heard"),
-        ("dead man's switch", "/deadman", JOY, "deadman", f"/controller publishes {JOY}, {BOOL} is heard"),
-        ("teleoperation", "/teleop", BOOL, "sensor_data", f"/controller publishes {BOOL}, {JOY} is heard"),
+        (
+            "emergency stop",
+            "/estop",
+            JOY,
+            "latched",
+            f"/controller publishes {JOY}, ",
+        ),
+        (
+            "dead man's switch",
+            "/deadman",
+            JOY,
+            "deadman",
+            f"/controller publishes {JOY}, ",
+        ),
+        (
+            "teleoperation",
+            "/teleop",
+            BOOL,
+            "sensor_data",
+            f"/controller publishes {BOOL}, ",
+        ),
     ],
 )
-def test_an_operator_who_would_not_be_heard_is_a_fault(label: str, topic: str, kind: str, qos: str, said: str) -> None:
-    ward = Ward()
-    ward.controller.create_publisher(topic, kind, qos)
-    row = ward.examine()[label]
+def test_incompatible_operator_topics_are_faults(label: str, topic: str, kind: str, qos: str, said: str) -> None:
+    bench = InspectionBench()
+    bench.controller.create_publisher(topic, kind, qos)
+    row = bench.examine()[label]
     assert row.status == "fail" and said in row.found and "at least" in row.remedy
 
 
 @pytest.mark.parametrize(("kind", "status"), [("displacement", "fail"), ("position", "warn")])
-def test_a_robot_that_goes_on_without_commands_is_named(kind: str, status: str) -> None:
+def test_a_robot_without_a_command_timeout_is_named(kind: str, status: str) -> None:
     actions = tuple(replace(entry, kind=kind) for entry in ROBOT.actions)
     robot = replace(ROBOT, actions=actions, command=replace(ROBOT.command, timeout_s=0.0), verified="never run")
-    rows = Ward(robot).examine()
+    rows = InspectionBench(robot).examine()
     assert rows["command timeout"].status == status
     assert rows["robot tabletop"].status == "warn"
 
 
-def test_bytes_that_are_no_message_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    ward = Ward()
-    publisher = ward.talking.publishers["tool"]
+def test_undecodable_bytes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    bench = InspectionBench()
+    publisher = bench.talking.publishers["tool"]
     monkeypatch.setattr(publisher, "publish", lambda message: publisher.send(b"\0\1\0\0abc"))
-    found = ward.examine()["/tool_pose (tool)"]
-    assert found.status == "fail" and "are not a message of geometry_msgs/msg/PoseStamped" in found.found
+    found = bench.examine()["/tool_pose (tool)"]
+    assert found.status == "fail" and "are no message of geometry_msgs/msg/PoseStamped" in found.found
 
 
 @pytest.mark.process

@@ -1,4 +1,4 @@
-"""Messages become state by joints' names, and streams whose digests know a repetition."""
+"""State from messages by joint names, and digests that detect repeated messages."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_the_state_is_the_simulator_s() -> None:
     assert np.array_equal(state, [0.5, 0.1, 0.2, 0.011 + 0.013, 0.53 - 0.5, 0.1 - 0.1, 0.17 - 0.2])
 
 
-def test_joints_are_found_by_their_names_whatever_their_order() -> None:
+def test_joints_are_found_by_name_in_any_order() -> None:
     mapping = ObservationMapping(ROBOT)
     messages = make_tabletop_messages(MESSAGES)
     for names in ((*JOINTS, "finger1", "finger2"), ("finger2", "other", "finger1")):
@@ -46,21 +46,21 @@ def test_joints_are_found_by_their_names_whatever_their_order() -> None:
 @pytest.mark.parametrize(
     ("messages", "words"),
     [
-        ({"joints": name_joints("finger1")}, "/joint_states: finger2 is not among its joints: finger1"),
-        ({"joints": name_joints("finger1", "finger2", "finger1")}, "/joint_states: finger1 stands 2 times among them"),
-        ({"joints": name_joints("finger1", "finger2", count=1)}, "1 entries, and that of finger2 is missing"),
+        ({"joints": name_joints("finger1")}, "/joint_states: finger2 is not one of its joints: finger1"),
+        ({"joints": name_joints("finger1", "finger2", "finger1")}, "/joint_states: finger1 is listed 2 times"),
+        ({"joints": name_joints("finger1", "finger2", count=1)}, "1 entries; that of finger2 is missing"),
         ({"joints": name_joints("finger1", "finger2", count=0)}, "position has 0 entries"),
         ({"joints": name_joints()}, "it has none"),
-        ({"joints": None}, "/joint_states: no message has come"),
+        ({"joints": None}, "/joint_states: no message received"),
     ],
 )  # fmt: skip
-def test_a_joint_that_is_not_there_once_is_refused(messages: dict[str, Any], words: str) -> None:
+def test_missing_and_repeated_joints_are_refused(messages: dict[str, Any], words: str) -> None:
     with pytest.raises(UnusableMessageError, match=words):
         read_with(**messages)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_what_is_not_finite_is_refused(value: float) -> None:
+def test_non_finite_numbers_are_refused(value: float) -> None:
     pose = MESSAGES.make("geometry_msgs/msg/PoseStamped")
     pose.pose.position.y = value
     with pytest.raises(UnusableMessageError, match=r"/tool_pose: pose.position.y is -?(nan|inf)"):
@@ -73,7 +73,7 @@ def test_factors_and_sums() -> None:
     assert read_with(replace(ROBOT, state=state))[0] == pytest.approx(11 - 0.013)
 
 
-def test_what_an_observation_needs() -> None:
+def test_topics_of_an_observation() -> None:
     mapping = ObservationMapping(ROBOT)
     assert mapping.state_topics == ("tool", "joints", "commanded") and mapping.picture_topics == ("front",)
     assert mapping.topics == ("tool", "joints", "commanded", "front", "front_info")
@@ -81,7 +81,7 @@ def test_what_an_observation_needs() -> None:
     assert picture.shape == (64, 64, 3) and picture.flags.writeable
 
 
-def test_a_repetition_has_the_digest_whatever_its_stamp_says() -> None:
+def test_a_repeated_message_has_the_same_digest_with_any_stamp() -> None:
     for message in make_tabletop_messages(MESSAGES).values():
         again = MESSAGES.decode(message.__msgtype__, MESSAGES.encode(message.__msgtype__, message))
         assert digest_content(again) == digest_content(message)
@@ -108,7 +108,7 @@ def test_any_other_content_has_another_digest(topic: str, change: Callable[[Any]
     assert digest_content(message) != before and len(before) == 16
 
 
-def test_a_stream_has_the_sensor_s_stamp_where_there_is_one() -> None:
+def test_a_stream_has_the_sensor_s_stamp_if_there_is_one() -> None:
     message = make_tabletop_messages(MESSAGES)["tool"]
     assert make_stream(message, 11, 2.0).source_ns == 11
     stream = make_stream(replace(message, header=MESSAGES.make(HEADER, **STAMP)), 11, 2.0)

@@ -48,7 +48,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["robot=tabeltop"], "robot=tabeltop: there is no such robot, and no such file. Did you mean 'tabletop'?"),
+        (["robot=tabeltop"], "robot=tabeltop is not a known robot or a file. Did you mean 'tabletop'?"),
         (["sim.image_size=32"], "robot=tabletop is not what is simulated: its cameras are"),
         (["sim.state_noise=0.1"], "belong to the simulator alone"),
         (["task=juggle"], "task: unknown task 'juggle'"),

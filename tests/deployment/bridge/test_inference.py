@@ -1,4 +1,4 @@
-"""Who asks the policy: what it is shown, what becomes of failures, and that the control loop never waits for it."""
+"""Inference requests: their arguments, their failures, and that the control loop never waits for them."""
 
 import threading
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.asking import AskerThread, ChunkAsker, Question
+from embodied_rl.deployment.bridge.inference import AsyncInference, ChunkClient, InferenceRequest
 from embodied_rl.deployment.execution.messages import ChunkRequest
 from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
 from embodied_rl.interfaces.errors import UserError
@@ -16,8 +16,8 @@ from tests.support.ended import wait_for
 
 
 @dataclass
-class NotingPolicy:
-    """Notes what it is asked; raises what it is told to; waits for its gate."""
+class RecordingPolicy:
+    """Records its arguments; raises `raises`; waits for its gate."""
 
     raises: Exception | None = None
     gate: threading.Event | None = None
@@ -34,69 +34,69 @@ class NotingPolicy:
         return np.full((1, 4, 2), len(self.asked), np.float32)
 
 
-def question(sequence: int = 1, prefix: Any = None, episode: int | None = None) -> Question:
+def make_request(sequence: int = 1, prefix: Any = None, episode: int | None = None) -> InferenceRequest:
     given = np.zeros((0, 2), np.float32) if prefix is None else prefix
     seen = Observation({}, np.zeros((1, 3), np.float32), ("go",))
-    return Question(ChunkRequest(sequence, 2, 5, given, len(given), 0.0), lambda: seen, episode, 3)
+    return InferenceRequest(ChunkRequest(sequence, 2, 5, given, len(given), 0.0), lambda: seen, episode, 3)
 
 
-def test_an_answer_is_of_its_request() -> None:
-    answer = ChunkAsker(NotingPolicy(), "naive", None, lambda: 0.0).ask(question(sequence=9))
+def test_a_result_belongs_to_its_request() -> None:
+    answer = ChunkClient(RecordingPolicy(), "naive", None, lambda: 0.0).infer(make_request(sequence=9))
     assert answer.chunk is not None
     assert (answer.chunk.sequence, answer.chunk.epoch, answer.chunk.step, answer.chunk.policy_version) == (9, 2, 5, 7)
     assert answer.chunk.actions.shape == (4, 2)
 
 
-def test_a_policy_that_continues_is_shown_what_is_committed_and_others_are_not() -> None:
+def test_only_a_continuing_policy_gets_the_committed_prefix() -> None:
     prefix = np.ones((2, 2), np.float32)
-    continuing, naive = NotingPolicy(), NotingPolicy()
-    ChunkAsker(continuing, "prefix", None, lambda: 0.0).ask(question(prefix=prefix))
-    ChunkAsker(naive, "naive", None, lambda: 0.0).ask(question(prefix=prefix))
+    continuing, naive = RecordingPolicy(), RecordingPolicy()
+    ChunkClient(continuing, "prefix", None, lambda: 0.0).infer(make_request(prefix=prefix))
+    ChunkClient(naive, "naive", None, lambda: 0.0).infer(make_request(prefix=prefix))
     np.testing.assert_array_equal(continuing.asked[0]["prefix"], prefix[None])
     np.testing.assert_array_equal(continuing.asked[0]["committed"], [2])
     assert naive.asked[0]["prefix"] is None
 
 
-def test_episodes_have_keys_of_noise() -> None:
-    policy = NotingPolicy()
-    asker = ChunkAsker(policy, "stop", 11, lambda: 0.0)
-    asker.ask(question(episode=4))
-    asker.ask(question())
+def test_requests_of_episodes_have_noise_keys() -> None:
+    policy = RecordingPolicy()
+    client = ChunkClient(policy, "stop", 11, lambda: 0.0)
+    client.infer(make_request(episode=4))
+    client.infer(make_request())
     keys = policy.asked[0]["keys"]
     assert (keys.seed, keys.episode.tolist(), keys.decision.tolist()) == (11, [4], [3])
     assert policy.asked[1]["keys"] is None
 
 
 @pytest.mark.parametrize("error", [NoPolicyAnswer("it is away"), UserError("no such word")])
-def test_what_goes_wrong_is_said_in_words(error: Exception) -> None:
-    asker = ChunkAsker(NotingPolicy(raises=error), "naive", None, lambda: 0.0)
-    answer = asker.ask(question())
+def test_a_failure_is_a_result(error: Exception) -> None:
+    client = ChunkClient(RecordingPolicy(raises=error), "naive", None, lambda: 0.0)
+    answer = client.infer(make_request())
     assert answer.chunk is None
     assert str(error) in answer.failure
-    assert (asker.failed, asker.answered) == (1, 0)
+    assert (client.failed, client.answered) == (1, 0)
 
 
-def test_the_control_loop_does_not_wait_and_the_newest_question_counts() -> None:
-    policy = NotingPolicy(gate=threading.Event())
-    thread = AskerThread(ChunkAsker(policy, "naive", None, lambda: 0.0))
-    thread.ask(question(1))
+def test_a_newer_request_replaces_a_waiting_one_without_blocking() -> None:
+    policy = RecordingPolicy(gate=threading.Event())
+    thread = AsyncInference(ChunkClient(policy, "naive", None, lambda: 0.0))
+    thread.submit(make_request(1))
     wait_for(lambda: len(policy.asked) == 1)
-    thread.ask(question(2))
-    thread.ask(question(3))  # 2 waits still, and is replaced
-    assert thread.take_answers() == []
+    thread.submit(make_request(2))
+    thread.submit(make_request(3))  # replaces 2, which waits
+    assert thread.take_results() == []
     assert policy.gate is not None
     policy.gate.set()
     answers: list[Any] = []
-    wait_for(lambda: len(answers.extend(thread.take_answers()) or answers) == 2)
+    wait_for(lambda: len(answers.extend(thread.take_results()) or answers) == 2)
     assert [each.chunk.sequence for each in answers] == [1, 3]
     thread.close()
 
 
-def test_a_fault_of_the_program_is_kept_and_told() -> None:
-    thread = AskerThread(ChunkAsker(NotingPolicy(raises=ZeroDivisionError("odd")), "naive", None, lambda: 0.0))
-    thread.ask(question())
+def test_an_unexpected_exception_is_kept_and_reported() -> None:
+    thread = AsyncInference(ChunkClient(RecordingPolicy(raises=ZeroDivisionError("odd")), "naive", None, lambda: 0.0))
+    thread.submit(make_request())
     answers: list[Any] = []
-    wait_for(lambda: bool(answers.extend(thread.take_answers()) or answers))
+    wait_for(lambda: bool(answers.extend(thread.take_results()) or answers))
     assert "odd" in answers[0].failure
     assert isinstance(thread.failure, ZeroDivisionError)
     thread.close()

@@ -1,4 +1,4 @@
-"""What arrives on a robot's topics within some seconds: how many messages, when, with which stamps."""
+"""Monitor of a robot's topics: counts, arrival times and stamps of messages."""
 
 import math
 import statistics
@@ -12,17 +12,17 @@ from embodied_rl.deployment.transport.interface import Subscription, Transport
 from embodied_rl.deployment.transport.qos import request
 
 DEPTH = 1000
-"""Messages that wait for whoever measures a rate; a control loop keeps the newest alone."""
+"""Queue depth of the subscriptions, so that rates are measured without loss."""
 LARGEST_DIGESTED = 500
-"""Messages of a topic whose contents are compared."""
+"""Number of messages per topic that are compared."""
 
 
 @dataclass
 class ObservedTopic:
-    """A topic while it is watched.
+    """Messages of one topic.
 
     Attributes:
-        received_ns, stamps_ns: of each message; a stamp is the header's, and is left out where there is none or 0.
+        received_ns: of each message. stamps_ns: of the headers; missing and zero stamps are left out.
         last: the last message. digests: of the first messages' contents.
     """
 
@@ -36,32 +36,32 @@ class ObservedTopic:
 
     @property
     def count(self) -> int:
-        """Return how many messages came."""
+        """Number of messages."""
         return len(self.received_ns)
 
     @property
     def rate_hz(self) -> float:
-        """Return messages per second between the first and the last one; 0 for fewer than two."""
+        """Mean rate between the first and the last message; 0 for fewer than two."""
         spent = (self.received_ns[-1] - self.received_ns[0]) * 1e-9 if self.count > 1 else 0.0
         return (self.count - 1) / spent if spent > 0 else 0.0
 
     @property
     def longest_gap_s(self) -> float:
-        """Return the longest time between two messages; `inf` for fewer than two."""
+        """Longest time between two messages; `inf` for fewer than two."""
         pairs = zip(self.received_ns, self.received_ns[1:], strict=False)
         return max(((after - before) * 1e-9 for before, after in pairs), default=math.inf)
 
     @property
     def offset_s(self) -> float | None:
-        """Return how much later than its stamp a message came, the median; None without stamps."""
+        """Median of arrival time minus stamp; None without stamps."""
         return statistics.median(self.offsets_s) if self.offsets_s else None
 
 
-class RobotWatch:
-    """Listens to all topics of a robot, and publishes nothing.
+class RobotMonitor:
+    """Subscribes to all topics of a robot; publishes nothing.
 
     Args:
-        robot: its description. transport: an open one; somebody has to spin it.
+        robot: its description. transport: an open one, which the caller spins.
     """
 
     def __init__(self, robot: RobotDescription, transport: Transport) -> None:
@@ -73,22 +73,22 @@ class RobotWatch:
 
     @property
     def all(self) -> list[ObservedTopic]:
-        """Return everything that is listened to, the clock included."""
+        """All observed topics, the clock included."""
         return [*([self.clock] if self.clock else []), *self.topics.values()]
 
     @property
     def messages(self) -> dict[str, Any]:
-        """Return the last message of each topic that has one, by its short name."""
+        """Last message of each topic that has one, by short name."""
         return {name: seen.last for name, seen in self.topics.items() if seen.last is not None}
 
-    def begin_anew(self) -> None:
-        """Forget what has come, such as while publishers were being discovered."""
+    def reset_counts(self) -> None:
+        """Discard the messages so far, such as those during discovery."""
         for seen in self.all:
             for noted in (seen.received_ns, seen.stamps_ns, seen.offsets_s, seen.digests):
                 noted.clear()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Close the subscriptions."""
         for seen in self.all:
             seen.subscription.close()
 
@@ -111,16 +111,11 @@ class RobotWatch:
         seen.last = message
         if len(seen.digests) < LARGEST_DIGESTED:
             seen.digests.add(digest_content(message))
-        now_ns = self._read_now(received_ns)
+        now_ns: int | None = received_ns
+        if self.clock is not None:  # simulated time, unknown before the first /clock
+            clock = self.clock.last
+            now_ns = None if clock is None else clock.clock.sec * 1_000_000_000 + clock.clock.nanosec
         if (stamp := read_stamp(message)) is not None:
             seen.stamps_ns.append(stamp)
             if now_ns is not None:
                 seen.offsets_s.append((now_ns - stamp) * 1e-9)
-
-    def _read_now(self, received_ns: int) -> int | None:
-        """Return the time that stamps are compared with: the simulation's, where it says one."""
-        if self.clock is None:
-            return received_ns
-        if self.clock.last is None:
-            return None
-        return self.clock.last.clock.sec * 1_000_000_000 + self.clock.last.clock.nanosec

@@ -1,4 +1,4 @@
-"""Files of strangers in which each value is replaced by what it is not: they load, or are refused in one line."""
+"""Files with each value replaced by one of another type: they load, or are refused in one line."""
 
 import copy
 import random
