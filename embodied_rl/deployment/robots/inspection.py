@@ -7,6 +7,7 @@ from embodied_rl.deployment.robots.description import CommandTopic, RobotDescrip
 from embodied_rl.deployment.robots.keys import name_command
 from embodied_rl.deployment.robots.mapping import ObservationMapping
 from embodied_rl.deployment.robots.robot_monitor import ObservedTopic, RobotMonitor
+from embodied_rl.deployment.transport.emergency_stop import STOP_QOS
 from embodied_rl.deployment.transport.interface import Endpoint, Transport
 from embodied_rl.deployment.transport.qos import QoS, find_incompatible, offer, request
 from embodied_rl.interfaces.errors import UserError

@@ -12,6 +12,7 @@ from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.sim import Episode, Source
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.support.ready_line import start_until_ready
 from tests.support.refusals import refuses
 from tests.support.transports import borrow_domain
 
