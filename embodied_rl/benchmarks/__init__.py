@@ -1,1 +1,1 @@
-"""Measurements behind `embodied-rl bench`, and a policy on a simulated robot (`trials`)."""
+"""Measurements behind `embodied-rl bench`, and a policy on a simulated robot (`robot_runs`)."""

@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class PolicyWorker:
-    """Infers with the weights that were loaded last."""
+    """SupportsInfer with the weights that were loaded last."""
 
     def __init__(self, actor: Actor) -> None:
         torch.set_num_threads(1)

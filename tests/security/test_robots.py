@@ -13,7 +13,7 @@ pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
 from embodied_rl.deployment.bridge.episodes import EpisodeTracker
-from embodied_rl.deployment.robot_simulator.attending import read_end
+from embodied_rl.deployment.robot_simulator.episode_control import read_end
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.description import CameraEntry, OperatorTopics
 from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.assembly.loaded import LoadedPolicy, load_policy
-from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, EpisodeConductor
+from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode, RobotEpisodeRunner
 from embodied_rl.deployment.bridge.bridge import Bridge
 from embodied_rl.deployment.bridge.motion_files import make_motion_manager
 from embodied_rl.deployment.robots.reading import load_robot
@@ -52,13 +52,12 @@ def load_local(policy: str = POLICY) -> LocalPolicy:
 
 @dataclass
 class LockstepBench:
-    """Robot, bridge and conductor on one bus, taking turns; time passes a millisecond with each turn."""
+    """Robot, bridge and episode_runner on one bus, taking turns; time passes a millisecond with each turn."""
 
     policy: Any
     seed: int | None = None
     patience: float = 20.0
     now_ns: int = START_NS
-    conducted: list[ConductedEpisode] = field(default_factory=list)
     commands: list[np.ndarray] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -76,13 +75,13 @@ class LockstepBench:
         self.robot.repeat()
         self.bridge.prepare()
         self.node = InProcessTransport(self.bus, "deploy")
-        self.conductor = EpisodeConductor(self.node, description, self.turn)
+        self.episode_runner = RobotEpisodeRunner(self.node, description, self.turn)
         self.node.create_subscription("/command", "std_msgs/msg/Float64MultiArray", "command", self._note)
 
-    def run(self, episodes: Sequence[Episode]) -> list[ConductedEpisode]:
+    def run(self, episodes: Sequence[Episode]) -> list[RobotEpisode]:
         """Run episodes to their ends."""
-        self.conductor.wait_for_bridge(SILENCE_S)
-        return [self.conductor.run_episode(each, SILENCE_S, 1000) for each in episodes]
+        self.episode_runner.wait_for_bridge(SILENCE_S)
+        return [self.episode_runner.run_episode(each, SILENCE_S, 1000) for each in episodes]
 
     def turn(self) -> None:
         """Let robot and bridge each do what they have to do."""

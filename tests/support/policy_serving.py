@@ -42,7 +42,7 @@ SPEC = PolicyDescription(
 
 
 @dataclass
-class ToldPolicy:
+class FakePolicy:
     """Answers with a number that depends on every part of a row and on nothing else.
 
     Attributes:
@@ -111,7 +111,7 @@ class RunningPolicy:
 def running_policy(policy: Any = None, spec: PolicyDescription = SPEC, port: int = 0, **options: Any) -> Iterator[Any]:
     """Serve a policy, on a free port unless one is given, while the context lasts."""
     settings = PolicyServerSettings(**options)
-    served = ServedPolicy(ServedWeights(policy or ToldPolicy(), spec, 7, {"policy": "told"}))
+    served = ServedPolicy(ServedWeights(policy or FakePolicy(), spec, 7, {"policy": "told"}))
     server = PolicyServer(served, settings, find_token(settings.host, settings.token_variable))
     listening = open_socket(settings.host, port)
     ready, ends = threading.Event(), list[Any]()
@@ -168,8 +168,8 @@ def ask(connection: ClientConnection, message: Any) -> Any:
     return answer if isinstance(answer, str) else unpack(answer)
 
 
-def expect(given: dict[str, Any], policy: ToldPolicy | None = None, **keys: Any) -> Any:
+def expect(given: dict[str, Any], policy: FakePolicy | None = None, **keys: Any) -> Any:
     """The actions that a policy gives to what is sent."""
     seen, single = read_observation(given, SPEC)
-    actions = (policy or ToldPolicy()).infer(seen, **keys)
+    actions = (policy or FakePolicy()).infer(seen, **keys)
     return actions[0] if single else actions

@@ -100,7 +100,7 @@ class Peer:
     """Who commands the robot: everything that it publishes, in order, and what can be asked of it."""
 
     node: Transport
-    heard: list[tuple[str, Any]] = field(default_factory=list)
+    received: list[tuple[str, Any]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         quality = {kind: QoS("best_effort", depth=1000) for kind in TYPES.values()} | {TEXT: "latched"}
@@ -114,7 +114,7 @@ class Peer:
         self._stop = self.node.create_publisher("/estop", "std_msgs/msg/Bool", "latched")
 
     def _note(self, topic: str) -> Callable[[Any, int, int], None]:
-        return lambda message, received_ns, source_ns: self.heard.append((topic, message))
+        return lambda message, received_ns, source_ns: self.received.append((topic, message))
 
     def wait_until(self, robot: Transport, condition: Callable[[], bool]) -> bool:
         """Spin both ends by turns until something holds; False where it does not within half a minute."""
@@ -132,12 +132,12 @@ class Peer:
         return all(each.count_matched() for each in (*self._subscriptions, *publishers))
 
     def forget(self, topics: Sequence[str]) -> None:
-        """Forget what was heard on some topics."""
-        self.heard = [each for each in self.heard if each[0] not in topics]
+        """Forget what was received on some topics."""
+        self.received = [each for each in self.received if each[0] not in topics]
 
     def of(self, topic: str) -> list[Any]:
-        """Everything that was heard on a topic."""
-        return [message for name, message in self.heard if name == topic]
+        """Everything that was received on a topic."""
+        return [message for name, message in self.received if name == topic]
 
     def texts(self, topic: str) -> list[Any]:
         """The JSON of a topic."""
@@ -162,7 +162,7 @@ class Peer:
 
     @property
     def state(self) -> np.ndarray:
-        """The policy's state, float32 [7], from what was heard last."""
+        """The policy's state, float32 [7], from what was received last."""
         tool, commanded = (self.of(topic)[-1].pose.position for topic in ("/tool_pose", "/commanded_pose"))
         joints = self.of("/joint_states")[-1]
         width = sum(joints.position[joints.name.index(name)] for name in ("finger1", "finger2"))
@@ -171,7 +171,7 @@ class Peer:
 
     @property
     def picture(self) -> np.ndarray:
-        """The picture that was heard last."""
+        """The picture that was received last."""
         image = self.of("/camera/front/image_raw")[-1]
         return image.data.reshape(image.height, image.width, 3)
 

@@ -8,8 +8,8 @@ from rich.text import Text
 from embodied_rl.assembly.policy_server_client import connect
 from embodied_rl.cli.text import make_console
 from embodied_rl.deployment.configuration import RobotDoctorConfig
-from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
-from embodied_rl.deployment.policy_server.robot_fit import examine_policy
+from embodied_rl.deployment.policy_server.client_messages import NoPolicyAnswer
+from embodied_rl.deployment.policy_server.robot_check import check_served_policy
 from embodied_rl.deployment.robots.inspection import inspect_robot
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
@@ -48,7 +48,7 @@ def examine_robot(config: RobotDoctorConfig) -> list[Diagnosis]:
     except NoPolicyAnswer as error:
         return [*checks, Diagnosis("policy", "fail", str(error), "start it, and open its port to this machine")]
     with client:
-        return [*checks, *examine_policy(client, robot, config.questions, POLICY_TEST_S)]
+        return [*checks, *check_served_policy(client, robot, config.questions, POLICY_TEST_S)]
 
 
 def print_checks(checks: Sequence[Diagnosis], ready: str) -> int:

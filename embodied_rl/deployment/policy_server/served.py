@@ -1,4 +1,4 @@
-"""The policy that a server asks: requests in batches, weights that are replaced between two of them."""
+"""The served policy: inference in batches, with weights that can be replaced between two batches."""
 
 import time
 from collections.abc import Sequence
@@ -14,13 +14,13 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 
-LIKE = 4
-"""Batches are filled up to a multiple of this many rows: matrix libraries compute other numbers of rows with other
-operations, so that an answer's last bits would depend on the questions of other clients."""
+ROW_MULTIPLE = 4
+"""Batches are padded to a multiple of this number of rows: matrix libraries choose their operations by the number of
+rows, so that the last bits of a result would depend on the requests of other clients."""
 
 
-class Infers(Protocol):
-    """What is served; an `Actor` is one."""
+class SupportsInfer(Protocol):
+    """A policy with `infer`, such as an `Actor`."""
 
     def infer(
         self,
@@ -34,39 +34,39 @@ class Infers(Protocol):
     ) -> np.ndarray: ...
 
 
-class Unanswered(Exception):  # noqa: N818 - it says what happened
-    """A question that is not answered for a reason that lies with the server; `code` ends the connection."""
+class InferenceFailed(Exception):  # noqa: N818 - it says what happened
+    """Inference failed or timed out on the server; `close_code` is the websocket close code (RFC 6455)."""
 
-    def __init__(self, message: str, code: int) -> None:
+    def __init__(self, message: str, close_code: int) -> None:
         super().__init__(message)
-        self.code = code
+        self.close_code = close_code
 
 
 @dataclass(frozen=True)
 class ServedWeights:
-    """A policy with its present weights.
+    """A policy with its current weights.
 
     Attributes:
-        policy: answers.
-        spec: what it expects and returns.
-        version: of the weights, counted in updates; 0 where nobody says.
-        identity: further plain values about it, such as the hash of its file.
+        policy: the policy.
+        spec: its description.
+        version: number of updates of the weights; 0 if unknown.
+        identity: further plain values about the policy, such as the hash of its file.
     """
 
-    policy: Infers
+    policy: SupportsInfer
     spec: PolicyDescription
     version: int = 0
     identity: dict[str, Any] | None = None
 
 
 @dataclass(frozen=True)
-class Answer:
-    """An answer.
+class PolicyResponse:
+    """Response to a `PolicyRequest`.
 
     Attributes:
-        actions: float32 [executed, A], or [n, executed, A] for rows; H where the whole chunk is asked for.
-        version: of the weights that chose them.
-        seconds: of the call of the policy.
+        actions: float32 [executed, A], or [n, executed, A] for n rows; H instead of `executed` for the whole chunk.
+        version: version of the weights.
+        seconds: duration of the inference.
     """
 
     actions: NDArray[np.float32]
@@ -75,70 +75,67 @@ class Answer:
 
 
 class ServedPolicy:
-    """Answers requests with the newest weights.
+    """Runs inference for requests with the newest weights.
 
     Args:
-        weights: the first.
+        weights: the first weights.
     """
 
     def __init__(self, weights: ServedWeights) -> None:
         self.weights = weights
 
     def replace(self, weights: ServedWeights) -> None:
-        """Answer with other weights from the next call on.
+        """Use other weights from the next call on.
 
         Raises:
-            UserError: they are of another robot, or a policy of other sizes.
+            UserError: they belong to another robot, or to a policy of other sizes.
         """
         if weights.spec != self.weights.spec:
-            raise UserError("the new weights belong to another robot, or a policy of other sizes")
+            raise UserError(
+                "the new weights belong to another robot, or a policy of other sizes", code="policy-changed"
+            )
         self.weights = weights
 
-    def answer(self, requests: Sequence[PolicyRequest], fill: bool) -> list[Answer]:
-        """Answer requests of one shape, in their order.
+    def infer(self, requests: Sequence[PolicyRequest], fill: bool) -> list[PolicyResponse]:
+        """Return the responses to requests of one shape, in their order.
 
         Args:
-            requests: of any clients.
-            fill: compute a multiple of `LIKE` rows.
+            requests: requests of any clients.
+            fill: pad the batch to a multiple of `ROW_MULTIPLE` rows.
 
         Raises:
-            UserError: a request does not fit.
-            RuntimeError: the policy chose NaN or infinity.
+            UserError: a request does not fit the policy.
+            RuntimeError: the policy returned NaN or infinity.
         """
         weights, began = self.weights, time.perf_counter()
         rows = sum(len(request.observation) for request in requests)
-        order = [*range(rows), *[0] * (-rows % LIKE if fill else 0)]
+        order = [*range(rows), *[0] * (-rows % ROW_MULTIPLE if fill else 0)]
         first = requests[0]
         parts = [request.observation for request in requests]
         if padding := order[rows:]:
             parts.append(first.observation.select(padding))
+        episode, decision = (
+            np.concatenate([getattr(request, name) for request in requests])[order] for name in ("episode", "decision")
+        )
+        keys = None if first.seed is None else NoiseKeys(first.seed, episode, decision)
         actions = weights.policy.infer(
             Observation.concatenate(parts),
-            None if first.seed is None else _join_keys(requests, first.seed, order),
+            keys,
             _join([request.prefix for request in requests], order),
             _join([request.committed for request in requests], order),
             whole=first.whole,
             strategy=first.strategy,
         )[:rows]
         if not np.isfinite(actions).all():
-            raise RuntimeError("the policy chose NaN or infinity: its weights are of no use")
+            raise RuntimeError("the policy returned NaN or infinity: its weights are unusable")
         seconds = time.perf_counter() - began
-        return [Answer(part, weights.version, seconds) for part in _split(actions, requests)]
-
-
-def _join_keys(requests: Sequence[PolicyRequest], seed: int, order: Sequence[int]) -> NoiseKeys:
-    episode, decision = (
-        np.concatenate([getattr(request, name) for request in requests])[order] for name in ("episode", "decision")
-    )
-    return NoiseKeys(seed, episode, decision)
+        ends = np.cumsum([len(request.observation) for request in requests])[:-1]
+        return [
+            PolicyResponse(part[0] if request.single else part, weights.version, seconds)
+            for part, request in zip(np.split(actions, ends), requests, strict=True)
+        ]
 
 
 def _join(parts: Sequence[NDArray[Any] | None], order: Sequence[int]) -> NDArray[Any] | None:
-    there = [part for part in parts if part is not None]
-    return np.concatenate(there)[order] if there else None
-
-
-def _split(actions: NDArray[np.float32], requests: Sequence[PolicyRequest]) -> list[NDArray[np.float32]]:
-    ends = np.cumsum([len(request.observation) for request in requests])[:-1]
-    parts = np.split(actions, ends)
-    return [part[0] if request.single else part for part, request in zip(parts, requests, strict=True)]
+    given = [part for part in parts if part is not None]
+    return np.concatenate(given)[order] if given else None

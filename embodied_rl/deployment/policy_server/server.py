@@ -1,8 +1,8 @@
-"""A policy behind a websocket: openpi's protocol at `/`, vLLM-Omni's form of it at `/v1/realtime/robot/openpi`, the
-vla-eval harness's at `/vla-eval`, health at `/healthz`.
+"""Policy server: openpi's protocol at `/`, vLLM-Omni's variant at `/v1/realtime/robot/openpi`, the protocol of the
+vla-eval harness at `/vla-eval`, health checks at `/healthz`.
 
-A connection asks one question at a time. While it is not answered, at most `READ_AHEAD` bytes and what one read returns
-are read of the next: then TCP's flow control stops the client. Questions of several connections are answered together.
+A connection has one request at a time. While it is pending, at most `READ_AHEAD` bytes plus one read of the next are
+received; then TCP flow control stops the client. Requests of several connections are batched.
 """
 
 import asyncio
@@ -25,7 +25,6 @@ from websockets.http11 import Request as Handshake
 from websockets.http11 import Response
 from websockets.protocol import Event
 
-from embodied_rl.deployment.policy_server.harness import HarnessSession
 from embodied_rl.deployment.policy_server.request import (
     PROTOCOL,
     PROTOCOL_VERSION,
@@ -34,8 +33,9 @@ from embodied_rl.deployment.policy_server.request import (
     is_reset,
     read_request,
 )
-from embodied_rl.deployment.policy_server.served import Answer, ServedPolicy, Unanswered
+from embodied_rl.deployment.policy_server.served import InferenceFailed, PolicyResponse, ServedPolicy
 from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
+from embodied_rl.deployment.policy_server.vla_eval import VlaEvalSession
 from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, pack, unpack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
@@ -46,21 +46,21 @@ log = logging.getLogger(__name__)
 
 OPENPI, VLLM_OMNI, HARNESS = "/", "/v1/realtime/robot/openpi", "/vla-eval"
 RESET = "reset successful"
-"""What RoboArena's and vLLM-Omni's servers answer to a reset."""
+"""Response of RoboArena's and vLLM-Omni's servers to a reset."""
 GRACE = 3.0
-"""Seconds that connections have to end after a signal."""
+"""Timeout of closing connections after a signal, in seconds."""
 PING = 20.0
-"""Seconds between pings, and until one that is not answered ends a connection."""
+"""Seconds between pings, and timeout of their replies."""
 READ_AHEAD = 65536
-"""Bytes that a connection may send beyond a question that is not answered yet."""
+"""Bytes that a connection may send beyond a pending request."""
 BAD_DATA, REFUSED, FAILED, LATER = 1007, 1008, 1011, 1013
-"""Codes of RFC 6455 with which a connection ends."""
+"""Websocket close codes of RFC 6455."""
 
 
 class _Connection(ServerConnection):
-    """A connection that stops reading while a message is being answered; pings still get through to it."""
+    """A connection that stops reading while a request is pending; pings are still answered."""
 
-    _read_ahead: int | None = None  # bytes since the last message; None while one is awaited
+    _read_ahead: int | None = None  # bytes since the last message; None while waiting for one
     _held = False
 
     async def recv(self, decode: bool | None = None) -> Any:
@@ -74,9 +74,7 @@ class _Connection(ServerConnection):
             self._read_ahead = 0
 
     def process_event(self, event: Event) -> None:
-        if isinstance(
-            event, Frame
-        ):  # the parser keeps its last frame until the next: empty, so that nothing holds a message
+        if isinstance(event, Frame):  # the parser keeps its last frame; without its data, messages are freed
             parsed, event = event, dataclasses.replace(event)
             parsed.data = b""
         super().process_event(event)
@@ -86,18 +84,18 @@ class _Connection(ServerConnection):
         if self._read_ahead is None:
             return
         self._read_ahead += len(data)
-        if self._read_ahead > READ_AHEAD and self.transport.is_reading():  # else the queue of messages has stopped it
+        if self._read_ahead > READ_AHEAD and self.transport.is_reading():  # otherwise the message queue has paused it
             self._held = True
             self.transport.pause_reading()
 
 
 class PolicyServer:
-    """Answers connections.
+    """Server of a policy.
 
     Args:
-        served: who answers.
-        settings: of the server.
-        token: that clients must have; None needs none.
+        served: the policy.
+        settings: settings of the server.
+        token: access token of clients; None: no token.
     """
 
     def __init__(self, served: ServedPolicy, settings: PolicyServerSettings, token: str | None) -> None:
@@ -105,13 +103,13 @@ class PolicyServer:
         self._limits = WireLimits(settings.message, settings.message)
         self._digests = None if token is None else [_digest(f"{kind} {token}") for kind in ("Bearer", "Api-Key")]
         self._connections = 0
-        self.batcher: MicroBatcher[PolicyRequest, Answer] = MicroBatcher(
+        self.batcher: MicroBatcher[PolicyRequest, PolicyResponse] = MicroBatcher(
             self._compute, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
         )
         settings.names.check(served.weights.spec.keys, "keys")
 
     def describe(self) -> dict[str, Any]:
-        """Return the metadata that a client gets when it connects."""
+        """Return the metadata for a new client."""
         weights, names = self._served.weights, self._settings.names
         return {
             **weights.spec.to_dict(),
@@ -128,13 +126,13 @@ class PolicyServer:
     async def run(self, listening: socket, stop: asyncio.Event, ready: Callable[[], None]) -> None:
         """Serve until `stop` is set."""
         quiet = logging.getLogger(f"{__name__}.websockets")
-        quiet.setLevel(logging.CRITICAL)  # it reports each broken handshake of a stranger with a traceback
+        quiet.setLevel(logging.CRITICAL)  # it logs a traceback for each invalid handshake
         answering = asyncio.create_task(self.batcher.run())
         try:
             async with serve(
-                self._handle, sock=listening, process_request=self._admit, origins=[None], compression=None,
+                self._handle, sock=listening, process_request=self._process_request, origins=[None], compression=None,
                 max_size=self._settings.message, max_queue=1, ping_interval=PING,
-                ping_timeout=PING + self._settings.deadline,  # a pong may wait behind the next question
+                ping_timeout=PING + self._settings.deadline,  # a pong may be queued behind the next request
                 close_timeout=GRACE, server_header=None, logger=quiet, create_connection=_Connection,
             ) as server:  # fmt: skip
                 ready()
@@ -147,8 +145,8 @@ class PolicyServer:
 
     # -- connections ------------------------------------------------------------------------------------------------
 
-    def _admit(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
-        """Answer what is no websocket, and refuse who may not connect."""
+    def _process_request(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
+        """Answer health checks; reject unknown paths, wrong tokens and too many connections."""
         path = handshake.path.partition("?")[0]
         if path in ("/healthz", "/health"):
             return connection.respond(HTTPStatus.OK, "OK\n")
@@ -160,7 +158,7 @@ class PolicyServer:
             if not any([hmac.compare_digest(sent, digest) for digest in self._digests]):
                 return connection.respond(HTTPStatus.UNAUTHORIZED, "The token is missing or wrong.\n")
         if self._connections >= self._settings.clients:
-            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "All places are taken: try again later.\n")
+            return connection.respond(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections: try again later.\n")
         return None
 
     async def _handle(self, connection: ServerConnection) -> None:
@@ -170,23 +168,23 @@ class PolicyServer:
             path = connection.request.path.partition("?")[0]
             if path == HARNESS:
                 spec, names = self._served.weights.spec, self._settings.names
-                await HarnessSession(connection, spec, names, self._limits, self.ask).run()
+                await VlaEvalSession(connection, spec, names, self._limits, self.infer).run()
             else:
-                await self._converse(connection, bare=path == VLLM_OMNI)
+                await self._serve_openpi(connection, bare=path == VLLM_OMNI)
         except ConnectionClosed:
             pass
         except Exception:
-            log.exception("A connection ended by a fault of the server")
+            log.exception("A connection ended by an error of the server")
             raise
         finally:
             self._connections -= 1
 
-    async def _converse(self, connection: ServerConnection, bare: bool) -> None:
-        """Answer a client of openpi's protocol: metadata first, then an answer for each observation.
+    async def _serve_openpi(self, connection: ServerConnection, bare: bool) -> None:
+        """Serve a client of openpi's protocol: send the metadata, then a response to each observation.
 
         Args:
-            connection: of the client.
-            bare: answer with the array of actions alone, and to a reset with a map, as vLLM-Omni does.
+            connection: connection of the client.
+            bare: respond with the action array only, and to a reset with a map, as vLLM-Omni does.
         """
         await connection.send(pack(dict(self._settings.metadata) or self.describe()))
         before: dict[str, float] = {}
@@ -194,38 +192,39 @@ class PolicyServer:
             message = await connection.recv()
             began = time.perf_counter()
             try:
-                request = self._read(message)
+                request = self._read_request(message)
                 del message  # the request holds copies of its arrays
-                answer = None if request is None else await self.ask(request)
-            except (WireError, UserError, Unanswered) as error:
-                code = BAD_DATA if isinstance(error, WireError) else getattr(error, "code", REFUSED)
+                response = None if request is None else await self.infer(request)
+            except (WireError, UserError, InferenceFailed) as error:
+                code = BAD_DATA if isinstance(error, WireError) else REFUSED
+                code = error.close_code if isinstance(error, InferenceFailed) else code
                 log.info("%s: %s", connection.remote_address, error)
-                await connection.send(str(error))  # openpi's clients show a text as the error it is
+                await connection.send(str(error))  # openpi's clients raise a text message as an error
                 await connection.close(code, "refused; the reason is in the last message")
                 return
-            if request is None or answer is None:
+            if request is None or response is None:
                 await connection.send(pack({"status": RESET}) if bare else RESET)
             else:
                 await connection.send(
-                    pack(answer.actions if bare else _describe(answer, before) | dict(request.echoed))
+                    pack(response.actions if bare else _make_message(response, before) | dict(request.echoed))
                 )
                 before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
 
-    def _read(self, message: bytes | str) -> PolicyRequest | None:
-        """Return what a message asks; None for a reset: policies keep nothing between two requests."""
+    def _read_request(self, message: bytes | str) -> PolicyRequest | None:
+        """Return the request of a message; None for a reset: policies keep no state between requests."""
         spec, settings = self._served.weights.spec, self._settings
-        said = unpack(message, self._limits)
-        return None if is_reset(said) else read_request(said, spec, settings.names, settings.send == "horizon")
+        content = unpack(message, self._limits)
+        return None if is_reset(content) else read_request(content, spec, settings.names, settings.send == "horizon")
 
-    def _compute(self, requests: Sequence[PolicyRequest]) -> list[Answer]:
-        return self._served.answer(requests, fill=self._settings.batch > 1 and self._connections > 1)
+    def _compute(self, requests: Sequence[PolicyRequest]) -> list[PolicyResponse]:
+        return self._served.infer(requests, fill=self._settings.batch > 1 and self._connections > 1)
 
-    async def ask(self, request: PolicyRequest) -> Answer:
-        """Return the policy's answer.
+    async def infer(self, request: PolicyRequest) -> PolicyResponse:
+        """Return the response of the policy.
 
         Raises:
             UserError: the request does not fit the policy.
-            Unanswered: the policy failed, or was not ready in time.
+            InferenceFailed: the policy failed, timed out, or the queue is full.
         """
         try:
             async with asyncio.timeout(self._settings.deadline):
@@ -233,19 +232,20 @@ class PolicyServer:
         except UserError:
             raise
         except QueueFullError:
-            raise Unanswered("The server has as many questions as it can: ask again later.", LATER) from None
+            raise InferenceFailed("The request queue of the server is full: try again later.", LATER) from None
         except TimeoutError:
-            raise Unanswered(f"The policy had no answer within {self._settings.deadline:g} s.", LATER) from None
+            raise InferenceFailed(f"The policy did not respond within {self._settings.deadline:g} s.", LATER) from None
         except Exception as error:
             log.exception("The policy failed")
-            raise Unanswered(f"The policy failed: {type(error).__name__}: {str(error)[:500]}", FAILED) from error
+            raise InferenceFailed(f"The policy failed: {type(error).__name__}: {str(error)[:500]}", FAILED) from error
 
 
-def _describe(answer: Answer, before: Mapping[str, float]) -> dict[str, Any]:
-    timing = {"infer_ms": answer.seconds * 1e3}
+def _make_message(response: PolicyResponse, before: Mapping[str, float]) -> dict[str, Any]:
+    timing = {"infer_ms": response.seconds * 1e3}
     server_timing = {**timing, **before}
     return {
-        "actions": answer.actions, "policy_timing": timing, "server_timing": server_timing, "version": answer.version,
+        "actions": response.actions, "policy_timing": timing, "server_timing": server_timing,
+        "version": response.version,
     }  # fmt: skip
 
 
@@ -256,11 +256,11 @@ def serve_policy(
 
     Args:
         served: the policy.
-        settings: of the server.
-        ready: called with the server's address when it answers.
+        settings: settings of the server.
+        ready: called with the address when the server is ready.
 
     Raises:
-        UserError: the address cannot be taken, or needs a token.
+        UserError: the address is in use, or needs a token.
     """
     from embodied_rl.serving.access import find_token
     from embodied_rl.serving.listening import format_url, open_socket

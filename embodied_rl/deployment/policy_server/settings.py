@@ -1,29 +1,29 @@
-"""The settings of a server, and what keeps it from starting. Imports nothing of the extra."""
+"""Settings of a policy server, and checks before its start. Does not import the extra `serve`."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from embodied_rl.deployment.policy_server.names import WireNames
+from embodied_rl.deployment.policy_server.wire_names import WireNames
 from embodied_rl.interfaces.errors import UserError
 
 
 @dataclass(frozen=True)
 class PolicyServerSettings:
-    """The settings of a server.
+    """Settings of a policy server.
 
     Attributes:
-        host, port: where it listens; port 0 is a free one.
-        token_variable: environment variable of the token; None needs none.
-        batch: most requests answered together.
+        host, port: address to listen on; port 0 selects a free port.
+        token_variable: environment variable of the access token; None: no token.
+        batch: maximum number of requests in a batch.
         wait: seconds that a request waits for those of other clients.
-        clients: most connections.
-        message: bytes of a message.
-        deadline: seconds until a request is given up.
-        send: actions that clients of other projects get: the whole horizon, or those that are meant to be executed.
-        metadata: what clients get when they connect, in place of the server's own description; empty: that.
-        names: how observations are called on the wire.
+        clients: maximum number of connections.
+        message: maximum bytes of a message.
+        deadline: timeout of a request in seconds.
+        send: actions for third-party clients: the whole horizon, or only those to execute.
+        metadata: metadata for clients instead of the server's description; empty: the description.
+        names: names of observation entries on the wire.
     """
 
     host: str = "127.0.0.1"
@@ -40,24 +40,26 @@ class PolicyServerSettings:
 
 
 def check_installed(what: str) -> None:
-    """Check that the extra is there.
+    """Check that the extra `serve` is installed.
 
     Raises:
-        UserError: it is not; the message says how to install it.
+        UserError: it is missing; the message has the install command.
     """
     if missing := [name for name in ("websockets", "msgpack") if find_spec(name) is None]:
-        raise UserError(f"{what} needs {' and '.join(missing)}: pip install 'embodied-rl[serve]'")
+        raise UserError(
+            f"{what} needs {' and '.join(missing)}: pip install 'embodied-rl[serve]'", code="package-missing"
+        )
 
 
 def check_settings(settings: PolicyServerSettings) -> None:
-    """Check what can be known before the policy is loaded.
+    """Check the settings before the policy is loaded.
 
     Raises:
-        UserError: the extra is missing, or the address needs a token that is not there.
+        UserError: the extra is missing, or the address needs a token that is not set.
     """
     check_installed("a policy server")
     if find_spec("starlette") is None:
-        raise UserError("a policy server needs starlette: pip install 'embodied-rl[serve]'")
+        raise UserError("a policy server needs starlette: pip install 'embodied-rl[serve]'", code="package-missing")
     from embodied_rl.serving.access import find_token
 
     find_token(settings.host, settings.token_variable)

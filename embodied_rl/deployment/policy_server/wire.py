@@ -1,4 +1,4 @@
-"""Messages: msgpack with NumPy arrays in openpi's form. Plain values alone; nothing is ever unpickled or called.
+"""Wire format: msgpack with NumPy arrays in openpi's form. Only plain values are read; nothing is unpickled.
 
 An array is a map with the entries `__ndarray__`, `data`, `dtype`, `shape`, in openpi with keys of bytes, in the
 harness vla-eval with keys of text; both are read. Source of the form: openpi_client/msgpack_numpy.py of openpi.
@@ -14,25 +14,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 DTYPES = frozenset(["|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8"])
-"""Of arrays that are read: numbers alone, little-endian."""
+"""Array dtypes that are read: little-endian numbers."""
 ARRAY, SCALAR = "__ndarray__", "__npgeneric__"
 MOST_DIMENSIONS = 8
 
 
 class WireError(ValueError):
-    """An error for a message that is refused; its text says why, and is shown to who sent it."""
+    """A message is invalid; the text is sent to its sender."""
 
 
 @dataclass(frozen=True)
 class WireLimits:
-    """The limits of one message.
+    """Limits of one message.
 
     Attributes:
         message: bytes.
         array: bytes of one array.
-        keys: entries of all maps and lists together; an empty one counts as one.
+        keys: total entries of all maps and lists; an empty one counts as one.
         text: characters of a text.
-        depth: maps and lists within each other.
+        depth: nesting depth of maps and lists.
     """
 
     message: int = 16 * 2**20
@@ -46,7 +46,7 @@ LIMITS = WireLimits()
 
 
 def pack(value: Any, text_keys: bool = False) -> bytes:
-    """Return a message.
+    """Return a value as a message.
 
     Args:
         value: maps, lists, texts, numbers and arrays of numbers.
@@ -61,7 +61,7 @@ def pack(value: Any, text_keys: bool = False) -> bytes:
         raise TypeError(f"{type(item).__name__} cannot be sent")
 
     packed = msgpack.packb(value, default=convert)
-    assert packed is not None, "a packer that is not told otherwise returns what it packed"
+    assert packed is not None, "packb returns bytes by default"
     return packed
 
 
@@ -69,15 +69,15 @@ def _pack_array(array: NDArray[Any], text_keys: bool) -> dict[Any, Any]:
     ordered = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if ordered.dtype.str not in DTYPES:
         raise TypeError(f"an array of {array.dtype} cannot be sent")
-    said = {ARRAY: True, "data": ordered.tobytes(), "dtype": ordered.dtype.str, "shape": list(array.shape)}
-    return said if text_keys else {name.encode(): value for name, value in said.items()}
+    entries = {ARRAY: True, "data": ordered.tobytes(), "dtype": ordered.dtype.str, "shape": list(array.shape)}
+    return entries if text_keys else {name.encode(): value for name, value in entries.items()}
 
 
 def unpack(message: bytes | str, limits: WireLimits = LIMITS) -> Any:
     """Return the value of a message: maps have keys of text, arrays are read-only.
 
     Raises:
-        WireError: the message is no msgpack, larger than the limits, or holds something else than plain values.
+        WireError: the message is not msgpack, exceeds a limit, or has other than plain values.
     """
     if isinstance(message, str):
         raise WireError("a message is msgpack, in a binary frame; this was text.")
@@ -85,7 +85,7 @@ def unpack(message: bytes | str, limits: WireLimits = LIMITS) -> Any:
         raise WireError(f"a message has at most {limits.message} bytes; this has {len(message)}.")
     reader = _Reader(limits)
     try:
-        value = msgpack.unpackb(message, raw=False, strict_map_key=True, ext_hook=_refuse_extension,
+        value = msgpack.unpackb(message, raw=False, strict_map_key=True, ext_hook=_reject_extension,
                                 list_hook=reader.count_list, object_pairs_hook=reader.make_map,
                                 max_array_len=limits.keys, max_map_len=limits.keys)  # fmt: skip
     except WireError:
@@ -95,12 +95,12 @@ def unpack(message: bytes | str, limits: WireLimits = LIMITS) -> Any:
     return reader.read(value, 0)
 
 
-def _refuse_extension(code: int, data: bytes) -> Any:
+def _reject_extension(code: int, data: bytes) -> Any:
     raise WireError(f"the message has an extension of msgpack (type {code}), which may mean anything: leave it out.")
 
 
 class _Reader:
-    """Checks and converts one message. Entries are counted while they are unpacked: a few bytes can say many maps."""
+    """Validates and converts one message. Entries are counted during unpacking: a few bytes can encode many maps."""
 
     def __init__(self, limits: WireLimits) -> None:
         self._limits, self._entries = limits, 0
@@ -111,7 +111,7 @@ class _Reader:
 
     def make_map(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
         self._count(len(pairs))
-        named = {_name(key): item for key, item in pairs}
+        named = {_read_key(key): item for key, item in pairs}
         if len(named) != len(pairs):
             raise WireError("two keys of a map are the same text.")
         return named
@@ -136,10 +136,10 @@ class _Reader:
             return self._read_scalar(named)
         return {name: self.read(item, depth + 1) for name, item in named.items()}
 
-    def _read_array(self, said: Mapping[str, Any]) -> NDArray[Any]:
-        if set(said) != {ARRAY, "data", "dtype", "shape"}:
-            raise WireError(f"an array has {ARRAY}, data, dtype and shape; this has {', '.join(map(ascii, said))}.")
-        data, dtype, shape = said["data"], _find_dtype(said["dtype"]), said["shape"]
+    def _read_array(self, entries: Mapping[str, Any]) -> NDArray[Any]:
+        if set(entries) != {ARRAY, "data", "dtype", "shape"}:
+            raise WireError(f"an array has {ARRAY}, data, dtype and shape; this has {', '.join(map(ascii, entries))}.")
+        data, dtype, shape = entries["data"], _find_dtype(entries["dtype"]), entries["shape"]
         if not isinstance(data, bytes) or len(data) > self._limits.array:
             raise WireError(f"an array's data are at most {self._limits.array} bytes.")
         whole = isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**31 for size in shape)
@@ -150,11 +150,11 @@ class _Reader:
         except ValueError:  # an empty array whose other sizes multiply to more than NumPy counts
             raise WireError(f"an array of {dtype} says shape {str(shape)[:80]}, which is too large.") from None
 
-    def _read_scalar(self, said: Mapping[str, Any]) -> Any:
-        if set(said) != {SCALAR, "data", "dtype"} or not isinstance(said["data"], bool | int | float):
+    def _read_scalar(self, entries: Mapping[str, Any]) -> Any:
+        if set(entries) != {SCALAR, "data", "dtype"} or not isinstance(entries["data"], bool | int | float):
             raise WireError(f"a number of NumPy has {SCALAR}, data (a number) and dtype.")
-        _find_dtype(said["dtype"])
-        return said["data"]
+        _find_dtype(entries["dtype"])
+        return entries["data"]
 
     def _count(self, entries: int) -> None:
         self._entries += max(entries, 1)
@@ -162,7 +162,7 @@ class _Reader:
             raise WireError(f"a message has at most {self._limits.keys} entries.")
 
 
-def _name(key: Any) -> str:
+def _read_key(key: Any) -> str:
     if isinstance(key, bytes):
         key = key.decode("utf-8", "replace")
     if not isinstance(key, str) or len(key) > 200:
@@ -170,8 +170,8 @@ def _name(key: Any) -> str:
     return key
 
 
-def _find_dtype(said: Any) -> np.dtype[Any]:
-    if not isinstance(said, str) or said not in DTYPES:
+def _find_dtype(entries: Any) -> np.dtype[Any]:
+    if not isinstance(entries, str) or entries not in DTYPES:
         known = ", ".join(sorted(DTYPES))
-        raise WireError(f"an array's dtype is one of {known}; not {ascii(said)[:60]}. Objects are never read.")
-    return np.dtype(said)
+        raise WireError(f"an array's dtype is one of {known}; not {ascii(entries)[:60]}. Objects are never read.")
+    return np.dtype(entries)

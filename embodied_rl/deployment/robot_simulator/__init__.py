@@ -1,3 +1,3 @@
-"""A robot behind topics as a `Simulator` of one environment, so that `eval`, `collect` and `train` work on it."""
+"""A robot reached over topics as a `Simulator` of one environment, for `eval`, `collect` and `train`."""
 
 SIMS = {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}

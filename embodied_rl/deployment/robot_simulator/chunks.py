@@ -1,4 +1,4 @@
-"""The policy of the bridge's controller, where chunks come from a caller: a learner, or an evaluation."""
+"""The policy of the bridge's controller, with chunks from a caller: a learner, or an evaluation."""
 
 import threading
 from collections.abc import Callable, Sequence

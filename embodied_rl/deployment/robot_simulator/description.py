@@ -1,4 +1,4 @@
-"""What the engine is told of a robot as a simulator: its body from its description, its tasks from elsewhere."""
+"""Specification of a robot as a simulator: the body from its description, the tasks from simulator or settings."""
 
 from dataclasses import replace
 
@@ -11,11 +11,13 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SimNode
 
 
-def name_simulated(config: RobotSimulatorConfig) -> SimNode:
-    """Return the `sim` node of who simulates the robot."""
-    assert config.simulator is not None, "a real robot is simulated by nobody"
+def make_simulator_node(config: RobotSimulatorConfig) -> SimNode:
+    """Return the `sim` node of the robot's simulator."""
+    assert config.simulator is not None, "a real robot has no simulator"
     if config.simulator == "robot":
-        raise UserError("sim.simulator=robot: a robot is simulated by a simulator, such as tabletop.")
+        raise UserError(
+            "sim.simulator=robot: choose the robot's simulator, such as tabletop.", code="simulator-without-servo"
+        )
     return SimNode(config.simulator, num_envs=1, options=dict(config.simulated))
 
 
@@ -23,16 +25,17 @@ def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
     """Return the specification of a robot as a simulator.
 
     Raises:
-        UserError: the robot's file is wrong, or who simulates it has another body.
+        UserError: the robot's file is invalid, or its simulator has another body.
     """
     robot = load_robot(config.robot)
     if config.simulator is None:
         return _describe_real(robot, config)
-    spec = SimulatorKind.find(name_simulated(config)).spec
+    spec = SimulatorKind.find(make_simulator_node(config)).spec
     if spec.body != robot.body:
         raise UserError(
             f"sim.simulator={config.simulator} does not simulate robot={robot.name}: cameras, state, actions or "
-            "control_hz differ. Give sim.simulated the keys that the robot's file was made for."
+            "control_hz differ. Give sim.simulated the keys that the robot's file was made for.",
+            code="robot-simulator-mismatch",
         )
     return replace(
         spec,

@@ -1,4 +1,4 @@
-"""The link to a robot: its topics, the controller, and the loop between them, in lockstep or in real time."""
+"""Connection to a robot: its topics, the controller and the control loop, in lockstep or in real time."""
 
 import time
 from abc import ABC, abstractmethod
@@ -28,8 +28,8 @@ from embodied_rl.deployment.execution.messages import Reason
 from embodied_rl.deployment.execution.motion import Motion
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, State, Tick
-from embodied_rl.deployment.robot_simulator.attending import EpisodeOperator
 from embodied_rl.deployment.robot_simulator.chunks import OfferedChunks
+from embodied_rl.deployment.robot_simulator.episode_control import EpisodeOperator
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
@@ -37,11 +37,11 @@ from embodied_rl.interfaces.errors import RunFailed, UserError
 
 LOOKING_S = 0.002
 _LATE = (Reason.EPOCH, Reason.SEQUENCE, Reason.STEP)
-"""Why chunks are refused that come late, whatever they hold."""
+"""Reasons for refusing late chunks, independent of their contents."""
 
 
 class RobotLink(ABC):
-    """A robot and its controller, for chunks that a caller offers.
+    """A robot and its controller, which executes chunks of a caller.
 
     Args:
         config: of the simulator. robot: its description. node: the transport.
@@ -72,10 +72,10 @@ class RobotLink(ABC):
         self._reporter, self._status_due = BridgeReporter(node), 0.0
 
     def check(self) -> None:
-        """Wait for the robot, and check that it is the one that was described.
+        """Wait for the robot, and check that it matches its description.
 
         Raises:
-            UserError: it is not there, or somebody else commands it.
+            UserError: it is missing, or another node commands it.
         """
         timeout_s = self.config.patience
         wait_for_topics(self.node, self.robot, self.latest, timeout_s)
@@ -84,7 +84,7 @@ class RobotLink(ABC):
         check_stop_topic(self.node, self.robot, self.operator.estop_fault)
 
     def prepare(self, horizon: int) -> None:
-        """Get ready for chunks of so many actions. Called between episodes, when this number changes."""
+        """Prepare for chunks of `horizon` actions. Called between episodes, when the number changes."""
         self.rest()
         core = DeploymentCore(self.clock, self._find_source())
         low, high = (np.array(limit, np.float32) for limit in (self.robot.body.action_low, self.robot.body.action_high))
@@ -97,17 +97,17 @@ class RobotLink(ABC):
         self._start(self.controller)
 
     def count_refused(self) -> int:
-        """Return how many chunks were refused for what they hold."""
+        """Return how many chunks were refused for their contents."""
         if self.controller is None:
             return 0
         refused = self.controller.core.status().refused
         return sum(count for reason, count in refused.items() if reason not in _LATE)
 
     def follow(self, motion: Motion) -> str:
-        """Let the robot follow a motion to its end, behind the same filter; return in words how it ended.
+        """Execute a motion behind the safety filter; return how it ended.
 
-        The caller has the operator's yes. The dead man's switch must be held, where the robot has one. Afterwards the
-        robot holds still until an episode begins anew, or a mode is asked for.
+        The caller must have the operator's consent. The dead man's switch must be held, if the robot has one.
+        Afterwards the robot holds until a new episode or a mode request.
 
         Raises:
             RunFailed: the robot does nothing for `patience` seconds.
@@ -138,7 +138,7 @@ class RobotLink(ABC):
                 )
 
     def begin_attended(self, index: int, words: str) -> None:
-        """Begin an episode that no topic asks for."""
+        """Begin an episode without a request on a topic."""
         self._attended += 1  # an earlier time than any message has, so that clocks of other machines do not matter
         self.episodes.instruction, self.episodes.instruction_ns = words, FIXED_NS
         self.episodes.requested = RequestedEpisode(index, self._attended)
@@ -151,7 +151,7 @@ class RobotLink(ABC):
         return [step for step, context in found if context.episode == episode]
 
     def explain(self) -> str:
-        """Return in words why the robot does nothing; empty if nobody knows."""
+        """Return why the robot does nothing; empty if unknown."""
         if self.controller is None:
             return ""
         status = self.controller.core.status()
@@ -166,7 +166,7 @@ class RobotLink(ABC):
         self._publisher.publish(made)
 
     def report(self) -> None:
-        """Publish the status where it is due."""
+        """Publish the status if it is due."""
         if self.controller is None or time.monotonic() < self._status_due:
             return
         self._status_due = time.monotonic() + 1 / STATUS_HZ
@@ -175,11 +175,11 @@ class RobotLink(ABC):
 
     @abstractmethod
     def advance(self) -> None:
-        """Let something happen, or wait a moment. Raises `RunFailed` where nothing can happen any more."""
+        """Run the control loop once, or wait shortly. Raises `RunFailed` if the loop has ended."""
 
     @abstractmethod
     def listen(self) -> None:
-        """Let messages arrive, and command nothing on account of them."""
+        """Receive messages without publishing commands."""
 
     @abstractmethod
     def is_settled(self, since_s: float) -> bool:
@@ -194,7 +194,7 @@ class RobotLink(ABC):
         """Bring the robot to rest, and give no more commands."""
 
     def close(self) -> None:
-        """Bring the robot to rest, and leave."""
+        """Bring the robot to rest, and close the transport."""
         try:
             self.rest()
         finally:
@@ -212,8 +212,10 @@ class LockstepLink(RobotLink):
 
     Args:
         config, robot, node: as in `RobotLink`.
-        host: lets a robot of this process answer; None: it runs elsewhere.
-        attend: called before each control step, such as for a scripted human.
+        spin_robot: spins a robot in this process; None: the robot is another process.
+
+    Attributes:
+        before_step: called before each control step, such as for a scripted human.
     """
 
     def __init__(
@@ -221,20 +223,20 @@ class LockstepLink(RobotLink):
         config: RobotSimulatorConfig,
         robot: RobotDescription,
         node: Transport,
-        host: Callable[[], object] | None = None,
+        spin_robot: Callable[[], object] | None = None,
     ) -> None:
-        self._steps, self._host = LockstepClock(robot.control_hz), host
-        self.attend: Callable[[], object] = lambda: None
+        self._steps, self._spin_robot = LockstepClock(robot.control_hz), spin_robot
+        self.before_step: Callable[[], object] = lambda: None
         self._loop: LockstepLoop | None = None
         self._answered: int | None = None
-        """The stamp of the observation that was answered with the last command."""
+        """Stamp of the observation of the last command."""
         super().__init__(config, robot, node, self._steps.read)
 
     def advance(self) -> None:
-        if self._host is not None:
-            self._host()
+        if self._spin_robot is not None:
+            self._spin_robot()
         assert self._loop is not None, "it was prepared"
-        self.attend()
+        self.before_step()
         self._loop.step(self.node)
         self.report()
 
@@ -243,8 +245,8 @@ class LockstepLink(RobotLink):
         super().publish(made)
 
     def listen(self) -> None:
-        if self._host is not None:
-            self._host()
+        if self._spin_robot is not None:
+            self._spin_robot()
         self.node.spin_once(LOOKING_S)
 
     def is_settled(self, since_s: float) -> bool:
@@ -266,7 +268,7 @@ class LockstepLink(RobotLink):
 
 
 class RealTimeLink(RobotLink):
-    """A link to a robot whose time is real; it holds still while the caller thinks.
+    """A link to a robot in real time; the robot holds while the caller computes.
 
     Args:
         config, robot, node: as in `RobotLink`.
@@ -316,10 +318,12 @@ class RealTimeLink(RobotLink):
 
 
 def wait_for_listener(link: RobotLink, matched: Callable[[], int], topic: str) -> None:
-    """Wait until somebody listens on a topic.
+    """Wait until a topic has a subscriber.
 
     Raises:
-        UserError: nobody does.
+        UserError: it has none.
     """
     if not wait_until(link.node, lambda: matched() > 0, link.config.patience):
-        raise UserError(f"{topic}: nobody listens there. Start the simulated robot: embodied-rl robot.")
+        raise UserError(
+            f"{topic} has no subscriber. Start the simulated robot: embodied-rl robot.", code="robot-missing"
+        )

@@ -1,7 +1,7 @@
-"""A scripted human: takes over where the policy makes no progress, helps, lets go, and says how the episode ended.
+"""A scripted human: takes over when the policy makes no progress, hands back control, and labels episodes.
 
-It stands for an operator in tests and experiments with a simulated robot, whose own operator tells it what to do. It is
-pure: it sees what it is shown, and time is handed in. Shapes: `A` action entries.
+It replaces the operator in tests and experiments with a simulated robot, whose expert supplies the actions. It is pure:
+observations and time are arguments. Shapes: `A` action entries.
 """
 
 import math
@@ -18,18 +18,18 @@ from embodied_rl.interfaces.errors import UserError
 
 @dataclass(frozen=True)
 class HumanSettings:
-    """How a scripted human behaves.
+    """Behaviour of a scripted human.
 
     Attributes:
-        patience_s: takes over when progress has not risen by `least` for so long.
-        least: rise of progress, 0…1, that counts.
-        enough: lets go when progress has risen by so much since the takeover.
-        longest_s: lets go after so long at the latest, and looks on for another `patience_s`.
-        reaction_s: between what the human sees and what the human does.
-        labels: whether the human says how an episode ended.
+        patience_s: takes over when progress has not risen by `least` for this time.
+        least: smallest rise of progress, 0…1, that counts.
+        enough: hands back when progress has risen by this since the takeover.
+        longest_s: longest takeover; the next one is possible after `patience_s`.
+        reaction_s: delay between observation and action.
+        labels: whether the human labels episodes.
 
     Raises:
-        UserError: a number is below 0, or nothing would ever count.
+        UserError: a number is out of range.
     """
 
     patience_s: float = 2.0
@@ -42,21 +42,24 @@ class HumanSettings:
     def __post_init__(self) -> None:
         for name in ("patience_s", "least", "enough", "longest_s"):
             if not 0 < getattr(self, name) < math.inf:
-                raise UserError(f"a scripted human's {name}={getattr(self, name)} must be above 0.")
+                raise UserError(
+                    f"a scripted human's {name}={getattr(self, name)} must be above 0.", "value-out-of-range"
+                )
         if not 0 <= self.reaction_s <= self.patience_s:
             raise UserError(
-                f"reaction_s={self.reaction_s} must be 0 or more, and patience_s={self.patience_s} at most."
+                f"reaction_s={self.reaction_s} must be 0 or more, and patience_s={self.patience_s} at most.",
+                code="value-out-of-range",
             )
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What a human sees.
+class HumanObservation:
+    """Observation of a human.
 
     Attributes:
-        now_s: by the core's clock. mode: what the robot does. progress: of the task, 0…1.
-        outcome: success or failure once the episode has ended so; empty before.
-        advice: float32 [A], what an expert would do now, in the policy's units.
+        now_s: time of the core's clock. mode: mode of the robot. progress: progress of the task, 0…1.
+        outcome: success or failure after the episode; empty before.
+        advice: float32 [A], action of the expert, in the policy's units.
     """
 
     now_s: float
@@ -70,10 +73,10 @@ class ScriptedHuman:
     """One human at one robot.
 
     Args:
-        settings: how the human behaves. kinds: of the A entries. control_hz: control steps per second.
+        settings: behaviour of the human. kinds: kinds of the A entries. control_hz: control steps per second.
 
     Attributes:
-        takeovers: how often the human took over since it was made.
+        takeovers: number of takeovers.
     """
 
     def __init__(self, settings: HumanSettings, kinds: Sequence[EntryKind], control_hz: float) -> None:
@@ -82,55 +85,52 @@ class ScriptedHuman:
         self.begin()
 
     def begin(self) -> None:
-        """Begin to watch an episode."""
+        """Start a new episode."""
         self._driving, self._said = False, False
         self._best, self._rose_s = -math.inf, math.nan
         self._since_s, self._helped_from = math.nan, 0.0
-        self._will: tuple[float, bool] | None = None
+        self._pending: tuple[float, bool] | None = None
 
-    def act(self, sight: Sight) -> OperatorInput:
-        """Return what the human does now; the dead man's switch is always held."""
-        self._watch(sight)
-        self._decide(sight)
-        if self._will is not None and sight.now_s >= self._will[0]:
-            self._change(self._will[1], sight)
+    def act(self, seen: HumanObservation) -> OperatorInput:
+        """Return the human's inputs; the dead man's switch is always held."""
+        if math.isnan(self._rose_s) or seen.progress >= self._best + self.settings.least:
+            self._best, self._rose_s = max(seen.progress, self._best), seen.now_s
+        self._decide(seen)
+        if self._pending is not None and seen.now_s >= self._pending[0]:
+            self._change(self._pending[1], seen)
         wanted = None
-        if self._driving and sight.mode != Mode.TELEOP:
+        if self._driving and seen.mode != Mode.TELEOP:
             wanted = Mode.TELEOP
-        elif not self._driving and sight.mode == Mode.TELEOP:
+        elif not self._driving and seen.mode == Mode.TELEOP:
             wanted = Mode.RUN
-        drives = self._driving and not sight.outcome
-        label = sight.outcome if self.settings.labels and sight.outcome and not self._said else ""
+        drives = self._driving and not seen.outcome
+        label = seen.outcome if self.settings.labels and seen.outcome and not self._said else ""
         self._said |= bool(label)
         return OperatorInput(
-            deadman=sight.now_s,
+            deadman=seen.now_s,
             wanted=wanted,
-            teleop=(self._factor * sight.advice).astype(np.float64) if drives else None,
-            teleop_s=sight.now_s if drives else None,
+            teleop=(self._factor * seen.advice).astype(np.float64) if drives else None,
+            teleop_s=seen.now_s if drives else None,
             label=label,
         )
 
-    def _watch(self, sight: Sight) -> None:
-        if math.isnan(self._rose_s) or sight.progress >= self._best + self.settings.least:
-            self._best, self._rose_s = max(sight.progress, self._best), sight.now_s
-
-    def _decide(self, sight: Sight) -> None:
-        """Make up the human's mind; what was decided happens `reaction_s` later."""
-        if self._will is not None:
+    def _decide(self, seen: HumanObservation) -> None:
+        """Decide on a takeover or its end; the decision takes effect `reaction_s` later."""
+        if self._pending is not None:
             return
         if self._driving:
-            risen = sight.progress - self._helped_from >= self.settings.enough
-            tired = sight.now_s - self._since_s >= self.settings.longest_s
-            changes = risen or tired or bool(sight.outcome)
+            risen = seen.progress - self._helped_from >= self.settings.enough
+            tired = seen.now_s - self._since_s >= self.settings.longest_s
+            changes = risen or tired or bool(seen.outcome)
         else:
-            stalled = sight.now_s - self._rose_s >= self.settings.patience_s - self.settings.reaction_s
-            changes = stalled and sight.mode == Mode.RUN and not sight.outcome
+            stalled = seen.now_s - self._rose_s >= self.settings.patience_s - self.settings.reaction_s
+            changes = stalled and seen.mode == Mode.RUN and not seen.outcome
         if changes:
-            self._will = sight.now_s + self.settings.reaction_s, not self._driving
+            self._pending = seen.now_s + self.settings.reaction_s, not self._driving
 
-    def _change(self, drives: bool, sight: Sight) -> None:
-        self._will = None
-        self._driving = drives and not sight.outcome
+    def _change(self, drives: bool, seen: HumanObservation) -> None:
+        self._pending = None
+        self._driving = drives and not seen.outcome
         self.takeovers += self._driving
-        self._since_s, self._helped_from = sight.now_s, sight.progress
-        self._best, self._rose_s = sight.progress, sight.now_s
+        self._since_s, self._helped_from = seen.now_s, seen.progress
+        self._best, self._rose_s = seen.progress, seen.now_s

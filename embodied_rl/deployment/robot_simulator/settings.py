@@ -14,12 +14,12 @@ class RobotSimulatorConfig:
     robot: Code = "tabletop"
     """the robot: a name that `embodied-rl list robots` shows, or a YAML file."""
     transport: Annotated[Literal["in_process", "dds", "rclpy"], Trust.CODE] = "in_process"
-    """how messages travel. in_process simulates the robot in this process, in lockstep; dds and rclpy reach a robot
+    """the transport. in_process simulates the robot in this process, in lockstep; dds and rclpy reach a robot
     that runs: a real one, or `embodied-rl robot`."""
     lockstep: bool = True
     """the robot waits for each command, as a simulated one does with lockstep=true; false: real time."""
     simulator: Code | None = "tabletop"
-    """who simulates the robot, with its tasks; null for a real robot, which has the tasks below."""
+    """simulator of the robot, with its tasks; null for a real robot, which has the tasks below."""
     simulated: CodeKeys = field(default_factory=dict[str, Any])
     """keys of that simulator, as sim.<key> has them without a robot."""
     tasks: tuple[Text, ...] = ()
@@ -42,16 +42,26 @@ class RobotSimulatorConfig:
         if self.transport == "in_process" and (self.simulator is None or not self.lockstep):
             raise UserError(
                 "sim.transport=in_process simulates the robot in this process, in lockstep. For another robot, or real "
-                "time: sim.transport=dds."
+                "time: sim.transport=dds.",
+                code="keys-contradict",
             )
         if self.simulator is None and (self.lockstep or not self.tasks):
             raise UserError(
                 "sim.simulator=null is a real robot: give sim.lockstep=false and its instructions, "
-                "sim.tasks=['put the cube into the bowl']."
+                "sim.tasks=['put the cube into the bowl'].",
+                code="keys-contradict",
             )
         if self.simulator is not None and self.tasks:
-            raise UserError(f"sim.tasks: {self.simulator} has tasks of its own. Leave them out, or sim.simulator=null.")
+            raise UserError(
+                f"sim.tasks: {self.simulator} has its own tasks. Leave them out, or set sim.simulator=null.",
+                code="keys-contradict",
+            )
         if self.human != "none" and self.transport != "in_process":
-            raise UserError(f"sim.human={self.human} is for sim.transport=in_process; elsewhere humans are real.")
+            raise UserError(
+                f"sim.human={self.human} is for sim.transport=in_process; elsewhere humans are real.",
+                code="keys-contradict",
+            )
         if not (self.patience > 0 and self.attend > 0 and self.horizon >= 1):
-            raise UserError("sim.patience and sim.attend must be above 0 s, sim.horizon at least 1.")
+            raise UserError(
+                "sim.patience and sim.attend must be above 0 s, sim.horizon at least 1.", code="value-out-of-range"
+            )

@@ -1,8 +1,8 @@
-"""`sim=robot`: a robot behind topics as a simulator of one environment, exact about what was executed.
+"""`sim=robot`: a robot reached over topics as a simulator of one environment, exact about what was executed.
 
-A chunk passes the bridge's core as a policy's chunk does: gates, watchdogs, takeover, safety filter. While the caller
-thinks, the robot holds still ("stop and go"). The rows of a result are the control steps since the observation, whoever
-decided them, but for holds before the chunk began; so a chunk that a human takes over, or the filter changes, says so.
+Chunks pass the bridge's core: gates, watchdogs, takeover, safety filter. While the caller computes, the robot holds
+("stop and go"). The rows of a result are the control steps since the observation, from all sources, except holds before
+the chunk began; they show human takeovers and changes by the filter.
 """
 
 import time
@@ -13,11 +13,15 @@ import numpy as np
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE
 from embodied_rl.deployment.execution.motion import Motion
 from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
-from embodied_rl.deployment.robot_simulator.attending import AttendedEpisodes, EpisodeEnd, SimulatedEpisodes
 from embodied_rl.deployment.robot_simulator.description import describe_robot
-from embodied_rl.deployment.robot_simulator.hosting import HostedRobot, HumanAtJoystick
+from embodied_rl.deployment.robot_simulator.episode_control import (
+    AttendedEpisodes,
+    EpisodeEnd,
+    EpisodeReturns,
+    SimulatedEpisodes,
+)
+from embodied_rl.deployment.robot_simulator.in_process_robot import InProcessRobot, ScriptedJoystick
 from embodied_rl.deployment.robot_simulator.link import LockstepLink, RealTimeLink, RobotLink, wait_for_listener
-from embodied_rl.deployment.robot_simulator.returning import EpisodeReturns
 from embodied_rl.deployment.robot_simulator.scripted_human import HumanSettings
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.reading import load_robot
@@ -44,26 +48,26 @@ class RobotSimulator:
 
     @staticmethod
     def is_one_robot(config: RobotSimulatorConfig) -> bool:
-        """Return whether the robot is elsewhere, so that two of these would command the same one."""
+        """Return whether the robot is outside this process, so that two instances would command the same one."""
         return config.transport != "in_process"
 
     def __init__(self, config: RobotSimulatorConfig, num_envs: int) -> None:
         if num_envs != 1:
-            raise UserError(f"sim.num_envs={num_envs}: sim=robot is one robot. Give sim.num_envs=1.")
+            raise UserError(f"sim.num_envs={num_envs}: sim=robot is one robot. Set sim.num_envs=1.", "num-envs-invalid")
         self.config, self.num_envs, self.spec = config, num_envs, describe_robot(config)
         self.robot = load_robot(config.robot)
         self._returns = None if config.return_points is None else EpisodeReturns(config.return_points, self.robot)
-        self._hosted = HostedRobot(config, self.robot) if config.transport == "in_process" else None
-        self._human: HumanAtJoystick | None = None
+        self._in_process = InProcessRobot(config, self.robot) if config.transport == "in_process" else None
+        self._joystick: ScriptedJoystick | None = None
         self._link = self._open_link()
         self._episodes = self._open_episodes()
         self._episode: Episode | None = None
         self._steps = 0
 
     def _open_link(self) -> RobotLink:
-        config, hosted = self.config, self._hosted
-        if hosted is not None:
-            return LockstepLink(config, self.robot, hosted.node, hosted.answer)
+        config, robot = self.config, self._in_process
+        if robot is not None:
+            return LockstepLink(config, self.robot, robot.node, robot.spin)
         node = open_transport(config.transport, "policy_bridge")
         try:
             link = (LockstepLink if config.lockstep else RealTimeLink)(config, self.robot, node)
@@ -79,24 +83,25 @@ class RobotSimulator:
             return AttendedEpisodes(topics, link.operator, self.config.attend)
         if not (topics.reset and topics.outcome):
             raise UserError(
-                f"The file of {self.robot.name} names no operator.reset and outcome, as a simulated robot has."
+                f"The file of {self.robot.name} needs operator.reset and outcome.",
+                code="robot-topic-missing",
             )
         episodes = SimulatedEpisodes(link.node, topics)
         wait_for_listener(link, episodes.publisher.count_matched, topics.reset)
-        if self._hosted is not None and self.config.human == "scripted":
-            self._human = self._seat_human(self._hosted)
+        if self._in_process is not None and self.config.human == "scripted":
+            self._joystick = self._attach_joystick(self._in_process)
         return episodes
 
-    def _seat_human(self, hosted: HostedRobot) -> HumanAtJoystick:
+    def _attach_joystick(self, robot: InProcessRobot) -> ScriptedJoystick:
         link = self._link
-        assert isinstance(link, LockstepLink), "a hosted robot runs in lockstep"
+        assert isinstance(link, LockstepLink), "an in-process robot runs in lockstep"
 
         def look() -> tuple[float, Mode]:
             return link.clock(), Mode.HOLD if link.controller is None else link.controller.core.mode
 
-        human = HumanAtJoystick(hosted.servoed, self.robot, hosted.node, look, HumanSettings())
-        link.attend = human.attend
-        return human
+        joystick = ScriptedJoystick(robot.servoed, self.robot, robot.node, look, HumanSettings())
+        link.before_step = joystick.update
+        return joystick
 
     # -- the contract ---------------------------------------------------------------------------------------------
 
@@ -126,24 +131,24 @@ class RobotSimulator:
 
     def close(self) -> None:
         self._link.close()
-        if self._hosted is not None:
-            self._hosted.close()
+        if self._in_process is not None:
+            self._in_process.close()
 
     def follow(self, motion: Motion) -> str:
-        """Let the robot follow a return or a replay to its end, with the operator's yes; see `RobotLink.follow`.
+        """Execute a return or replay motion with the operator's consent; see `RobotLink.follow`.
 
-        The episode that runs is over afterwards: the next one begins with `reset`.
+        It ends the current episode: the next one begins with `reset`.
         """
         if self._episode is None:
-            raise UserError("A motion begins where an episode has begun: reset first.")
+            raise UserError("A motion needs an episode: call reset first.", code="episode-missing")
         if self._link.controller is None:
             self._link.prepare(1)
         said = self._link.follow(motion)
         self._steps = max(self._steps, 1)
         return said
 
-    def _go(self, motion: Motion) -> str:
-        """Follow a motion before an episode's first chunk; return in words how it ended."""
+    def _move_to_start(self, motion: Motion) -> str:
+        """Execute a motion before the first chunk of an episode; return how it ended."""
         link = self._link
         horizon = link.horizon or 1
         if link.controller is None:
@@ -195,17 +200,18 @@ class RobotSimulator:
         if self._steps:
             raise UserError(
                 f"sim=robot: chunks of {self._link.horizon} actions were followed by one of {horizon} within an "
-                "episode. Execute chunks of one length."
+                "episode. Use chunks of one length.",
+                code="chunk-length-changed",
             )
         self._link.prepare(horizon)
 
     def _find_deadline(self) -> float:
-        """Return until when the robot must do something; humans beside a real one take longer."""
+        """Return the deadline of the next control step; real robots have the longer one of their human."""
         patience = self.config.patience if self.config.simulator is not None else self.config.attend
         return time.monotonic() + patience
 
     def _find_end(self, steps: int) -> EpisodeEnd | None:
-        """Return how the episode ended, so many control steps after it began; None while it goes on."""
+        """Return how the episode ended after `steps` control steps; None while it runs."""
         if isinstance(self._episodes, SimulatedEpisodes) and self._episodes.end is not None:
             return self._episodes.end
         if (end := self._link.operator.find_end()) is not None:
@@ -244,7 +250,7 @@ class RobotSimulator:
         """Begin an episode, and wait until it can be observed.
 
         Raises:
-            RunFailed: the robot does not answer. UserError: no human set up the scene in time.
+            RunFailed: the robot does not answer. UserError: the scene was not set up in time.
         """
         self._episode, self._steps = episode, 0
         if episode is None:
@@ -257,19 +263,19 @@ class RobotSimulator:
             self._episodes.ask(episode)
         link.operator.label = ""
         until = self._find_deadline()
-        while not self._is_there(before):
+        while not self._is_episode_ready(before):
             if time.monotonic() > until:
                 raise RunFailed(
                     f"Episode {episode.index} was asked for, and the robot has not shown it within "
                     f"{self.config.patience:g} s (sim.patience). See whether it runs, and publishes all its topics."
                 )
             link.listen()
-        if self._human is not None:
-            self._human.begin()
+        if self._joystick is not None:
+            self._joystick.begin()
         if self._returns is not None:
-            self._returns.begin(episode, link.episodes.instruction or "", self._go)
+            self._returns.begin(episode, link.episodes.instruction or "", self._move_to_start)
 
-    def _is_there(self, before: object) -> bool:
+    def _is_episode_ready(self, before: object) -> bool:
         episodes = self._link.episodes
         asked = episodes.requested
         if (

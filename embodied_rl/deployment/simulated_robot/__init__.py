@@ -1,1 +1,1 @@
-"""A simulator's robot as a node of ROS 2, in real time or in lockstep: what it publishes, obeys and gets wrong."""
+"""A simulated robot as a ROS 2 node, in real time or in lockstep: topics, commands and injected faults."""

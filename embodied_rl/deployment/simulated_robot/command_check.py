@@ -1,4 +1,4 @@
-"""Which commands a robot takes, and what they mean in lockstep."""
+"""Validation of commands for a simulated robot, and their conversion to actions in lockstep."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,17 +7,17 @@ from embodied_rl.deployment.robots.description import ActionEntry, RobotDescript
 from embodied_rl.interfaces.errors import UserError
 
 TOLERANCE = 1e-6
-"""Of a limit; rounding may carry a command as far beyond it."""
+"""Relative tolerance of a limit, for rounding."""
 
 
 class CommandCheck:
     """Checks commands against a description.
 
     Args:
-        description: of the robot.
+        description: description of the robot.
 
     Attributes:
-        low, high: float64 [A], limits of a command: of speeds for displacements and velocities, else of actions.
+        low, high: float64 [A], limits of a command: speeds for displacements and velocities, else actions.
         speeds: bool [A], which entries are speeds.
     """
 
@@ -33,7 +33,7 @@ class CommandCheck:
         """Check a command, float64 [A].
 
         Raises:
-            UserError: it has a number beyond its limits.
+            UserError: an entry is out of its limits.
         """
         slack = TOLERANCE * np.maximum(np.abs(self.low), np.abs(self.high))
         beyond = (command < self.low - slack) | (command > self.high + slack)
@@ -41,20 +41,21 @@ class CommandCheck:
             place = int(np.flatnonzero(beyond)[0])
             raise UserError(
                 f"{self.names[place]}={command[place]:.6g} of a command is beyond its limits, "
-                f"{self.low[place]:.6g} … {self.high[place]:.6g}"
+                f"{self.low[place]:.6g} … {self.high[place]:.6g}",
+                code="command-out-of-range",
             )
 
     def find_action(self, command: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return the action, float32 [A], that a command means when it lasts for one control step."""
+        """Return the action, float32 [A], of a command that lasts for one control step."""
         return np.where(self.displacements, command / self._control_hz, command).astype(np.float32)
 
     def rests(self, command: NDArray[np.float64]) -> bool:
-        """Whether nothing moves by a command, as far as speeds are concerned."""
+        """Return whether all speeds of a command are zero."""
         return not command[self.speeds].any()
 
 
 def _find_bounds(entry: ActionEntry, description: RobotDescription, place: int) -> tuple[float, float]:
-    """Return the limits of an entry: those of the action's range, or its limits where these are wider."""
+    """Return the limits of an entry: the wider of its action range and its limits."""
     factor = description.control_hz if entry.kind == "displacement" else 1.0
     limits = description.limits.entries[place]
     if entry.kind == "position":

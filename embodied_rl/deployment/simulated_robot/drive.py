@@ -1,4 +1,4 @@
-"""What the servo of a robot does in each of its steps, in real time: obey, hold still, or stop by itself."""
+"""Servo steps of a simulated robot in real time: follow commands, hold still, or stop on a timeout or an e-stop."""
 
 from collections import deque
 
@@ -13,21 +13,21 @@ Command = NDArray[np.float64]
 
 
 class Drive:
-    """The commands that came, and what becomes of them. Times are in seconds of one monotonic clock.
+    """Queue of received commands, and their execution. Times are in seconds of one monotonic clock.
 
-    Before the first command that moves the robot it holds still, and the episode's time does not count. Without a
-    command for `timeout_s`, or while the emergency stop is pressed, the robot stops by itself. After the stop was
-    released it obeys again from the first command on that is at rest: what was on its way must not move it.
+    Before the first command that moves the robot it holds still, and the time of the episode does not advance. The
+    robot stops without a command for `timeout_s`, or while the e-stop is pressed. After the e-stop is released the
+    first command must be at rest, so that queued commands do not move the robot.
 
     Args:
-        check: which commands are taken.
-        timeout_s: without a command.
+        check: validates commands.
+        timeout_s: command timeout in seconds.
 
     Attributes:
         delay_s: seconds until a command takes effect.
-        stopped: the emergency stop is pressed, or was, and nothing at rest was commanded since.
-        silent: whoever commanded the robot has not done so for `timeout_s`.
-        why: why the robot stops by itself, in words; empty while it does not.
+        stopped: the e-stop is pressed, or was pressed and no command at rest came since.
+        silent: no command came for `timeout_s`, after there were some.
+        why: reason of the stop; empty if the robot does not stop.
     """
 
     def __init__(self, check: CommandCheck, timeout_s: float) -> None:
@@ -37,31 +37,31 @@ class Drive:
         self.begin()
 
     def begin(self) -> None:
-        """Forget all commands, as a new episode begins."""
+        """Clear all commands for a new episode."""
         self._waiting: deque[tuple[float, Command]] = deque()
         self._first: Command | None = None
         self._last: tuple[float, Command] | None = None
         self.stopped, self.silent = self.pressed, False
 
     def take(self, command: Command, now: float) -> None:
-        """Take a command that came.
+        """Queue a received command.
 
         Raises:
-            UserError: the emergency stop forbids it.
+            UserError: the e-stop forbids it.
         """
         self.allow(command)
         self._waiting.append((now + self.delay_s, command))
 
     def allow(self, command: Command) -> None:
-        """Check that the emergency stop allows a command; one at rest ends what is left of a stop that was released.
+        """Check that the e-stop allows a command; a command at rest ends a stop that was released.
 
         Raises:
-            UserError: it forbids it.
+            UserError: the e-stop forbids it.
         """
         if self.pressed:
-            raise UserError("the emergency stop is pressed")
+            raise UserError("the emergency stop is pressed", code="emergency-stop-pressed")
         if self.stopped and not self._check.rests(command):
-            raise UserError("after an emergency stop the first command must be at rest")
+            raise UserError("after an emergency stop the first command must be at rest", code="command-not-at-rest")
         self.stopped = False
 
     def press(self, pressed: bool) -> None:
@@ -88,7 +88,7 @@ class Drive:
             self._last = (due, command)
 
     def _rests_from_start(self, command: Command) -> bool:
-        """Whether a command asks for nothing yet: no speed, and a gripper, say, as it was first."""
+        """Return whether a command has zero speed, and its other entries equal those of the first command."""
         assert self._first is not None
         same = bool((command == self._first)[~self._check.speeds].all())
         return bool(self._check.speeds.any()) and self._check.rests(command) and same

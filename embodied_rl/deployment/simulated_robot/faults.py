@@ -1,6 +1,6 @@
-"""What goes wrong on the way from a robot's sensors to its topics, on purpose.
+"""Injected faults between the sensors of a simulated robot and its topics.
 
-Times are those of the stamps, in nanoseconds, so that faults are the same in real time and in lockstep.
+Times are stamps in nanoseconds, so that faults are the same in real time and in lockstep.
 """
 
 from collections import deque
@@ -19,10 +19,10 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True)
 class States:
-    """What the topics of joints and poses say once.
+    """Contents of one message of joint states and poses.
 
     Attributes:
-        stamp_ns: when it was measured. joint_names: in the order of the reading's joints.
+        stamp_ns: time of the measurement. joint_names: in the order of the reading's joints.
     """
 
     stamp_ns: int
@@ -32,20 +32,20 @@ class States:
 
 @dataclass(frozen=True)
 class Pictures:
-    """What the cameras show once: pictures uint8 [height, width, 3] by the cameras' names."""
+    """Images of all cameras at one time, uint8 [height, width, 3] by camera name."""
 
     stamp_ns: int
     pictures: Mapping[str, Array]
 
 
 class DelayLine(Generic[Content]):
-    """Keeps messages until it is time for them."""
+    """Queue of delayed messages."""
 
     def __init__(self) -> None:
         self._waiting: deque[tuple[int, Content]] = deque()
 
     def pass_on(self, message: Content, now_ns: int, delay_ns: int) -> list[Content]:
-        """Take a message, and return those whose time has come."""
+        """Add a message, and return those that are due."""
         self._waiting.append((now_ns + delay_ns, message))
         ready: list[Content] = []
         while self._waiting and self._waiting[0][0] <= now_ns:
@@ -54,10 +54,10 @@ class DelayLine(Generic[Content]):
 
 
 class SensorFaults:
-    """Turns what a robot measures into what it publishes.
+    """Applies faults to measurements before they are published.
 
     Args:
-        faults: what is wrong.
+        faults: the active faults.
     """
 
     def __init__(self, faults: FaultsNode) -> None:
@@ -70,17 +70,17 @@ class SensorFaults:
         self._shown: Pictures | None = None
 
     def jump(self, stamp_ns: int) -> int:
-        """Return what the robot's clock says at a time."""
+        """Return a stamp with the clock jump of the faults."""
         return stamp_ns + round(self.faults.clock_jump * 1e9)
 
-    def pass_states(self, states: States) -> list[States]:
-        """Return what is published of a measurement, in this order; nothing where it is lost or not due yet."""
+    def filter_states(self, states: States) -> list[States]:
+        """Return the messages to publish after a measurement, in order; empty if it is lost or delayed."""
         kind, befallen = self.faults.states, self._random.random() < self.faults.share
         if kind == "frozen":
             self._frozen = self._frozen or states.reading
             return [replace(states, reading=self._frozen)]
         if kind == "nan":
-            return [replace(states, reading=_without_numbers(states.reading)) if befallen else states]
+            return [replace(states, reading=_make_nan_reading(states.reading)) if befallen else states]
         if kind == "dropped":
             return [] if befallen else [states]
         if kind == "duplicated":
@@ -102,8 +102,8 @@ class SensorFaults:
             return []
         return [states, held]
 
-    def pass_pictures(self, pictures: Pictures) -> list[Pictures]:
-        """Return what is published of the pictures; nothing where they are lost or not due yet."""
+    def filter_images(self, pictures: Pictures) -> list[Pictures]:
+        """Return the images to publish; empty if they are lost or delayed."""
         kind = self.faults.cameras
         if kind == "dead":
             return []
@@ -115,7 +115,7 @@ class SensorFaults:
         return [pictures]
 
 
-def _without_numbers(reading: RobotReading) -> RobotReading:
+def _make_nan_reading(reading: RobotReading) -> RobotReading:
     lost = np.full_like(reading.position, np.nan)
     nowhere: Pose = (np.full(3, np.nan), np.full(4, np.nan))
     return RobotReading(lost, lost, nowhere, nowhere)

@@ -1,4 +1,4 @@
-"""The loops that let a simulated robot's time pass: with the clock on the wall, or with the commands that come."""
+"""Main loops of a simulated robot: real time, and lockstep with commands."""
 
 import time
 from collections.abc import Callable
@@ -6,16 +6,16 @@ from collections.abc import Callable
 from embodied_rl.deployment.simulated_robot.node import SimulatedRobot
 
 MOST_BEHIND_S = 0.25
-"""In real time a robot that is late makes up for it; what is beyond this is lost, and said."""
+"""Largest delay in seconds that the real-time loop makes up for; a longer delay is dropped and reported."""
 LOOKING_S = 0.1
-"""In lockstep the loop looks so often for what else is to be done."""
+"""Seconds between runs of slow tasks in lockstep."""
 
 Wait = Callable[[float], None]
-"""Waits for so many seconds, 0 included, in which callbacks run."""
+"""Waits for a number of seconds, possibly 0, while callbacks run."""
 
 
 def spin_for(robot: SimulatedRobot) -> Wait:
-    """Return a function that spins the robot's node for so many seconds, at least once."""
+    """Return a function that spins the robot's node for a number of seconds, at least once."""
 
     def wait(seconds: float) -> None:
         robot.node.spin_once()
@@ -33,15 +33,15 @@ def run_in_real_time(
     """Make the steps of the servo at absolute deadlines, until `ended()`.
 
     Args:
-        robot: whose time passes.
-        ended: asked before each step.
-        clock: seconds, monotonic; that of the robot.
+        robot: the simulated robot.
+        ended: returns whether to stop; called before each step.
+        clock: the robot's monotonic clock in seconds.
         wait: spins the robot's node.
     """
     wait = wait or spin_for(robot)
     period, due = robot.robot.servo_s, clock()
     while not ended():
-        wait(0.0)  # even where it is late: a command that came is not late because of that
+        wait(0.0)  # also if late, so that received commands are processed in time
         robot.tick()
         due += period
         left = due - clock()
@@ -58,14 +58,14 @@ def run_in_lockstep(
     clock: Callable[[], float] = time.monotonic,
     wait: Wait | None = None,
 ) -> None:
-    """Answer commands, and repeat the last answer where none comes, until `ended()`; arguments as above."""
+    """Answer commands until `ended()`; without commands, repeat the last answer. Arguments as in `run_in_real_time`."""
     wait = wait or spin_for(robot)
     repeated = clock()
     while not ended():
         wait(LOOKING_S)
-        robot.tend()
+        robot.run_slow_tasks()
         now, waited = clock(), clock() - robot.progress_s
-        if waited > robot.settings.deadline_s and robot.awaited:
+        if waited > robot.settings.deadline_s and robot.episode_requested:
             robot.give_up()
         elif min(waited, now - repeated) >= robot.settings.repeat_s:
             repeated = now

@@ -1,4 +1,4 @@
-"""The node: it obeys commands and requests, lets time pass, and publishes what the robot measures."""
+"""The node of a simulated robot: execute commands and requests, advance time, publish measurements."""
 
 import json
 import time
@@ -14,8 +14,8 @@ from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.simulated_robot.command_check import CommandCheck
 from embodied_rl.deployment.simulated_robot.drive import Drive
 from embodied_rl.deployment.simulated_robot.faults import Pictures, SensorFaults, States
-from embodied_rl.deployment.simulated_robot.fit import check_fit
 from embodied_rl.deployment.simulated_robot.requests import make_printable, read_episode, read_faults
+from embodied_rl.deployment.simulated_robot.robot_check import check_fit
 from embodied_rl.deployment.simulated_robot.settings import RobotSettings
 from embodied_rl.deployment.simulated_robot.topics import RobotTopics, make_listeners
 from embodied_rl.deployment.transport.emergency_stop import EmergencyStopState
@@ -26,19 +26,19 @@ from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.schema import FaultsNode
 
 STATUS_S = 0.5
-"""Seconds between two messages on /simulation/status, where nothing changes."""
-TELLING_S = 1.0
-"""Seconds between two lines that say whether commands come: one that stutters does not fill the terminal."""
+"""Seconds between two messages on /simulation/status without changes."""
+REPORT_S = 1.0
+"""Shortest time between two lines about a command timeout, in seconds."""
 
 
 class Watcher:
-    """Is told what happens to a simulated robot."""
+    """Callbacks for the episodes of a simulated robot."""
 
     def on_begin(self, episode: Episode, instruction: str) -> None:
         """An episode began."""
 
     def on_picture(self, pictures: dict[str, Array]) -> None:
-        """Pictures were taken, faults left aside."""
+        """Images were taken; they are without faults."""
 
     def on_end(self, episode: Episode, outcome: RobotOutcome) -> None:
         """An episode ended."""
@@ -47,22 +47,24 @@ class Watcher:
 class SimulatedRobot:
     """A robot of a simulator as a node of ROS 2.
 
-    In lockstep everything happens in the callbacks of `node`: a request or a command is answered by states, pictures,
-    then the clock, all with one stamp; the clock comes last. In real time `tick` makes one step of the servo.
+    In lockstep everything happens in the callbacks of `node`: a request or command is answered with states, images and
+    then the clock, all with the same stamp. In real time `tick` makes one servo step.
 
     Args:
-        robot: who is simulated. description: its topics. node: the transport; nobody else spins it.
-        settings: of the simulation.
-        clock: seconds, monotonic, for deadlines.
-        tell: takes lines for whoever watches.
-        watcher: of what happens.
+        robot: the simulated robot.
+        description: its description.
+        node: the transport; only this object's loop spins it.
+        settings: settings of the simulation.
+        clock: monotonic clock in seconds, for deadlines.
+        tell: prints a line.
+        watcher: callbacks for episodes.
 
     Attributes:
-        episode: the present one; None before the first one, and after the node restarted.
+        episode: the current episode; None before the first one, and after a restart of the node.
         counts: commands, refused (commands and requests), episodes, overruns.
 
     Raises:
-        UserError: the simulated robot is not the one that is described, or its topics cannot be published.
+        UserError: the simulated robot does not match the description, or its topics cannot be published.
     """
 
     def __init__(
@@ -81,21 +83,21 @@ class SimulatedRobot:
         self.counts = {"commands": 0, "refused": 0, "episodes": 0, "overruns": 0}
         self.last_refusal = ""
         self.late_s = 0.0
-        self._told_silent, self._told_s = False, -TELLING_S
+        self._reported_silent, self._reported_s = False, -REPORT_S
         self.progress_s = clock()
-        """When something moved last in lockstep, by the clock."""
+        """Time of the last control step in lockstep, by the clock."""
         self._check = CommandCheck(description)
         self._command = np.full(len(description.actions), np.nan)
-        """What the command topics have given since the last whole command; NaN: not yet."""
+        """Entries received since the last complete command; NaN: not received yet."""
         self._drive = Drive(self._check, settings.timeout_s)
-        self._clock, self._tell, self._watcher = clock, tell, watcher or Watcher()
+        self._clock, self._print, self._watcher = clock, tell, watcher or Watcher()
         self._control_ns = round(1e9 / description.control_hz)
         self._per_picture = max(1, round(1 / (description.control_hz * robot.servo_s)))
         self._stamp_ns, self._ticks = node.now(), 0
-        self._said_status, self._status_s = "", -STATUS_S
-        self._said_instruction: str | None = None
-        self._said_outcome = self._awaited = False
-        self._said_faults: set[str] = set()
+        self._last_status, self._status_s = "", -STATUS_S
+        self._last_instruction: str | None = None
+        self._outcome_published = self._was_requested = False
+        self._reported_faults: set[str] = set()
         self._stop_name, self._holders = description.operator.estop, EmergencyStopState()
         self._gone_until: float | None = None
         self._restarted_ns = 0
@@ -112,36 +114,36 @@ class SimulatedRobot:
         self._faults = SensorFaults(FaultsNode())
         self.set_faults(settings.faults)
 
-    # -- what others ask ------------------------------------------------------------------------------------------
+    # -- requests and commands ------------------------------------------------------------------------------------
 
     def begin(self, episode: Episode) -> None:
-        """Begin an episode: the scene is set up anew, the robot is at its start, at rest.
+        """Begin an episode: reset the scene, with the robot at rest at its start.
 
         Raises:
-            UserError: there is no such task, split or initial state; everything stays as it was.
+            UserError: the task, split or initial state is unknown; nothing changes.
         """
         self.robot.begin(episode)
-        self.episode, self._said_outcome, self._said_instruction = episode, False, None
-        self._awaited = self._told_silent = False
+        self.episode, self._outcome_published, self._last_instruction = episode, False, None
+        self._was_requested = self._reported_silent = False
         self._drive.begin()
         self._command[:] = np.nan
         self._watcher.on_begin(episode, self.robot.instruction)
-        self._tell(f"episode {episode.index}: {self.robot.instruction}")
+        self._print(f"episode {episode.index}: {self.robot.instruction}")
         if self.settings.lockstep:
             self._advance()
 
     def set_faults(self, faults: FaultsNode) -> None:
-        """Let these faults begin, and all others end."""
+        """Replace the active faults."""
         self._faults = SensorFaults(faults)
         self._drive.delay_s = faults.command_delay
         self._restart_s = faults.restart
 
     def _on_reset(self, message: Any, received_ns: int, source_ns: int) -> None:
-        if source_ns <= self._restarted_ns:  # a latched request of before: the node's restart ended that episode
+        if source_ns <= self._restarted_ns:  # a latched request from before the restart, which ended its episode
             return
         try:
             self.begin(read_episode(message.data, self.robot.spec))
-            self._awaited = True
+            self._was_requested = True
         except UserError as error:
             self._refuse(f"a request for an episode: {error}")
 
@@ -151,21 +153,21 @@ class SimulatedRobot:
         except UserError as error:
             self._refuse(f"a request for faults: {error}")
             return
-        self._tell(f"faults: {make_printable(message.data)}")
+        self._print(f"faults: {make_printable(message.data)}")
 
     def _on_stop(self, message: Any, received_ns: int, source_ns: int) -> None:
-        pressed = self._holders.update(self.topics.find_heard(self._stop_name), bool(message.data))
+        pressed = self._holders.update(self.topics.find_subscription(self._stop_name), bool(message.data))
         if pressed != self._drive.pressed:
-            self._tell(f"the emergency stop is {'pressed' if pressed else 'released'}")
+            self._print(f"the emergency stop is {'pressed' if pressed else 'released'}")
         self._drive.press(pressed)
-        self._say_status()
+        self._publish_status()
 
     def _on_command(self, mapping: CommandMapping, message: Any, received_ns: int, source_ns: int) -> None:
         try:
             said = mapping.decode(message)
             self._check.check(said)
             command = np.where(np.isnan(said), self._command, said)
-            if np.isnan(command).any():  # another topic's part has not come
+            if np.isnan(command).any():  # entries of another topic are missing
                 self._command = command
                 return
             self._command = np.full(len(command), np.nan)
@@ -177,7 +179,7 @@ class SimulatedRobot:
             self._refuse(f"a command: {error}")
             return
         self.counts["commands"] += 1
-        self._awaited = True
+        self._was_requested = True
         if self.settings.lockstep and self.episode is not None and self.robot.outcome is None:
             self.robot.control_step(self._check.find_action(command))
             self._advance()
@@ -185,127 +187,127 @@ class SimulatedRobot:
     def _refuse(self, words: str) -> None:
         self.counts["refused"] += 1
         self.last_refusal = words = make_printable(words)
-        if self.counts["refused"].bit_count() == 1:  # the 1st, 2nd, 4th …: a stranger does not fill the terminal
-            self._tell(f"refused {words} (refused so far: {self.counts['refused']})")
-        self._say_status()
+        if self.counts["refused"].bit_count() == 1:  # the 1st, 2nd, 4th …: limits the output
+            self._print(f"refused {words} (refused so far: {self.counts['refused']})")
+        self._publish_status()
 
     # -- time passes ----------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Make one step of the servo in real time, and publish what is due."""
+        """Make one servo step in real time, and publish the messages that are due."""
         now = self._clock()
         self._drive.step(self.robot, now)
-        self._tell_silence(now)
+        self._report_missing_input(now)
         self._ticks += 1
         self._stamp_ns = self.node.now()
-        self.tend()
+        self.run_slow_tasks()
         if self.topics.is_open:
             self._publish(pictures=self._ticks % self._per_picture == 0)
 
-    def _tell_silence(self, now: float) -> None:
-        """Say that commands have ended, as when a bridge was killed, and that they come again."""
+    def _report_missing_input(self, now: float) -> None:
+        """Print that commands have stopped, as after a crash of the bridge, and that they arrive again."""
         silent = self._drive.silent
-        if self._drive.stopped or silent == self._told_silent or now - self._told_s < TELLING_S:
+        if self._drive.stopped or silent == self._reported_silent or now - self._reported_s < REPORT_S:
             return
-        self._told_silent, self._told_s = silent, now
-        self._tell(f"{self._drive.why}: the robot stops by itself" if silent else "commands come again")
+        self._reported_silent, self._reported_s = silent, now
+        self._print(f"{self._drive.why}: the robot stops by itself" if silent else "commands come again")
 
     def _advance(self) -> None:
-        """Publish what the robot measures after a control step in lockstep."""
+        """Publish the measurements after a control step in lockstep."""
         self._stamp_ns += self._control_ns
         self.progress_s = self._clock()
         if self.topics.is_open:
             self._publish(pictures=True)
-            self._say_status()
+            self._publish_status()
 
     def repeat(self) -> None:
-        """In lockstep, publish again what was published last, with the same stamps."""
+        """Publish the last messages of lockstep again, with the same stamps."""
         if self.topics.is_open and self.episode is not None:
             self._publish(pictures=True, again=True)
 
     @property
-    def awaited(self) -> bool:
-        """Whether somebody has asked for the present episode, or begun to command it, and it has not ended."""
-        return self.episode is not None and self.robot.outcome is None and self._awaited
+    def episode_requested(self) -> bool:
+        """Return whether the current episode was requested or commanded, and has not ended."""
+        return self.episode is not None and self.robot.outcome is None and self._was_requested
 
     def note_overrun(self, seconds: float) -> None:
-        """Say that the machine was too slow for real time, and how much of it was lost."""
+        """Record and print that the machine was too slow for real time."""
         self.counts["overruns"] += 1
         self.late_s += seconds
         if self.counts["overruns"].bit_count() == 1:
-            self._tell(f"this machine was {seconds:.2f} s late; the simulated robot stood still meanwhile")
+            self._print(f"this machine was {seconds:.2f} s late; the simulated robot stood still meanwhile")
 
     def give_up(self) -> None:
-        """In lockstep, end the episode as a failure because nobody commands the robot."""
+        """End the episode as a failure because no command arrives in lockstep."""
         assert self.episode is not None
         seconds = f"{self.settings.deadline_s:g}"
-        self._tell(f"episode {self.episode.index} is given up: no command for {seconds} s")
+        self._print(f"episode {self.episode.index} is given up: no command for {seconds} s")
         self._end(RobotOutcome(False, f"no command for {seconds} s", True, 0, 0.0))
         self.episode = None
 
-    def tend(self) -> None:
-        """Do what takes its time: leave the topics and come back, where a restart was asked for; tell the status."""
+    def run_slow_tasks(self) -> None:
+        """Run slow tasks: reconnect after a restart request; publish the status."""
         now = self._clock()
         if self._restart_s > 0:
-            self._tell(f"the node restarts, and is gone for {self._restart_s:g} s")
+            self._print(f"the node restarts, and is gone for {self._restart_s:g} s")
             self._gone_until, self._restart_s = now + self._restart_s, 0.0
             self._restarted_ns = self.node.now()
             self.topics.close()
-            self._told_silent = False
+            self._reported_silent = False
             self._drive.begin()
-            self.episode, self._said_instruction = None, None
+            self.episode, self._last_instruction = None, None
         if self._gone_until is not None and now >= self._gone_until:
             self._gone_until = None
             self.topics.open(self._listeners)
         if now - self._status_s >= STATUS_S:
-            self._said_status = ""
-            self._look_for_faults()
-        self._say_status()
+            self._last_status = ""
+            self._check_connections()
+        self._publish_status()
 
-    def _look_for_faults(self) -> None:
-        """Say what does not arrive here, or there: the middleware tells nobody."""
+    def _check_connections(self) -> None:
+        """Print QoS mismatches and failed messages, which the middleware does not report."""
         for words in filter(None, (self.topics.find_fault(), self.topics.last_unsent)):
-            if words not in self._said_faults:
-                self._said_faults.add(words)
-                self._tell(words)
+            if words not in self._reported_faults:
+                self._reported_faults.add(words)
+                self._print(words)
 
-    # -- what it says ---------------------------------------------------------------------------------------------
+    # -- publishing -----------------------------------------------------------------------------------------------
 
     def _publish(self, pictures: bool, again: bool = False) -> None:
-        if self.robot.instruction != self._said_instruction:
-            self._said_instruction = self.robot.instruction
-            self.topics.send_instruction(self._said_instruction)
+        if self.robot.instruction != self._last_instruction:
+            self._last_instruction = self.robot.instruction
+            self.topics.send_instruction(self._last_instruction)
         stamp = self._faults.jump(self._stamp_ns)
-        for states in self._faults.pass_states(States(stamp, self.robot.joint_names, self.robot.read())):
+        for states in self._faults.filter_states(States(stamp, self.robot.joint_names, self.robot.read())):
             self.topics.send_states(states)
         if pictures:
             taken = self.robot.take_pictures()
             if not again:
                 self._watcher.on_picture(taken)
-            for shown in self._faults.pass_pictures(Pictures(stamp, taken)):
+            for shown in self._faults.filter_images(Pictures(stamp, taken)):
                 self.topics.send_pictures(shown)
-        if self.episode is not None and self.robot.outcome is not None and not self._said_outcome:
+        if self.episode is not None and self.robot.outcome is not None and not self._outcome_published:
             self._end(self.robot.outcome)
         self.topics.send_clock(stamp)
 
     def _end(self, outcome: RobotOutcome) -> None:
         assert self.episode is not None
-        self._said_outcome = True
+        self._outcome_published = True
         self.counts["episodes"] += 1
         self._watcher.on_end(self.episode, outcome)
-        self._tell(f"episode {self.episode.index}: {'success' if outcome.success else outcome.failure}")
+        self._print(f"episode {self.episode.index}: {'success' if outcome.success else outcome.failure}")
         if self.topics.is_open:
             self.topics.send_outcome({
                 "index": self.episode.index, "success": outcome.success, "failure": outcome.failure,
                 "truncated": outcome.truncated, "steps": outcome.steps, "reward": outcome.reward,
             })  # fmt: skip
 
-    def _say_status(self) -> None:
-        """Publish the status where it changed, but for the numbers in it."""
+    def _publish_status(self) -> None:
+        """Publish the status if it changed apart from its counts."""
         said = json.dumps([self._drive.why, self.last_refusal, self._index, thaw_config(self._faults.faults)])
-        if said == self._said_status or not self.topics.is_open:
+        if said == self._last_status or not self.topics.is_open:
             return
-        self._said_status, self._status_s = said, self._clock()
+        self._last_status, self._status_s = said, self._clock()
         self.topics.send_status({
             "mode": "lockstep" if self.settings.lockstep else "real time", "episode": self._index,
             "why": self._drive.why, "last_refusal": self.last_refusal, "late_s": self.late_s, **self.counts,
@@ -318,6 +320,6 @@ class SimulatedRobot:
         return None if self.episode is None else self.episode.index
 
     def close(self) -> None:
-        """Leave the topics, and release the simulator."""
+        """Close the topics and the simulator."""
         self.topics.close()
         self.robot.close()

@@ -1,4 +1,4 @@
-"""What `embodied-rl robot` does: opens the transport, says what is there, and lets time pass until a signal."""
+"""Run `embodied-rl robot`: open the transport, print the topics, and run the main loop until a signal."""
 
 import gc
 import signal
@@ -8,11 +8,11 @@ from contextlib import ExitStack, closing, contextmanager
 
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.simulated_robot.factory import build_servoed_robot, find_servo_class
 from embodied_rl.deployment.simulated_robot.filming import FilmedEpisode, FilmWatcher
-from embodied_rl.deployment.simulated_robot.finding import build_servoed_robot, find_servo_class
-from embodied_rl.deployment.simulated_robot.fit import check_fit
 from embodied_rl.deployment.simulated_robot.loop import run_in_lockstep, run_in_real_time
 from embodied_rl.deployment.simulated_robot.node import SimulatedRobot, Watcher
+from embodied_rl.deployment.simulated_robot.robot_check import check_fit
 from embodied_rl.deployment.simulated_robot.settings import RobotSettings
 from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.extras import require
@@ -25,22 +25,22 @@ from embodied_rl.system.signals import note_stop
 
 NODE = "simulated_robot"
 ALONE_S = 1.0
-"""Seconds for which others in the domain are waited for."""
+"""Seconds to wait for other publishers in the domain."""
 TIMEOUT_S = 0.1
-"""Of commands, where neither the command line nor the robot's description says one."""
+"""Default command timeout in seconds, if neither the command line nor the robot's description has one."""
 
 
 def run_robot(config: RobotConfig) -> list[FilmedEpisode]:
-    """Simulate the robot until Ctrl-C, SIGTERM, or the last of its episodes; return what was filmed of it.
+    """Simulate the robot until Ctrl-C, SIGTERM, or its last episode; return the recorded videos.
 
     Raises:
-        UserError: the robot is not the one that is simulated, or ROS 2's variables cannot be followed. Unavailable: the
-            extra ros2 is missing.
+        UserError: the simulator does not match the robot, or a ROS 2 variable is unsupported. Unavailable: the extra
+            ros2 is missing.
     """
     description, settings = check_robot(config), _make_settings(config, load_robot(config.robot))
     film = FilmWatcher() if config.film is not None else None
     with ExitStack() as stack:
-        ended = stack.enter_context(heed_signals())
+        ended = stack.enter_context(handle_signals())
         node = stack.enter_context(open_transport(config.transport, NODE))
         check_alone(node, description)
         robot = stack.enter_context(closing(_make(config, description, node, settings, film)))
@@ -59,7 +59,7 @@ def run_robot(config: RobotConfig) -> list[FilmedEpisode]:
 
 
 def check_robot(config: RobotConfig) -> RobotDescription:
-    """Check what can be known before anything is opened; return the robot's description.
+    """Check the configuration without opening the transport; return the robot's description.
 
     Raises:
         UserError: see `run_robot`.
@@ -70,19 +70,21 @@ def check_robot(config: RobotConfig) -> RobotDescription:
         require("cyclonedds", "a simulated robot over transport=dds")
         read_environment()
     if config.lockstep and config.faults.command_delay:
-        raise UserError("faults.command_delay is for real time: in lockstep the robot waits for each command.")
+        raise UserError(
+            "faults.command_delay is for real time: in lockstep the robot waits for each command.", "keys-contradict"
+        )
     if config.film is not None and config.film.suffix != ".mp4":
-        raise UserError(f"film={config.film} must end in .mp4.")
+        raise UserError(f"film={config.film} must end in .mp4.", code="film-not-mp4")
     with closing(build_servoed_robot(config.sim)) as robot:
         check_fit(description, robot)
     return description
 
 
 def check_alone(node: Transport, description: RobotDescription) -> None:
-    """Check that nobody else publishes a robot's topics, such as another one in the same domain.
+    """Check that the robot's topics have no other publisher, such as a second robot in the same domain.
 
     Raises:
-        UserError: somebody does.
+        UserError: a topic has another publisher.
     """
 
     def find_others() -> list[Endpoint]:
@@ -92,13 +94,14 @@ def check_alone(node: Transport, description: RobotDescription) -> None:
     if node.spin_until(lambda: bool(find_others()), ALONE_S):
         other = find_others()[0]
         raise UserError(
-            f"{other.topic}: {other.node or 'another node'} publishes it already, and two robots would answer to the "
-            "same commands. End the other one, or give this one a ROS_DOMAIN_ID of its own."
+            f"{other.topic}: {other.node or 'another node'} publishes it already, and two robots would follow the "
+            "same commands. End the other one, or set another ROS_DOMAIN_ID for this one.",
+            code="topic-already-published",
         )
 
 
 def choose_first(config: RobotConfig, spec: SimulatorSpec) -> Episode:
-    """Return the episode that is there when the robot starts; its task and split are known to exist."""
+    """Return the first episode; its task and split are known to exist."""
     task = next(
         i for i, each in enumerate(spec.tasks) if config.task is None or config.task in (each.name, each.family)
     )
@@ -106,12 +109,12 @@ def choose_first(config: RobotConfig, spec: SimulatorSpec) -> Episode:
 
 
 def describe_robot(config: RobotConfig, description: RobotDescription, robot: SimulatedRobot) -> list[str]:
-    """Return in lines what there is, and where."""
+    """Return lines that list the robot's topics."""
     how = "in lockstep" if config.lockstep else f"in real time, {1 / robot.robot.servo_s:g} steps a second"
     domain = f", domain {read_environment().domain}" if config.transport == "dds" else ""
     rows = [
         *(("publishes", *each) for each in robot.topics.published),
-        *(("hears", *each) for each in robot.topics.heard),
+        *(("subscribes", *each) for each in robot.topics.subscribed),
     ]
     width = max(len(topic) for _, topic, _ in rows)
     lines = [f"  {what:<10} {topic:<{width}}  {kind}" for what, topic, kind in rows]
@@ -139,8 +142,8 @@ def _make_settings(config: RobotConfig, description: RobotDescription) -> RobotS
 
 
 @contextmanager
-def heed_signals() -> Iterator[Callable[[], bool]]:
-    """Give a function that says whether Ctrl-C, SIGTERM or SIGHUP came meanwhile; ignored signals stay ignored."""
+def handle_signals() -> Iterator[Callable[[], bool]]:
+    """Handle SIGINT, SIGTERM and SIGHUP; yield a function that returns whether one came. Ignored ones stay ignored."""
     came = threading.Event()
     numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
 

@@ -1,23 +1,23 @@
-"""The settings of a simulated robot."""
+"""Settings of a simulated robot."""
 
 from dataclasses import dataclass, field
 
 from embodied_rl.schema import FaultsNode
 
 FAULTS, STATUS, CLOCK = "/simulation/faults", "/simulation/status", "/clock"
-"""Topics that every simulated robot has; its description names the others."""
+"""Topics of every simulated robot; its description names the others."""
 
 
 @dataclass(frozen=True)
 class RobotSettings:
-    """The settings of a simulated robot.
+    """Settings of a simulated robot.
 
     Attributes:
-        lockstep: a command makes one control step, and time stands still until the next one.
-        timeout_s: in real time, the robot stops by itself after so long without a command.
-        deadline_s: in lockstep, an episode that gets no command for so long is given up.
-        repeat_s: in lockstep, what was published last is published again after so long, for who came later.
-        faults: what is wrong with it from the start.
+        lockstep: each command makes one control step; time stands still until the next command.
+        timeout_s: real time only: the robot stops after this time without a command.
+        deadline_s: lockstep only: the episode fails after this time without a command.
+        repeat_s: lockstep only: the last messages are published again after this time, for late subscribers.
+        faults: faults at the start.
     """
 
     lockstep: bool = False

@@ -1,4 +1,4 @@
-"""The topics of a simulated robot: what its description names, and those that every simulation has."""
+"""Topics of a simulated robot: those of its description, and those of every simulated robot."""
 
 import json
 from collections.abc import Mapping
@@ -21,19 +21,21 @@ _POSES = ("tool_pose", "commanded_pose")
 _BASE = "base"
 
 Listeners = Mapping[str, tuple[str, QoS | str, Callback]]
-"""Topic → (type, quality, callback)."""
+"""Topic → (type, QoS, callback)."""
 
 
 class RobotTopics:
     """The publishers and subscriptions of a simulated robot.
 
     Args:
-        node: the transport. description: of the robot. robot: what is simulated.
-        listeners: what it subscribes to.
-        lockstep: pictures and the clock are offered reliably, because nobody sends them again.
+        node: the transport.
+        description: description of the robot.
+        robot: the simulated robot.
+        listeners: its subscriptions.
+        lockstep: publish images and the clock reliably, because a lost message would stop the episode.
 
     Attributes:
-        unsent: messages that could not be sent. last_unsent: what was wrong with the last one.
+        unsent: number of messages that could not be sent. last_unsent: error of the last one.
     """
 
     def __init__(
@@ -49,7 +51,7 @@ class RobotTopics:
         self.open(listeners)
 
     def open(self, listeners: Listeners) -> None:
-        """Make all publishers, then all subscriptions."""
+        """Create all publishers, then all subscriptions."""
         operator = self._description.operator
         for topic in self._description.topics.values():
             self._publishers[topic.name] = self._node.create_publisher(topic.name, topic.type_name, self._offer(topic))
@@ -63,7 +65,7 @@ class RobotTopics:
         ]
 
     def close(self) -> None:
-        """Leave all topics."""
+        """Close all topics."""
         for end in (*self._publishers.values(), *self._subscriptions):
             end.close()
         self._publishers, self._subscriptions = {}, []
@@ -74,20 +76,20 @@ class RobotTopics:
 
     @property
     def published(self) -> list[tuple[str, str]]:
-        """Return (topic, type) of what it publishes."""
+        """Return (topic, type) of each publisher."""
         return [(end.topic, end.type_name) for end in self._publishers.values()]
 
     @property
-    def heard(self) -> list[tuple[str, str]]:
-        """Return (topic, type) of what it subscribes to."""
+    def subscribed(self) -> list[tuple[str, str]]:
+        """Return (topic, type) of each subscription."""
         return [(end.topic, end.type_name) for end in self._subscriptions]
 
-    def find_heard(self, topic: str) -> Subscription | None:
-        """Return the subscription of a topic; None: there is none."""
+    def find_subscription(self, topic: str) -> Subscription | None:
+        """Return the subscription of a topic, or None."""
         return next((end for end in self._subscriptions if end.topic == topic), None)
 
     def find_fault(self) -> str:
-        """Return why somebody's messages do not arrive here, looking at one topic a call; empty where they do."""
+        """Return why messages of a publisher do not arrive, checking one topic per call; empty without a fault."""
         if not self._subscriptions:
             return ""
         self._looked = (self._looked + 1) % len(self._subscriptions)
@@ -96,7 +98,7 @@ class RobotTopics:
     def _offer(self, topic: Topic) -> QoS | str:
         return QoS("reliable", depth=5) if self._lockstep and topic.type_name in (IMAGE, INFO) else topic.qos
 
-    # -- what it says ---------------------------------------------------------------------------------------------
+    # -- publishing -----------------------------------------------------------------------------------------------
 
     def send_states(self, states: States) -> None:
         """Publish joint states and poses."""
@@ -108,7 +110,7 @@ class RobotTopics:
                 self._send(topic.name, self._make_pose(states.stamp_ns, poses[topic.name.rpartition("/")[2]]))
 
     def send_pictures(self, shown: Pictures) -> None:
-        """Publish the cameras' pictures, and what is known of their lenses."""
+        """Publish the images and camera infos."""
         for camera in self._description.cameras:
             header = self._header(shown.stamp_ns, camera.name)
             picture = shown.pictures[camera.name]
@@ -130,17 +132,17 @@ class RobotTopics:
         if name := self._description.operator.instruction:
             self._send(name, self._node.messages.make(TEXT, data=text))
 
-    def send_outcome(self, told: Mapping[str, Any]) -> None:
+    def send_outcome(self, fields: Mapping[str, Any]) -> None:
         if name := self._description.operator.outcome:
-            self._send(name, self._node.messages.make(TEXT, data=json.dumps(told)))
+            self._send(name, self._node.messages.make(TEXT, data=json.dumps(fields)))
 
-    def send_status(self, told: Mapping[str, Any]) -> None:
-        self._send(STATUS, self._node.messages.make(TEXT, data=json.dumps(told)))
+    def send_status(self, fields: Mapping[str, Any]) -> None:
+        self._send(STATUS, self._node.messages.make(TEXT, data=json.dumps(fields)))
 
     # -- messages -------------------------------------------------------------------------------------------------
 
     def _send(self, topic: str, message: Any) -> None:
-        """Publish. Who does not take what was promised to arrive must not keep the robot from moving: it is counted."""
+        """Publish a message. Errors are counted, so that a blocked reader does not stop the robot."""
         try:
             self._publishers[topic].publish(message)
         except TransportError as error:
@@ -159,8 +161,8 @@ class RobotTopics:
 
     def _make_pose(self, stamp_ns: int, pose: Pose) -> Any:
         place, turn = (dict(zip("xyzw", each.tolist(), strict=False)) for each in pose)
-        pose_told = {"position": place, "orientation": turn}
-        return self._node.messages.make(POSE, header=self._header(stamp_ns, _BASE), pose=pose_told)
+        content = {"position": place, "orientation": turn}
+        return self._node.messages.make(POSE, header=self._header(stamp_ns, _BASE), pose=content)
 
     def _make_info(self, header: dict[str, Any], camera: str, height: int, width: int) -> Any:
         focal, middle = self._robot.focal[camera], ((width - 1) / 2, (height - 1) / 2)
@@ -176,7 +178,7 @@ def check_topics(description: RobotDescription) -> None:
     """Check that a simulated robot can publish all topics of a description.
 
     Raises:
-        UserError: it cannot; the message names the topic.
+        UserError: it cannot publish a topic.
     """
     shown = {camera.topic for camera in description.cameras} | {camera.info for camera in description.cameras}
     for key, topic in description.topics.items():
@@ -185,17 +187,19 @@ def check_topics(description: RobotDescription) -> None:
         if not (pose or picture or topic.type_name == JOINTS):
             raise UserError(
                 f"robot={description.name}: a simulated robot does not publish {topic.name} ({topic.type_name}); it "
-                f"publishes joint states, {' and '.join(_POSES)}, and cameras' pictures with their camera info."
+                f"publishes joint states, {' and '.join(_POSES)}, and cameras' pictures with their camera info.",
+                code="topic-unsupported",
             )
 
 
 def make_listeners(
     description: RobotDescription, callbacks: Mapping[str, Callback], commands: Mapping[str, Callback]
 ) -> Listeners:
-    """Return what a simulated robot subscribes to.
+    """Return the subscriptions of a simulated robot.
 
     Args:
-        callbacks: of "estop", "reset" and "faults". commands: of the command topics, by their names.
+        callbacks: callbacks of "estop", "reset" and "faults".
+        commands: callbacks of the command topics by name.
     """
     operator = description.operator
     listened = {

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.benchmarks.trials.episode_runner import list_reasons
+from embodied_rl.benchmarks.robot_runs.episode_runner import list_reasons
 from embodied_rl.deployment.bridge.bridge_factory import make_core_settings
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.pacing import read_seconds
 from embodied_rl.deployment.execution.operator_device import OperatorDevice
-from embodied_rl.deployment.policy_server.exchange import NoPolicyAnswer
+from embodied_rl.deployment.policy_server.client_messages import NoPolicyAnswer
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.sim import Episode

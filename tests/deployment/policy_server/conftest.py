@@ -9,6 +9,6 @@ from tests.support.policy_serving import RunningPolicy, running_policy
 
 @pytest.fixture
 def running() -> Iterator[RunningPolicy]:
-    """It answers as `ToldPolicy` does, on this machine alone, without a token."""
+    """It answers as `FakePolicy` does, on this machine alone, without a token."""
     with running_policy() as server:
         yield server

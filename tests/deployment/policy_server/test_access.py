@@ -15,8 +15,8 @@ from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.deployment.policy_server.wire import pack
 from embodied_rl.interfaces.errors import UserError
 from tests.support.policy_serving import (
+    FakePolicy,
     RunningPolicy,
-    ToldPolicy,
     ask,
     expect,
     make_observation,
@@ -135,7 +135,7 @@ def test_who_speaks_no_websocket_disturbs_nobody(running: RunningPolicy, caplog:
 
 
 def test_a_client_that_leaves_while_it_is_computed_for_disturbs_nobody() -> None:
-    gate, policy = threading.Event(), ToldPolicy()
+    gate, policy = threading.Event(), FakePolicy()
     policy.gate = gate
     with running_policy(policy) as running:
         gone = open_raw(running.url)

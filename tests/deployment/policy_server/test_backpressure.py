@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection
 from embodied_rl.deployment.policy_server import server
 from embodied_rl.deployment.policy_server.wire import WireLimits, pack, unpack
 from tests.support.ended import wait_for
-from tests.support.policy_serving import DEADLINE, SPEC, ToldPolicy, make_observation, open_raw, running_policy
+from tests.support.policy_serving import DEADLINE, SPEC, FakePolicy, make_observation, open_raw, running_policy
 
 AHEAD = 3 * 256 * 1024
 """Bytes: asyncio reads 256 KiB at most at once, and stops after two or three reads."""
@@ -27,7 +27,7 @@ def test_a_connection_reads_one_question_at_a_time(
     received, take = Counter[ServerConnection](), server._Connection.data_received
     spec = dataclasses.replace(SPEC, cameras={"front": size})
     message, gate = pack(make_observation(spec=spec)), threading.Event()
-    policy, ahead = ToldPolicy(gate), list[int]()
+    policy, ahead = FakePolicy(gate), list[int]()
 
     def count(connection: server._Connection, data: bytes) -> None:
         received[connection] += len(data)
@@ -71,7 +71,7 @@ def test_a_question_is_held_once_while_it_waits(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(server._Connection, "process_event", lambda *args: (frames.append(args[1]), process(*args)))
     monkeypatch.setattr(server._Connection, "recv", receive)
     monkeypatch.setattr(server, "unpack", unpack_noted)
-    gate, policy = threading.Event(), ToldPolicy()
+    gate, policy = threading.Event(), FakePolicy()
     policy.gate = gate
     with running_policy(policy) as running, open_raw(running.url) as client:
         client.send(pack(make_observation()))
@@ -86,7 +86,7 @@ def test_a_question_is_held_once_while_it_waits(monkeypatch: pytest.MonkeyPatch)
 
 def test_pings_are_answered_while_a_question_is_not() -> None:
     gate = threading.Event()
-    with running_policy(ToldPolicy(gate)) as running, open_raw(running.url) as client:
+    with running_policy(FakePolicy(gate)) as running, open_raw(running.url) as client:
         client.send(pack(make_observation()))
         try:
             assert client.ping().wait(DEADLINE)

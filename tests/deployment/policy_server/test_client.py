@@ -13,13 +13,13 @@ from embodied_rl.deployment.policy_server.wire import pack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from tests.support.faulty_policy_server import faulty_server
-from tests.support.policy_serving import SPEC, ToldPolicy, as_batch, make_observation, running_policy
+from tests.support.policy_serving import SPEC, FakePolicy, as_batch, make_observation, running_policy
 
 OURS = make_observation()
 
 
 def test_answers_are_those_of_the_policy_itself() -> None:
-    given, policy = make_observation(rows=11), ToldPolicy()
+    given, policy = make_observation(rows=11), FakePolicy()
     keys = NoiseKeys(2**63, np.arange(11) * 10**12, np.arange(11))
     with running_policy() as running, PolicyClient(running.url) as client:
         assert (client.infer(as_batch(given), keys) == policy.infer(as_batch(given), keys)).all()
@@ -28,7 +28,7 @@ def test_answers_are_those_of_the_policy_itself() -> None:
 
 
 def test_a_prefix_travels() -> None:
-    given, policy = make_observation(rows=6), ToldPolicy()
+    given, policy = make_observation(rows=6), FakePolicy()
     prefix, committed = np.full((6, 2, 2), 0.5, np.float32), np.array([0, 1, 2, 0, 1, 2])
     with running_policy(message=20_000) as running, PolicyClient(running.url) as client:
         found = client.infer(as_batch(given), None, prefix, committed, whole=True)
@@ -40,11 +40,11 @@ def test_a_prefix_travels() -> None:
 def test_rows_beyond_a_message_are_sent_in_several() -> None:
     given = make_observation(rows=11)
     keys = NoiseKeys(5, np.arange(11), np.arange(11))
-    policy = ToldPolicy()
+    policy = FakePolicy()
     with running_policy(policy, message=20_000) as running, PolicyClient(running.url) as client:
         found = client.infer(as_batch(given), keys)
         assert policy.calls == [4, 4, 3]
-        assert (found == ToldPolicy().infer(as_batch(given), keys)).all()
+        assert (found == FakePolicy().infer(as_batch(given), keys)).all()
 
 
 def test_an_observation_that_does_not_fit_is_refused_before_it_is_sent() -> None:
@@ -72,7 +72,7 @@ def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
     ):
         assert client.spec is None and not client.is_ours and client.metadata == {"reset_pose": [0, 1]}
         found = client.infer(as_batch(make_observation(rows=2)), NoiseKeys(0, np.arange(2), np.arange(2)))
-        with pytest.raises(UserError, match="takes neither a prefix nor a seed"):
+        with pytest.raises(UserError, match="accepts neither a prefix nor a seed"):
             client.act(OURS, seed=3)
         assert "cameras" in client.check_body(None)[0]  # type: ignore[arg-type]
     assert found.dtype == np.float32 and found[:, 0, 0].tolist() == [0, 1]
@@ -85,7 +85,9 @@ def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
 
 @pytest.mark.process
 def test_a_client_needs_no_torch() -> None:
-    code = "import sys, embodied_rl.deployment.policy_server.client, embodied_rl.deployment.policy_server.link"
+    code = (
+        "import sys, embodied_rl.deployment.policy_server.client, embodied_rl.deployment.policy_server.websocket_client"
+    )
     said = subprocess.run(
         [sys.executable, "-c", code + "; print('torch' in sys.modules)"], capture_output=True, text=True, timeout=120
     )

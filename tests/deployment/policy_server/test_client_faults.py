@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.policy_server.client import NoPolicyAnswer, PolicyClient, PolicyRefusal
-from embodied_rl.deployment.policy_server.link import LinkLost
+from embodied_rl.deployment.policy_server.websocket_client import ConnectionLost
 from embodied_rl.deployment.policy_server.wire import pack
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from tests.support.ended import stop_process, wait_for
 from tests.support.faulty_policy_server import GREETING, METADATA, faulty_server, reply
-from tests.support.policy_serving import DEADLINE, ToldPolicy, as_batch, make_observation, running_policy
+from tests.support.policy_serving import DEADLINE, FakePolicy, as_batch, make_observation, running_policy
 
 SLACK = 20.0
 """Seconds by which a machine that is busy may be late; a client that waits without a deadline waits longer."""
@@ -59,7 +59,7 @@ def test_somebody_else_listens_and_is_silent() -> None:
 def test_a_server_of_http_is_no_policy_server() -> None:
     with running_policy() as running, pytest.raises(NoPolicyAnswer, match="404") as caught:
         PolicyClient(f"{running.url}/v1", deadline=5)
-    assert "without a path" in str(caught.value) and "Is it there" not in str(caught.value)
+    assert "without a path" in str(caught.value) and "Is the server running" not in str(caught.value)
 
 
 def test_a_port_that_cannot_be() -> None:
@@ -78,7 +78,7 @@ def test_a_server_that_greets_nobody() -> None:
 def test_another_version_of_the_protocol_is_refused() -> None:
     with (
         faulty_server(lambda *_: None, greeting=pack(METADATA | {"protocol_version": 2})) as url,
-        pytest.raises(UserError, match="speaks version 2 of the protocol, this client 1: install the same"),
+        pytest.raises(UserError, match="uses version 2 of the protocol, this client 1: install the same"),
     ):
         PolicyClient(url)
 
@@ -190,7 +190,7 @@ def test_a_server_that_is_gone_is_an_error_and_one_that_is_back_is_found() -> No
     with faulty_server(lambda number, asked: reply(asked)) as url:
         client = PolicyClient(url)
         client.act(OURS)
-    fail_within(client, 0.5, "Is it there")
+    fail_within(client, 0.5, "Is the server running")
     with faulty_server(lambda number, asked: reply(asked), port=int(url.rpartition(":")[2])):
         assert (client.act(OURS, deadline=DEADLINE) == 3).all()
     client.close()
@@ -276,7 +276,7 @@ def test_faults_by_chance() -> None:
 def test_a_server_that_is_there_again_and_silent_is_called_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not absent, as it was before."""
     with running_policy() as running, PolicyClient(running.url) as client:
-        connect, exchange, lost = client._link.connect, client._link.exchange, [LinkLost("Connection refused")]
+        connect, exchange, lost = client._link.connect, client._link.exchange, [ConnectionLost("Connection refused")]
 
         def connect_later(until: float) -> None:
             if lost:
@@ -298,14 +298,14 @@ def test_a_server_that_is_there_again_and_silent_is_called_silent(monkeypatch: p
 def test_time_that_ends_while_it_connects_again_hides_no_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a busy machine, where one try takes what is left of the time."""
     with running_policy() as running, PolicyClient(running.url) as client:
-        outcomes: list[Exception] = [LinkLost("Connection refused"), TimeoutError()]
+        outcomes: list[Exception] = [ConnectionLost("Connection refused"), TimeoutError()]
 
         def connect(_: float) -> None:
             raise outcomes.pop(0)
 
         client._link.drop()
         monkeypatch.setattr(client._link, "connect", connect)
-        fail_within(client, 30.0, "Connection refused; 1 tries. Is it there")
+        fail_within(client, 30.0, "Connection refused; 1 tries. Is the server running")
         assert not outcomes
 
 
@@ -336,10 +336,10 @@ def test_a_server_that_is_killed_or_stopped_is_an_error_in_time_and_found_again(
             fail_within(client, 0.5, "did not answer in time")
             fail_within(client, 0.5)
             os.kill(process.pid, signal.SIGCONT)
-            assert (client.act(make_observation(1)) == ToldPolicy().infer(as_batch_of_one(1))[0]).all()
+            assert (client.act(make_observation(1)) == FakePolicy().infer(as_batch_of_one(1))[0]).all()
             process.kill()
             process.wait()
-            fail_within(client, 0.5, "Is it there")
+            fail_within(client, 0.5, "Is the server running")
             process, again = start_server(int(url.rpartition(":")[2]))
             assert again == url and (client.act(OURS) == expected).all()
     finally:

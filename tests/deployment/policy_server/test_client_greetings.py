@@ -18,11 +18,11 @@ OURS = make_observation()
     ("said", "shown"),
     [
         ({"horizon": np.inf}, "incomplete: OverflowError"),
-        ({"protocol_version": True}, "speaks version True"),
-        ({"protocol_version": np.ones(2)}, "speaks version array"),
-        ({"rows": 0}, "says rows=0, which is no limit"),
-        ({"rows": None}, "says rows=None"),
-        ({"message_bytes": "many"}, "says message_bytes='many'"),
+        ({"protocol_version": True}, "uses version True"),
+        ({"protocol_version": np.ones(2)}, "uses version array"),
+        ({"rows": 0}, "sent rows=0, which is not a valid limit"),
+        ({"rows": None}, "sent rows=None"),
+        ({"message_bytes": "many"}, "sent message_bytes='many'"),
     ],
 )
 def test_metadata_that_cannot_be_are_refused(said: dict[str, Any], shown: str) -> None:

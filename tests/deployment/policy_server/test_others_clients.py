@@ -15,12 +15,12 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect
 
-from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.deployment.policy_server.wire import unpack
+from embodied_rl.deployment.policy_server.wire_names import WireNames
 from tests.support.policy_serving import (
     DEADLINE,
     SPEC,
-    ToldPolicy,
+    FakePolicy,
     as_batch,
     ask,
     expect,
@@ -159,7 +159,7 @@ def test_openpis_client_is_answered(python: Path, tmp_path: Path, monkeypatch: p
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
-    expected = ToldPolicy().infer(as_batch(rows), whole=True)[0]
+    expected = FakePolicy().infer(as_batch(rows), whole=True)[0]
     assert np.array_equal(np.array(said["applied"], np.float32), [*expected, *expected[:2]] * 2), (
         "a chunk, then the next"
     )
@@ -179,7 +179,7 @@ def test_the_harness_is_answered(python: Path, tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": ""})
     assert done.returncode == 0, done.stderr
     rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
-    chunk = ToldPolicy().infer(as_batch(rows))[0]
+    chunk = FakePolicy().infer(as_batch(rows))[0]
     for said in json.loads(done.stdout):
         assert np.array_equal(np.array(said["actions"], np.float32), [*chunk, chunk[0]]), "a chunk, then the next one"
         assert "lacks 'images/front'" in said["said"] and said["dims"] == 2

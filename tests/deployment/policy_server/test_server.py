@@ -10,16 +10,16 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from embodied_rl.deployment.policy_server.client import PolicyClient
-from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.deployment.policy_server.served import ServedWeights
 from embodied_rl.deployment.policy_server.wire import pack, unpack
+from embodied_rl.deployment.policy_server.wire_names import WireNames
 from embodied_rl.interfaces.errors import UserError
 from tests.support.policy_serving import (
     DEADLINE,
     SPEC,
+    FakePolicy,
     RefusingPolicy,
     RunningPolicy,
-    ToldPolicy,
     ask,
     expect,
     make_observation,
@@ -91,11 +91,11 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         (pack(make_observation() | {"prompt": "fly"}), "does not know the word 'fly'"),
         (pack(make_observation() | {"endpoint": "train"}), "endpoint is one of infer, reset"),
         (pack(make_observation() | {"endpoint": 1}), "endpoint is one of infer, reset"),
-        (pack(make_observation() | {"seq": -1}), "seq is a whole number"),
-        (pack(make_observation() | {"seq": 1.5}), "seq is a whole number"),
-        (pack(make_observation() | {"decision": 1}), "keys of the noise, beside a seed"),
+        (pack(make_observation() | {"seq": -1}), "seq is an integer"),
+        (pack(make_observation() | {"seq": 1.5}), "seq is an integer"),
+        (pack(make_observation() | {"decision": 1}), "need seed"),
         (pack(make_observation() | {"seed": 1, "episode": [1, 2]}), "one for each of 1 rows"),
-        (pack(make_observation() | {"committed": 1}), "send the prefix, too"),
+        (pack(make_observation() | {"committed": 1}), "needs prefix"),
         (pack(make_observation() | {"prefix": np.zeros((5, 2), np.float32)}), "[at most 4, 2] fits"),
         (pack(make_observation() | {"prefix": np.zeros((1, 3), np.float32)}), "fits"),
         (pack(make_observation() | {"prefix": np.zeros((1, 2), np.int64)}), "fits"),
@@ -104,13 +104,13 @@ def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> 
         (pack(make_observation() | {"prefix": np.zeros((1, 2), np.float32), "committed": 2}), "from 0 to 1"),
         (
             pack(make_observation() | {"prefix": np.zeros((3, 2), np.float32)}),
-            "commits 3 actions, and the policy is trai",
+            "commits 3 actions, but the policy is trai",
         ),
         (pack(make_observation() | {"strategy": "naive"}), "strategy is one of prefix, replacement, guided"),
         (pack(make_observation() | {"whole": 1}), "whole is true or false"),
-        (pack(make_observation() | {"protocol_version": 2}), "speaks version 2 of the protocol, the server 1"),
-        (pack(make_observation() | {"protocol_version": np.ones(2)}), "speaks version array([1., 1.]) of the protocol"),
-        (pack(make_observation() | {"protocol_version": True}), "speaks version True of the protocol"),
+        (pack(make_observation() | {"protocol_version": 2}), "uses version 2 of the protocol, the server 1"),
+        (pack(make_observation() | {"protocol_version": np.ones(2)}), "uses version array([1., 1.]) of the protocol"),
+        (pack(make_observation() | {"protocol_version": True}), "uses version True of the protocol"),
         (pack(make_observation() | {"prefix": [[0.0], [0.0, 0.0]]}), "prefix is not an array"),
         (pack(make_observation() | {"prefix": np.full((1, 2), 1e300)}), "prefix has NaN or infinity"),
         (pack(make_observation() | {"strategy": np.zeros(2)}), "strategy is one of prefix, replacement, guided"),
@@ -141,7 +141,7 @@ def test_a_message_beyond_the_limit_ends_its_connection_alone() -> None:
 
 
 def test_a_policy_that_fails_says_so_and_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    with running_policy(ToldPolicy(fails=5.0)) as running:
+    with running_policy(FakePolicy(fails=5.0)) as running:
         broken = make_observation() | {"state": np.array([5.0, 0, 0], np.float32)}
         with PolicyClient(running.url) as client:
             with pytest.raises(UserError, match="The policy failed: RuntimeError: told to fail"):
@@ -161,26 +161,26 @@ def test_what_the_policy_itself_refuses_is_said_without_a_traceback(caplog: pyte
 
 
 def test_actions_that_are_none_are_not_sent() -> None:
-    policy = ToldPolicy(factor=float("nan"))
+    policy = FakePolicy(factor=float("nan"))
     with (
         running_policy(policy) as running,
         PolicyClient(running.url) as client,
-        pytest.raises(UserError, match="NaN or infinity: its weights are of no use"),
+        pytest.raises(UserError, match="NaN or infinity: its weights are unusable"),
     ):
         client.act(make_observation())
 
 
 def test_a_policy_that_hangs_is_given_up_and_the_connection_told() -> None:
     gate = threading.Event()
-    with running_policy(ToldPolicy(gate), deadline=0.2) as running:
+    with running_policy(FakePolicy(gate), deadline=0.2) as running:
         try:
-            assert "no answer within 0.2 s" in ask(open_raw(running.url), make_observation())
+            assert "did not respond within 0.2 s" in ask(open_raw(running.url), make_observation())
         finally:
             gate.set()
 
 
 def test_clients_are_answered_together_and_as_if_alone() -> None:
-    gate, policy = threading.Event(), ToldPolicy()
+    gate, policy = threading.Event(), FakePolicy()
     policy.gate = gate
     with running_policy(policy, batch=8) as running, ThreadPoolExecutor(9) as pool:
         clients = [PolicyClient(running.url, deadline=DEADLINE) for _ in range(9)]
@@ -200,7 +200,7 @@ def test_clients_are_answered_together_and_as_if_alone() -> None:
 
 
 def test_other_draws_and_prefixes_are_not_mixed() -> None:
-    gate, policy = threading.Event(), ToldPolicy()
+    gate, policy = threading.Event(), FakePolicy()
     policy.gate = gate
     prefix = np.full((2, 2), 0.5, np.float32)
     asked = [{}, {"seed": 1}, {"seed": 2}, {"prefix": prefix}, {"prefix": prefix[:1]}]
@@ -218,7 +218,7 @@ def test_other_draws_and_prefixes_are_not_mixed() -> None:
 
 
 def test_rows_are_filled_up_while_another_client_is_connected() -> None:
-    policy = ToldPolicy()
+    policy = FakePolicy()
     with running_policy(policy) as running, PolicyClient(running.url) as client:
         client.act(make_observation())
         with open_raw(running.url):
@@ -228,7 +228,7 @@ def test_rows_are_filled_up_while_another_client_is_connected() -> None:
 
 
 def test_without_batches_nothing_is_filled_up() -> None:
-    policy = ToldPolicy()
+    policy = FakePolicy()
     with running_policy(policy, batch=1) as running, PolicyClient(running.url) as client, open_raw(running.url):
         client.act(make_observation())
         client.act(make_observation(rows=3))
@@ -238,18 +238,18 @@ def test_without_batches_nothing_is_filled_up() -> None:
 def test_new_weights_answer_from_the_next_question_on(running: RunningPolicy) -> None:
     with PolicyClient(running.url) as client:
         before = client.act(make_observation())
-        running.served.replace(ServedWeights(ToldPolicy(factor=2.0), SPEC, 8))
+        running.served.replace(ServedWeights(FakePolicy(factor=2.0), SPEC, 8))
         after = client.act(make_observation())
         assert client.version == 8 and client.versions == {7, 8}
     assert (before == expect(make_observation())).all()
-    assert (after == expect(make_observation(), ToldPolicy(factor=2.0))).all()
+    assert (after == expect(make_observation(), FakePolicy(factor=2.0))).all()
 
 
 def test_weights_of_another_robot_are_not_swapped_in(running: RunningPolicy) -> None:
     import dataclasses
 
     with pytest.raises(UserError, match="another robot"):
-        running.served.replace(ServedWeights(ToldPolicy(), dataclasses.replace(SPEC, normalisation="1" * 64), 8))
+        running.served.replace(ServedWeights(FakePolicy(), dataclasses.replace(SPEC, normalisation="1" * 64), 8))
     assert running.served.weights.version == 7
 
 
@@ -286,7 +286,7 @@ def test_others_names_are_taken_where_they_are_said() -> None:
         missing = {name: value for name, value in rename(given).items() if name != "observation/gripper"}
         assert "lacks 'state'" in ask(open_raw(running.url), missing), "a part alone is no state"
         both = {**rename(given), "state": given["state"]}
-        assert "'state' beside 'observation/joint+" in ask(open_raw(running.url), both)
+        assert "both 'state' and 'observation/joint+" in ask(open_raw(running.url), both)
 
 
 @pytest.mark.parametrize(
@@ -343,7 +343,7 @@ def test_a_fault_of_the_server_is_on_its_screen(
     monkeypatch.setattr("embodied_rl.deployment.policy_server.server.read_request", None)
     with open_raw(running.url) as connection, pytest.raises(ConnectionClosed, match="1011"):
         ask(connection, make_observation())
-    assert "ended by a fault of the server" in caplog.text and "TypeError" in caplog.text
+    assert "ended by an error of the server" in caplog.text and "TypeError" in caplog.text
 
 
 def test_names_of_nothing_are_refused() -> None:

@@ -40,7 +40,7 @@ def test_a_human_who_takes_over_brings_a_helpless_policy_to_its_goal(robot: Robo
     assert set(sources) >= {Source.POLICY, Source.HUMAN}
     driven = np.concatenate([each.executed[0, : each.steps[0]] for each in results])[sources == Source.HUMAN]
     assert np.abs(driven[:, :3]).max() > 0.02, "the human moved the arm"
-    assert robot._human is not None and robot._human.human.takeovers >= 1
+    assert robot._joystick is not None and robot._joystick.human.takeovers >= 1
 
 
 def test_what_was_executed_is_what_the_simulation_did(robot: RobotSimulator) -> None:

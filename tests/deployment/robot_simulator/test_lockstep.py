@@ -131,7 +131,7 @@ def test_its_spec_is_the_robots_without_what_only_a_simulator_knows(robot: Robot
 def test_chunks_of_another_length_wait_for_the_next_episode(robot: RobotSimulator) -> None:
     robot.reset([Episode(0, 0, 1)])
     robot.step(np.zeros((1, 2, 4), np.float32), [None])
-    with pytest.raises(UserError, match="Execute chunks of one length"):
+    with pytest.raises(UserError, match="Use chunks of one length"):
         robot.step(np.zeros((1, 3, 4), np.float32), [None])
     robot.reset([Episode(1, 0, 1)])
     assert robot.step(np.zeros((1, 3, 4), np.float32), [None]).steps[0] == 3
@@ -143,7 +143,7 @@ def test_chunks_of_another_length_wait_for_the_next_episode(robot: RobotSimulato
         ({"lockstep": False}, "sim.transport=dds"),
         ({"simulator": None}, "sim.transport=dds"),
         ({"simulator": None, "transport": "dds"}, "sim.lockstep=false and its instructions"),
-        ({"tasks": ("lift",)}, "tabletop has tasks of its own"),
+        ({"tasks": ("lift",)}, "tabletop has its own tasks"),
         ({"transport": "dds", "human": "scripted"}, "sim.human=scripted"),
         ({"patience": 0.0}, "sim.patience"),
     ],
@@ -158,7 +158,7 @@ def test_settings_that_contradict_each_other_are_refused(keys: dict, words: str)
     ("keys", "words"),
     [
         ({"simulated": {"image_size": 32}}, "does not simulate robot=tabletop"),
-        ({"simulator": "robot"}, "a robot is simulated by a simulator"),
+        ({"simulator": "robot"}, "choose the robot"),
         ({"robot": "tabletopp"}, "tabletop"),
         ({"simulated": {"imagesize": 32}}, "imagesize"),
     ],

@@ -32,7 +32,7 @@ def test_a_robot_goes_to_a_return_point(robot: RobotSimulator) -> None:
     point = ReturnPoint("high", "", (0.5, 0.1, 0.2, None))
     said = robot.follow(ReturnMotion(point, robot.robot.limits, NEAR))
     assert said == "the return is done"
-    assert robot._hosted is not None and robot._hosted.servoed.read().tool[0] == pytest.approx(
+    assert robot._in_process is not None and robot._in_process.servoed.read().tool[0] == pytest.approx(
         [0.5, 0.1, 0.2], abs=0.011
     )
 
@@ -42,7 +42,7 @@ def test_a_point_that_cannot_be_reached_is_given_up_in_words(robot: RobotSimulat
     below = ReturnPoint("inside the table", "", (0.5, 0.1, -0.015, None))
     said = robot.follow(ReturnMotion(below, robot.robot.limits, NEAR))
     assert said.startswith("the return was given up: 'move_z' did not arrive, and is away by 0.03")
-    with pytest.raises(UserError, match="reset first"):
+    with pytest.raises(UserError, match="call reset first"):
         robot.reset([None])
         robot.follow(ReturnMotion(below, robot.robot.limits, NEAR))
 

@@ -129,7 +129,7 @@ def test_a_point_that_is_not_reached_is_said_and_not_counted(
 
 
 def test_a_file_without_points_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"sim.return_points=.*p.json holds no point. Store some"):
+    with pytest.raises(UserError, match=r"sim.return_points=.*p.json has no point. Store some"):
         make(tmp_path)
     with pytest.raises(UserError, match=r"sim.return_points=nowhere/p.json: .*folder nowhere"):
         RobotSimulator(RobotSimulatorConfig(return_points="nowhere/p.json"), 1)

@@ -9,7 +9,7 @@ from embodied_rl.deployment.execution.limits import EntryLimits
 from embodied_rl.deployment.execution.operator_device import AxisUse, OperatorDevice
 from embodied_rl.deployment.execution.operator_input import OperatorInputParser, enter_dead_zone
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.deployment.robot_simulator.scripted_human import HumanSettings, ScriptedHuman, Sight
+from embodied_rl.deployment.robot_simulator.scripted_human import HumanObservation, HumanSettings, ScriptedHuman
 from embodied_rl.interfaces.errors import UserError
 
 SETTINGS = HumanSettings(patience_s=1.0, least=0.05, enough=0.3, longest_s=2.0, reaction_s=0.2)
@@ -28,7 +28,7 @@ class Watched:
     def run(self, seconds: float, outcome: str = "") -> list[OperatorInput]:
         told = []
         for _ in range(round(seconds / PERIOD)):
-            said = self.human.act(Sight(self.now, self.mode, self.progress, ADVICE, outcome))
+            said = self.human.act(HumanObservation(self.now, self.mode, self.progress, ADVICE, outcome))
             if said.wanted is not None:
                 self.mode = said.wanted
                 self.modes.append((round(self.now, 3), self.mode))
@@ -102,7 +102,7 @@ def test_what_the_human_wants_passes_through_a_joystick() -> None:
     human = ScriptedHuman(SETTINGS, ("displacement", "displacement"), 12.5)
     for number in range(200):
         now = 0.01 * (number + 1)
-        said = human.act(Sight(now, Mode.TELEOP if human.takeovers else Mode.RUN, 0.0, ADVICE[:2]))
+        said = human.act(HumanObservation(now, Mode.TELEOP if human.takeovers else Mode.RUN, 0.0, ADVICE[:2]))
         wanted = np.zeros(2) if said.teleop is None else said.teleop
         axes = [enter_dead_zone(use, speed / use.scale) for use, speed in zip(uses, wanted, strict=True)]
         desk.receive_joy(axes, [], now)

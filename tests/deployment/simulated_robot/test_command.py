@@ -49,7 +49,7 @@ def refuse(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     ("words", "message"),
     [
         (["robot=tabeltop"], "robot=tabeltop is not a known robot or a file. Did you mean 'tabletop'?"),
-        (["sim.image_size=32"], "robot=tabletop is not what is simulated: its cameras are"),
+        (["sim.image_size=32"], "robot=tabletop does not match the simulator: its cameras are"),
         (["sim.state_noise=0.1"], "belong to the simulator alone"),
         (["task=juggle"], "task: unknown task 'juggle'"),
         (["split=test"], "split: unknown split 'test'"),
@@ -72,7 +72,7 @@ def test_a_simulator_that_is_no_robot_is_refused_in_words(
     from embodied_rl_sims.tabletop import Tabletop
 
     monkeypatch.setattr(Tabletop, "servo", None)
-    assert "sim=tabletop cannot be driven like a robot: its class offers no `servo`" in refuse(capsys)
+    assert "sim=tabletop cannot be controlled as a robot: its class has no `servo`" in refuse(capsys)
 
 
 def test_a_robot_without_a_simulation_is_refused_in_words(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_robot_without_a_simulation_is_refused_in_words(capsys: pytest.Capture
     path = tmp_path / "dancer.yaml"
     path.write_text(text.replace("control_hz: 12.5", "control_hz: 25"))
     message = refuse(capsys, f"robot={path}")
-    assert "robot=dancer is not what is simulated: its control_hz are 25.0, those of the simulator 12.5" in message
+    assert "robot=dancer does not match the simulator: its control_hz are 25.0, those of the simulator 12.5" in message
 
 
 def test_a_missing_extra_is_named_with_its_remedy(

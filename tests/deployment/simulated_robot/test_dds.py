@@ -75,9 +75,9 @@ def test_a_restarted_node_leaves_the_network_and_comes_back_as_others(
     peer.ask(index=1)
     assert peer.wait_until(robot.node, lambda: bool(peer.of("/joint_states")))
     peer.break_it(restart=0.5)
-    assert peer.wait_until(robot.node, lambda: robot.tend() or not listed())
+    assert peer.wait_until(robot.node, lambda: robot.run_slow_tasks() or not listed())
     peer.forget(MEASURED)
-    assert peer.wait_until(robot.node, lambda: robot.tend() or (bool(listed()) and peer.is_matched()))
+    assert peer.wait_until(robot.node, lambda: robot.run_slow_tasks() or (bool(listed()) and peer.is_matched()))
     assert not listed() & before and robot.episode is None
     peer.ask(index=2, task=3)
     assert peer.wait_until(robot.node, lambda: bool(peer.of("/joint_states")))

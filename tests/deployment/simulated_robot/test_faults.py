@@ -21,7 +21,7 @@ def run(bench: Bench, seconds: float, **faults: Any) -> None:
     """Break it, forget what was heard until then, and let it move."""
     bench.peer.break_it(**faults)
     bench.run(0.008, MOVE)
-    bench.peer.heard.clear()
+    bench.peer.received.clear()
     bench.run(seconds, MOVE)
 
 
@@ -78,7 +78,7 @@ def test_delayed_states_have_the_stamps_of_their_measurement(live: Bench) -> Non
     run(live, 0.8, states="delayed", delay=0.2)
     ages = []
     for _ in range(20):
-        live.peer.heard.clear()
+        live.peer.received.clear()
         live.run(0.008, MOVE)
         ages.append(live.time.now_ns - 8_000_000 - stamp(live.peer.of(JOINTS)[-1]))
     assert set(ages) == {200_000_000}
@@ -125,7 +125,7 @@ def test_delayed_pictures_show_what_was(live: Bench) -> None:
     run(live, 0.8, cameras="delayed", delay=0.16)
     ages = []
     for _ in range(30):
-        live.peer.heard.clear()
+        live.peer.received.clear()
         live.run(0.008, MOVE)
         ages += [live.time.now_ns - 8_000_000 - stamp(each) for each in live.peer.of(PICTURES)]
     assert set(ages) == {160_000_000}
@@ -143,7 +143,7 @@ def test_a_clock_that_jumps_takes_all_stamps_along(live: Bench, seconds: float) 
 def test_delayed_commands_take_effect_later_and_for_as_long(live: Bench) -> None:
     live.peer.break_it(command_delay=0.24)
     live.run(0.08)
-    live.peer.heard.clear()
+    live.peer.received.clear()
     live.run(0.4, MOVE)
     speeds = np.array([np.abs(each.velocity).max() for each in live.peer.of(JOINTS)])
     assert speeds[:30].max() < 1e-3 < 0.05 < speeds[34:].min()
@@ -155,9 +155,9 @@ def test_a_restarted_node_comes_back_as_another_without_an_episode(live: Bench) 
     live.peer.break_it(restart=0.4)
     live.run(0.016, MOVE)
     assert not live.peer.node.list_publishers(JOINTS) and not live.peer.node.list_subscriptions("/command")
-    live.peer.heard.clear()
+    live.peer.received.clear()
     live.run(0.36, MOVE)
-    assert not live.peer.heard
+    assert not live.peer.received
     live.run(0.2)
     (back,) = live.peer.node.list_publishers(JOINTS)
     assert back.gid != before and live.robot.episode is None
@@ -178,13 +178,13 @@ def test_an_empty_request_heals(live: Bench) -> None:
         ('{"cameras": "melted"}', "faults.cameras"),
         ('{"share": 1.5}', "faults.share must be at most 1.0, not 1.5"),
         ('{"delay": NaN}', "faults.delay"),
-        ("broken", "it is no JSON"),
+        ("broken", "it is not JSON"),
     ],
 )
 def test_a_bad_request_for_faults_is_refused_in_words(live: Bench, text: str, words: str) -> None:
     live.peer.break_it(text)
     live.run(0.016)
-    live.peer.heard.clear()
+    live.peer.received.clear()
     live.run(0.4, MOVE)
     assert measures(live) and shows(live)
     assert words in live.robot.last_refusal and "a request for faults" in live.robot.last_refusal

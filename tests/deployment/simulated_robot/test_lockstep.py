@@ -96,7 +96,7 @@ def test_a_control_step_takes_a_command_on_each_topic(make_bench: Callable[..., 
 def moved(bench: Bench) -> bool:
     """Whether anything was published since the last look."""
     bench.exchange()
-    heard, bench.peer.heard = bench.peer.heard, []
+    heard, bench.peer.received = bench.peer.received, []
     return any(topic == "/joint_states" for topic, _ in heard)
 
 
@@ -104,15 +104,15 @@ def test_time_stands_still_between_commands_and_all_stamps_of_a_step_are_equal(b
     bench.peer.ask()
     for step in range(1, 4):
         bench.exchange()
-        heard = {topic: message for topic, message in bench.peer.heard if hasattr(message, "header")}
+        heard = {topic: message for topic, message in bench.peer.received if hasattr(message, "header")}
         stamps = {each.header.stamp.sec * 10**9 + each.header.stamp.nanosec for each in heard.values()}
         clock = bench.peer.of("/clock")[-1].clock
         assert len(heard) == 5 and stamps == {START_NS + step * 80_000_000} == {clock.sec * 10**9 + clock.nanosec}
-        assert bench.peer.heard[-1][0] == "/clock" or bench.peer.heard[-2][0] == "/clock", (
+        assert bench.peer.received[-1][0] == "/clock" or bench.peer.received[-2][0] == "/clock", (
             "it comes last, but for status"
         )
         bench.time.pass_s(7)
-        bench.peer.heard.clear()
+        bench.peer.received.clear()
         assert not moved(bench)
         bench.peer.command([0.1, 0, 0, 1])
 
@@ -136,7 +136,7 @@ def test_in_lockstep_pictures_and_the_clock_are_offered_reliably(
 
 @pytest.mark.parametrize("values", [[0.0] * 3, [float("nan")] * 4, [9.0, 0, 0, 1], [0, 0, 0, -2.0]])
 def test_a_refused_command_moves_nothing(steps: Bench, values: list[float]) -> None:
-    steps.peer.heard.clear()
+    steps.peer.received.clear()
     steps.peer.command(values)
     assert not moved(steps) and steps.robot.counts == {"commands": 0, "refused": 1, "episodes": 0, "overruns": 0}
     steps.peer.command([0.1, 0, 0, 1])
@@ -147,7 +147,7 @@ def test_an_emergency_stop_holds_it(steps: Bench) -> None:
     steps.peer.stop(True)
     steps.peer.command([0.1, 0, 0, 1])
     steps.exchange()
-    steps.peer.heard.clear()
+    steps.peer.received.clear()
     steps.peer.command([0.1, 0, 0, 1])
     assert not moved(steps) and "the emergency stop is pressed" in steps.robot.last_refusal
     steps.peer.stop(False)
@@ -162,7 +162,7 @@ def test_commands_after_the_end_move_nothing(steps: Bench) -> None:
         steps.peer.command([0, 0, 0, 1])
         steps.exchange()
     assert [outcome["steps"] for outcome in steps.peer.texts("/simulation/outcome")] == [50]
-    steps.peer.heard.clear()
+    steps.peer.received.clear()
     steps.peer.command([0.1, 0, 0, 1])
     assert not moved(steps)
     steps.peer.ask(index=1)
@@ -181,7 +181,7 @@ def run_loop(bench: Bench, seconds: float) -> None:
 
 
 def test_what_was_published_is_repeated_for_who_came_later(steps: Bench) -> None:
-    steps.peer.heard.clear()
+    steps.peer.received.clear()
     run_loop(steps, 3.5)
     repeated = steps.peer.of("/joint_states")
     assert len(repeated) == 3 == len(steps.peer.of("/camera/front/image_raw"))
@@ -204,16 +204,16 @@ def test_an_episode_without_commands_is_given_up_in_words(make_bench: Callable[.
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("\x00{", "it is no JSON"),
-        ("[" * 4000, "it is no JSON"),
-        ("[]", "it is no JSON object"),
-        ("{" + " " * 5000 + "}", "it has 5002 characters; at most 4096 are read"),
+        ("\x00{", "it is not JSON"),
+        ("[" * 4000, "it is not JSON"),
+        ("[]", "it is not a JSON object"),
+        ("{" + " " * 5000 + "}", "it has 5002 characters; the limit is 4096"),
         ('{"index": 0, "task": 7, "seed": 0}', "task=7: there are tasks 0 … 6"),
-        ('{"index": 0, "task": -1, "seed": 0}', "task must be a whole number from 0 on, not -1"),
-        ('{"index": 0, "task": 0, "seed": 1e400}', "seed must be a whole number from 0 on, not inf"),
-        ('{"index": 0, "task": 0, "seed": ' + "9" * 1000 + "}", "seed must be a whole number"),
-        ('{"index": true, "task": 0, "seed": 0}', "index must be a whole number from 0 on, not True"),
-        ('{"index": 0, "task": 0}', "seed must be a whole number from 0 on, not None"),
+        ('{"index": 0, "task": -1, "seed": 0}', "task must be an integer of at least 0, not -1"),
+        ('{"index": 0, "task": 0, "seed": 1e400}', "seed must be an integer of at least 0, not inf"),
+        ('{"index": 0, "task": 0, "seed": ' + "9" * 1000 + "}", "seed must be an integer"),
+        ('{"index": true, "task": 0, "seed": 0}', "index must be an integer of at least 0, not True"),
+        ('{"index": 0, "task": 0}', "seed must be an integer of at least 0, not None"),
         ('{"index": 0, "task": 0, "seed": 0, "tusk": 1}', "unknown key 'tusk'. Did you mean 'task'?"),
         ('{"index": 0, "task": 0, "seed": 0, "split": "test"}', "split='test' is none of train, vision"),
         ('{"index": 0, "task": 0, "seed": 0, "split": ["train"]}', "split=\"['train']\" is none of train"),
@@ -224,7 +224,7 @@ def test_a_bad_request_for_an_episode_is_refused_in_words_and_the_robot_stays(
     steps: Bench, text: str, words: str
 ) -> None:
     state = steps.peer.state
-    steps.peer.heard.clear()
+    steps.peer.received.clear()
     steps.peer.say(text)
     assert not moved(steps)
     assert words in steps.robot.last_refusal and steps.lines[-1].startswith("refused a request for an episode: ")

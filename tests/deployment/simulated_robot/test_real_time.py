@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.simulated_robot.stillness import STILL, StillnessWatch
 from embodied_rl.deployment.transport.in_process import InProcessPublisher
 from embodied_rl.interfaces.errors import TransportError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.support.stillness import STILL, StillnessWatch
 from tests.support.tabletop_robot import Bench
 
 REST = [0.0, 0.0, 0.0, 1.0]
@@ -47,7 +47,7 @@ def test_a_constant_speed_moves_as_far_as_the_simulator_s_steps(live: Bench, spe
 
 
 def test_pictures_come_at_the_rate_of_actions_and_states_at_the_servo_s(live: Bench) -> None:
-    live.peer.heard.clear()
+    live.peer.received.clear()
     live.run(1.6)
     heard = {topic: len(live.peer.of(topic)) for topic in ("/joint_states", "/tool_pose", "/commanded_pose", "/clock")}
     assert set(heard.values()) == {200}
@@ -55,7 +55,7 @@ def test_pictures_come_at_the_rate_of_actions_and_states_at_the_servo_s(live: Be
 
 
 def test_stamps_are_those_of_the_transport_s_clock(live: Bench) -> None:
-    live.peer.heard.clear()
+    live.peer.received.clear()
     live.run(0.16)
     stamps = [each.header.stamp.sec * 10**9 + each.header.stamp.nanosec for each in live.peer.of("/joint_states")]
     clock = [each.clock.sec * 10**9 + each.clock.nanosec for each in live.peer.of("/clock")]
@@ -65,7 +65,7 @@ def test_stamps_are_those_of_the_transport_s_clock(live: Bench) -> None:
 def test_without_commands_the_robot_stops_within_a_ramp_after_its_timeout(live: Bench) -> None:
     live.run(0.4, FAST)
     assert speeds(live)[-1] > 0.5
-    live.peer.heard.clear()
+    live.peer.received.clear()
     live.run(0.6)
     after = speeds(live)
     assert after[:12].min() > 0.5, "for 100 ms nothing changes"
@@ -113,7 +113,7 @@ def test_it_obeys_again_when_commands_come_again(live: Bench) -> None:
 def test_an_emergency_stop_begins_in_the_next_step_and_is_a_ramp(live: Bench) -> None:
     live.run(0.4, FAST)
     before = speeds(live)[-1]
-    live.peer.heard.clear()
+    live.peer.received.clear()
     live.peer.stop(True)
     live.run(0.4, FAST)
     after = speeds(live)

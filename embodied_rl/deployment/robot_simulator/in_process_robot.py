@@ -1,4 +1,4 @@
-"""A simulated robot in this process, over a transport in which no time passes by itself: the same bits in every run."""
+"""A simulated robot in this process, in lockstep over an in-process transport: every run has the same bits."""
 
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -8,11 +8,11 @@ import numpy as np
 
 from embodied_rl.deployment.execution.operator_input import enter_dead_zone
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.deployment.robot_simulator.description import name_simulated
-from embodied_rl.deployment.robot_simulator.scripted_human import HumanSettings, ScriptedHuman, Sight
+from embodied_rl.deployment.robot_simulator.description import make_simulator_node
+from embodied_rl.deployment.robot_simulator.scripted_human import HumanObservation, HumanSettings, ScriptedHuman
 from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.description import RobotDescription
-from embodied_rl.deployment.simulated_robot.finding import build_servoed_robot
+from embodied_rl.deployment.simulated_robot.factory import build_servoed_robot
 from embodied_rl.deployment.simulated_robot.node import SimulatedRobot
 from embodied_rl.deployment.simulated_robot.settings import RobotSettings
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
@@ -22,32 +22,32 @@ from embodied_rl.interfaces.servo import ServoedRobot
 from embodied_rl.interfaces.sim import Operated
 
 BEGIN_NS = 1_000_000_000
-"""Where the clock of such a transport begins; each reading of it is a nanosecond later than the one before."""
+"""Start of the transport's clock; each reading advances it by one nanosecond."""
 TEXT, JOY = "std_msgs/msg/String", "sensor_msgs/msg/Joy"
 
 
-class HostedRobot:
+class InProcessRobot:
     """A simulated robot, and the transport over which it is reached.
 
     Args:
-        config: of `sim=robot`. robot: its description.
+        config: configuration of `sim=robot`. robot: its description.
 
     Attributes:
-        servoed: who is simulated. node: the transport of whoever commands it.
+        servoed: the simulated robot. node: transport of the controller.
 
     Raises:
-        UserError: the simulator cannot be driven like this robot.
+        UserError: the simulator cannot be controlled as this robot.
     """
 
     def __init__(self, config: RobotSimulatorConfig, robot: RobotDescription) -> None:
         bus = Bus(count(BEGIN_NS).__next__)
-        self.servoed: ServoedRobot = build_servoed_robot(name_simulated(config))
+        self.servoed: ServoedRobot = build_servoed_robot(make_simulator_node(config))
         self._node = InProcessTransport(bus, "robot")
         self._robot = SimulatedRobot(self.servoed, robot, self._node, RobotSettings(lockstep=True))
         self.node = InProcessTransport(bus, "policy_bridge")
 
-    def answer(self) -> None:
-        """Let the robot hear what was sent, and answer."""
+    def spin(self) -> None:
+        """Process the messages for the robot, and publish its answers."""
         self._node.spin_once()
 
     def close(self) -> None:
@@ -57,22 +57,23 @@ class HostedRobot:
 
 
 class WatchedRobot(ServoedRobot, Operated, Protocol):
-    """A simulated robot with an operator who knows what to do, and how far the task has come, 0…1."""
+    """A simulated robot with an expert, and the progress of its task, 0…1."""
 
     progress: float
 
 
-class HumanAtJoystick:
-    """A scripted human who sees the simulated scene, and moves the robot's joystick.
+class ScriptedJoystick:
+    """A scripted human who observes the simulated scene and moves the robot's joystick.
 
     Args:
-        servoed: who is simulated; it has an operator that says what to do, and reports progress.
-        robot: its description, whose operator.device has an axis or a place for each entry of the action.
-        node: the transport. look: returns the core's clock and mode.
-        settings: how the human behaves.
+        servoed: the simulated robot; it has an expert and reports progress.
+        robot: its description; operator.device has an axis or a place for each action entry.
+        node: the transport.
+        look: returns the core's clock and mode.
+        settings: behaviour of the human.
 
     Raises:
-        UserError: the simulator or the joystick is not made for that.
+        UserError: the simulator or the joystick does not support this.
     """
 
     def __init__(
@@ -86,11 +87,15 @@ class HumanAtJoystick:
         topics, device = robot.operator, robot.operator.device
         moved = {use.entry for use in device.axes} | {place.entry for place in device.places}
         if not hasattr(servoed, "progress") or not servoed.spec.reports_progress:
-            raise UserError("sim.human=scripted needs a simulator with an operator and sim.simulated={progress: true}.")
+            raise UserError(
+                "sim.human=scripted needs a simulator with an expert and sim.simulated={progress: true}.",
+                code="human-unsupported",
+            )
         if topics.teleop_type != JOY or not topics.label or moved != {entry.name for entry in robot.actions}:
             raise UserError(
                 f"sim.human=scripted: the file of {robot.name} needs operator.label, and a joystick that moves every "
-                "entry of the action (operator.device)."
+                "entry of the action (operator.device).",
+                code="human-unsupported",
             )
         self._servoed = cast("WatchedRobot", servoed)
         self._advise = self._servoed.expert()
@@ -101,17 +106,17 @@ class HumanAtJoystick:
         self._instruction = ""
 
     def begin(self) -> None:
-        """Watch a new episode; the joystick is let go of."""
+        """Start a new episode with a released joystick."""
         self.human.begin()
         self._send(np.zeros(len(self._robot.actions)), touched=False)
 
-    def attend(self) -> None:
-        """See, and do."""
+    def update(self) -> None:
+        """Observe the robot, and publish the human's inputs."""
         now, mode = self._look()
         outcome = self._servoed.outcome
         ended = "" if outcome is None else "success" if outcome.success else "failure"
         advice = self._advise()[0] if outcome is None else np.zeros(len(self._robot.actions), np.float32)
-        said = self.human.act(Sight(now, mode, self._servoed.progress, advice, ended))
+        said = self.human.act(HumanObservation(now, mode, self._servoed.progress, advice, ended))
         self._act(said)
 
     def _act(self, said: OperatorInput) -> None:

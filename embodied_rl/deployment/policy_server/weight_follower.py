@@ -1,4 +1,4 @@
-"""Newer weights of a run that trains are loaded and tried in the background, and swapped in between two answers."""
+"""Load newer weights of a training run in the background, test them, and replace the served weights."""
 
 import logging
 from collections.abc import Callable
@@ -15,19 +15,19 @@ from embodied_rl.interfaces.observation_input import read_observation
 log = logging.getLogger(__name__)
 
 PERIOD = 1.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 
 
 class WeightFollower:
-    """Looks for newer weights on a thread of its own, for a `with` block.
+    """Checks for newer weights in a thread, while its context lasts.
 
     Args:
-        served: gets them.
+        served: the served policy.
         present: the file of its weights.
         find: returns the newest file.
         load: loads a file.
-        told: called with a line for each swap, and for each file that is refused.
-        period: seconds between two looks.
+        report: called with a line for each replacement, and for each rejected file.
+        period: seconds between two checks.
     """
 
     def __init__(
@@ -36,11 +36,11 @@ class WeightFollower:
         present: Path,
         find: Callable[[], Path],
         load: Callable[[Path], ServedWeights],
-        told: Callable[[str], None] = log.warning,
+        report: Callable[[str], None] = log.warning,
         period: float = PERIOD,
     ) -> None:
-        self._served, self._present, self._find, self._load, self._told = served, present, find, load, told
-        self._period, self._stop, self._refused, self._said = period, Event(), None, ""
+        self._served, self._present, self._find, self._load, self._report = served, present, find, load, report
+        self._period, self._stop, self._rejected, self._last_error = period, Event(), None, ""
         self._thread = Thread(target=self._run, name="follower", daemon=True)
 
     def __enter__(self) -> "WeightFollower":
@@ -53,36 +53,34 @@ class WeightFollower:
 
     def _run(self) -> None:
         while not self._stop.wait(self._period):
-            self.look()
+            self.update()
 
-    def look(self) -> bool:
-        """Swap in newer weights, if there are any, and return whether there were."""
+    def update(self) -> bool:
+        """Replace the weights if there are newer ones; return whether they were replaced."""
         newest = self._present
         try:
             newest = self._find()
-            if newest in (self._present, self._refused):
+            if newest in (self._present, self._rejected):
                 return False
             weights = self._load(newest)
             _check_inference(weights)
             self._served.replace(weights)
-        except Exception as error:  # noqa: BLE001 - whatever a file holds, the next one is looked for, and this is told
+        except Exception as error:  # noqa: BLE001 - any error in a file is reported, and the next file is awaited
             if newest.exists():
-                self._refused = newest
+                self._rejected = newest
             kind = "" if isinstance(error, UserError | OSError) else f"{type(error).__name__}: "
-            self._tell_once(f"Weights stay at version {self._served.weights.version}: {kind}{error}")
+            line = f"Weights stay at version {self._served.weights.version}: {kind}{error}"
+            if line != self._last_error:
+                self._report(line)
+            self._last_error = line
             return False
-        self._present, self._said = newest, ""
-        self._told(f"Weights are now version {weights.version}, of {newest}")
+        self._present, self._last_error = newest, ""
+        self._report(f"Weights are now version {weights.version}, of {newest}")
         return True
-
-    def _tell_once(self, line: str) -> None:
-        if line != self._said:
-            self._told(line)
-        self._said = line
 
 
 def _check_inference(weights: ServedWeights) -> None:
-    """Run one inference on a fixed observation, grey images and a state of zeros.
+    """Run one inference on a fixed observation: grey images and a state of zeros.
 
     Raises:
         RuntimeError: the actions are NaN or infinite.

@@ -1,4 +1,4 @@
-"""Whether a simulated robot is the one that a description describes."""
+"""Checks of a simulated robot against a robot description."""
 
 import re
 
@@ -13,10 +13,10 @@ _JOINT = re.compile(r"\[([^\]]+)\]")
 
 
 def check_fit(description: RobotDescription, robot: ServoedRobot) -> None:
-    """Check that a policy could not tell the robot of the description from the simulated one.
+    """Check that the simulated robot equals the description, as far as a policy can observe.
 
     Raises:
-        UserError: it could; the message says by what.
+        UserError: they differ; the message names the difference.
     """
     described, simulated = description.body, robot.spec.body
     for what in ("cameras", "state_names", "action_names", "action_low", "action_high", "control_hz"):
@@ -27,8 +27,9 @@ def check_fit(description: RobotDescription, robot: ServoedRobot) -> None:
             same = ours == theirs
         if not same:
             raise UserError(
-                f"robot={description.name} is not what is simulated: its {what} are {ours}, those of the simulator "
-                f"{theirs}. Choose another robot, or another simulator: sim=<name>."
+                f"robot={description.name} does not match the simulator: its {what} are {ours}, those of the simulator "
+                f"{theirs}. Choose another robot, or another simulator: sim=<name>.",
+                code="robot-simulator-mismatch",
             )
     _check_joints(description, robot)
     check_topics(description)
@@ -40,5 +41,6 @@ def _check_joints(description: RobotDescription, robot: ServoedRobot) -> None:
     if missing is not None:
         raise UserError(
             f"robot={description.name} reads the joint {missing}, which the simulated robot does not have; it has "
-            f"{', '.join(robot.joint_names)}."
+            f"{', '.join(robot.joint_names)}.",
+            code="robot-simulator-mismatch",
         )

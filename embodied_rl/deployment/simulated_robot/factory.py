@@ -1,4 +1,4 @@
-"""Finds who simulates a robot."""
+"""Find and build the simulator of a robot."""
 
 from importlib import import_module
 from typing import Any
@@ -13,17 +13,21 @@ def find_servo_class(node: SimNode) -> tuple[str, Any]:
     """Return the path "module:Class" of the robot of a `sim` node, and the options for it; nothing is imported.
 
     Raises:
-        UserError: the simulator does not exist, cannot be driven like a robot, or does not take its settings.
+        UserError: the simulator does not exist, cannot be controlled as a robot, or its settings are invalid.
     """
     kind = SimulatorKind.find(node)
     path: str | None = getattr(kind.simulator, "servo", None)
     if path is None:
         raise UserError(
-            f"sim={node.name} cannot be driven like a robot: its class offers no `servo` (docs/simulated_robot.md). "
-            "sim=tabletop can."
+            f"sim={node.name} cannot be controlled as a robot: its class has no `servo` (docs/simulated_robot.md). "
+            "sim=tabletop can.",
+            code="simulator-without-servo",
         )
     if kind.interpreter is not None:
-        raise UserError(f"sim={node.name} lives in another Python environment, where it cannot be driven like a robot.")
+        raise UserError(
+            f"sim={node.name} runs in another Python environment, where it cannot be controlled as a robot.",
+            code="simulator-without-servo",
+        )
     return path, kind.options
 
 

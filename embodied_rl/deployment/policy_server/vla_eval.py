@@ -1,8 +1,8 @@
 """The protocol of the harness vla-eval (allenai/vla-evaluation-harness, version 1): hello, observation, action.
 
 Each message is a map of `type`, `payload`, `seq` and `timestamp`. The harness sends an observation for each control
-step and wants one action; the policy is asked where the actions of its last chunk are used up. An episode begins with
-none.
+step and expects one action. Inference runs when the actions of the last chunk are used up; an episode starts without
+actions.
 """
 
 import time
@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.server import ServerConnection
 
-from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.deployment.policy_server.request import PolicyRequest, read_request
-from embodied_rl.deployment.policy_server.served import Answer, Unanswered
+from embodied_rl.deployment.policy_server.served import InferenceFailed, PolicyResponse
 from embodied_rl.deployment.policy_server.wire import WireError, WireLimits, pack, unpack
+from embodied_rl.deployment.policy_server.wire_names import WireNames
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
@@ -31,16 +31,16 @@ MOST_PIXELS = 2048 * 2048
 FORMATS = {"png": "PNG", "jpeg": "JPEG"}
 
 
-class HarnessSession:
-    """One connection.
+class VlaEvalSession:
+    """One connection of the harness.
 
     Args:
-        connection: of the harness.
-        spec: of the policy.
-        names: how its observations are called; where nothing is said, the harness's own convention: `images/<camera>`,
-            `state`, `task_description`.
-        limits: of a message.
-        ask: returns the policy's answer.
+        connection: the connection.
+        spec: description of the policy.
+        names: names of the observation entries. Default: those of the harness, `images/<camera>`, `state` and
+            `task_description`.
+        limits: limits of a message.
+        infer: returns the response of the policy.
     """
 
     def __init__(
@@ -49,47 +49,53 @@ class HarnessSession:
         spec: PolicyDescription,
         names: WireNames,
         limits: WireLimits,
-        ask: Callable[[PolicyRequest], Awaitable[Answer]],
+        infer: Callable[[PolicyRequest], Awaitable[PolicyResponse]],
     ) -> None:
-        self._connection, self._spec, self._limits, self._ask = connection, spec, limits, ask
+        self._connection, self._spec, self._limits, self._infer = connection, spec, limits, infer
         self._names = WireNames({PROMPT: "task_description", **names.given}, names.ignored)
-        self._left: deque[NDArray[np.float32]] = deque()
+        self._remaining: deque[NDArray[np.float32]] = deque()
 
     async def run(self) -> None:
-        """Answer messages until the connection ends; a message that is refused ends it, too."""
+        """Answer messages until the connection ends; an invalid message ends it as well."""
         while True:
             seq = 0
             try:
                 kind, payload, seq = read_message(await self._connection.recv(), self._limits)
                 await self._answer(kind, payload, seq)
-            except (WireError, UserError, Refusal, Unanswered) as error:
-                await self._refuse(str(error), seq)
+            except (WireError, UserError, Refusal, InferenceFailed) as error:
+                await self._send("error", {"error": str(error)}, seq)
+                await self._connection.close(1008, "refused; the reason is in the last message")
                 return
 
     async def _answer(self, kind: str, payload: dict[str, Any], seq: int) -> None:
         if kind == "hello":
-            spoken = payload.get("protocol_version", VERSION)
-            if type(spoken) is not int or spoken != VERSION:
-                raise UserError(f"the harness speaks version {ascii(spoken)[:20]} of its protocol, we {VERSION}")
-            await self._send("hello", self._describe(), seq)
+            version = payload.get("protocol_version", VERSION)
+            if type(version) is not int or version != VERSION:
+                raise UserError(
+                    f"the harness uses version {ascii(version)[:20]} of its protocol, this server {VERSION}",
+                    code="protocol-version-mismatch",
+                )
+            await self._send("hello", self._describe_policy(), seq)
         elif kind == "episode_start":
-            self._left.clear()
+            self._remaining.clear()
         elif kind == "observation":
-            await self._send("action", {"actions": await self._find_action(payload)}, seq)
+            await self._send("action", {"actions": await self._next_action(payload)}, seq)
         elif kind not in ("episode_end", "error"):
-            raise UserError(f"a harness sends no {kind!r}")
+            raise UserError(f"unexpected message type {kind!r}", code="message-type-unknown")
 
-    async def _find_action(self, payload: dict[str, Any]) -> NDArray[np.float32]:
-        """Return the next action, float32 [A], of the last chunk or of a new one. Each observation is checked."""
+    async def _next_action(self, payload: dict[str, Any]) -> NDArray[np.float32]:
+        """Return the next action, float32 [A], of the last chunk or a new one. Each observation is validated."""
         request = read_request(_decode_images(payload), self._spec, self._names)
         payload.clear()  # the request holds copies of its arrays
         if not request.single:
-            raise UserError("an observation of the harness is of one robot, without an axis of rows")
-        if not self._left:
-            self._left.extend((await self._ask(request)).actions)
-        return self._left.popleft()
+            raise UserError(
+                "an observation of the harness must be of one robot, without a batch axis", code="observation-invalid"
+            )
+        if not self._remaining:
+            self._remaining.extend((await self._infer(request)).actions)
+        return self._remaining.popleft()
 
-    def _describe(self) -> dict[str, Any]:
+    def _describe_policy(self) -> dict[str, Any]:
         size = len(self._spec.action_names)
         low, high = min(self._spec.action_low), max(self._spec.action_high)
         return {
@@ -115,28 +121,24 @@ class HarnessSession:
         message = {"type": kind, "payload": payload, "seq": seq, "timestamp": time.time()}
         await self._connection.send(pack(message, text_keys=True))
 
-    async def _refuse(self, text: str, seq: int) -> None:
-        await self._send("error", {"error": text}, seq)
-        await self._connection.close(1008, "refused; the reason is in the last message")
-
 
 def read_message(message: bytes | str, limits: WireLimits) -> tuple[str, dict[str, Any], int]:
     """Return type, payload and sequence number of a message.
 
     Raises:
-        WireError: it is none.
+        WireError: the message is invalid.
     """
-    said = unpack(message, limits)
-    if not isinstance(said, dict) or not {"type", "payload", "seq"} <= said.keys():
+    content = unpack(message, limits)
+    if not isinstance(content, dict) or not {"type", "payload", "seq"} <= content.keys():
         raise WireError("a message has type, payload, seq and timestamp")
-    kind, payload, seq = said["type"], said["payload"], said["seq"]
+    kind, payload, seq = content["type"], content["payload"], content["seq"]
     if kind not in KINDS or not isinstance(payload, dict) or type(seq) is not int or not 0 <= seq < 2**63:
-        raise WireError(f"type is one of {', '.join(KINDS)}, payload a map, seq a whole number")
+        raise WireError(f"type is one of {', '.join(KINDS)}, payload a map, seq an integer")
     return kind, payload, seq
 
 
 def _decode_images(value: Any) -> Any:
-    """Return a payload with its encoded pictures decoded, to uint8 [h, w, 3]."""
+    """Return a payload with its encoded images decoded to uint8 [h, w, 3]."""
     if not isinstance(value, dict):
         return value
     if IMAGE not in value:

@@ -1,16 +1,19 @@
-"""Who begins and ends a robot's episodes: the robot's simulation over topics, or a human."""
+"""Start and end of a robot's episodes: by a simulated robot over topics, by a human, and at return points."""
 
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from embodied_rl.deployment.bridge.motion_files import open_return_points
 from embodied_rl.deployment.bridge.operator_topics import OperatorListener
+from embodied_rl.deployment.execution.motion import Motion
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.deployment.robots.description import OperatorTopics
+from embodied_rl.deployment.robots.description import OperatorTopics, RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
@@ -18,7 +21,7 @@ from embodied_rl.system.untrusted_files import make_printable
 
 TEXT = "std_msgs/msg/String"
 LONGEST = 4096
-"""Characters of an outcome that is read."""
+"""Maximum characters of an outcome message."""
 LOOKING_S = 0.02
 
 
@@ -33,10 +36,10 @@ class EpisodeEnd:
 
 
 class EpisodeOperator(OperatorListener):
-    """The operator's topics, whose labels are kept for whoever conducts episodes.
+    """The operator's topics, with the last label of the episode.
 
     Attributes:
-        label: the last one that was said since the episode began; empty for none.
+        label: last label since the episode began; empty if there is none.
     """
 
     label = ""
@@ -47,7 +50,7 @@ class EpisodeOperator(OperatorListener):
         return said
 
     def find_end(self) -> EpisodeEnd | None:
-        """Return the end that the operator's label means; None without one. An aborted one was cut short."""
+        """Return the end of the episode by the operator's label, or None; an aborted episode counts as truncated."""
         if not self.label:
             return None
         success, aborted = self.label == "success", self.label == "abort"
@@ -56,10 +59,10 @@ class EpisodeOperator(OperatorListener):
 
 
 class SimulatedEpisodes:
-    """Asks a simulated robot for episodes over its topics.
+    """Requests episodes from a simulated robot over its topics.
 
     Args:
-        node: the transport. topics: of the robot's operator; they name reset and outcome.
+        node: the transport. topics: operator topics of the robot, with reset and outcome.
     """
 
     def __init__(self, node: Transport, topics: OperatorTopics) -> None:
@@ -67,10 +70,10 @@ class SimulatedEpisodes:
         self._index = -1
         self._make = node.messages.make
         self.publisher = node.create_publisher(topics.reset, TEXT, "latched")
-        node.create_subscription(topics.outcome, TEXT, "latched", self._note)
+        node.create_subscription(topics.outcome, TEXT, "latched", self._on_outcome)
 
     def ask(self, episode: Episode) -> None:
-        """Ask for an episode."""
+        """Request an episode."""
         self.end, self._index = None, episode.index
         said = {
             "index": episode.index, "task": episode.task, "seed": episode.seed,
@@ -78,13 +81,13 @@ class SimulatedEpisodes:
         }  # fmt: skip
         self.publisher.publish(self._make(TEXT, data=json.dumps(said)))
 
-    def _note(self, message: Any, received_ns: int, source_ns: int) -> None:
+    def _on_outcome(self, message: Any, received_ns: int, source_ns: int) -> None:
         end = read_end(str(message.data), self._index)
         self.end = end if end is not None else self.end
 
 
 def read_end(text: str, index: int) -> EpisodeEnd | None:
-    """Return how an episode ended; None for another episode's outcome, or a text that is none."""
+    """Parse an outcome message; return None for another episode or an invalid message."""
     try:
         said = json.loads(text[:LONGEST])
         if said["index"] != index:
@@ -101,37 +104,40 @@ def read_end(text: str, index: int) -> EpisodeEnd | None:
 class AttendedEpisodes:
     """Asks a human to set up the scene of each episode of a real robot, and waits.
 
-    The human says that it is ready by the device's button `run`, or by taking hold of the dead man's switch.
+    The human confirms with the device's button `run`, or by pressing the dead man's switch.
 
     Args:
-        topics: of the robot's operator. operator: who listens to them.
-        wait_s: how long the human may take.
+        topics: operator topics of the robot.
+        operator: their listener.
+        wait_s: timeout in seconds.
 
     Raises:
-        UserError: a human could not say that the scene is ready, or how an episode ended.
+        UserError: the robot has no input to confirm the scene, or to label an episode.
     """
 
     def __init__(self, topics: OperatorTopics, operator: EpisodeOperator, wait_s: float) -> None:
         device = topics.device
         if device.run is None and device.deadman is None and not topics.deadman:
             raise UserError(
-                "sim=robot: nobody could say that the scene is set up. Give the robot's file operator.device.run, a "
-                "button, or operator.deadman."
+                "sim=robot: there is no input to confirm that the scene is set up. Add operator.device.run, a button, "
+                "or operator.deadman to the robot's file.",
+                code="operator-missing",
             )
         if not topics.label and (device.success is None or device.failure is None):
             raise UserError(
-                "sim=robot: nobody could say how an episode ended. Give the robot's file operator.label, or the "
-                "buttons operator.device.success and failure."
+                "sim=robot: there is no input to label episodes. Add operator.label, or the buttons "
+                "operator.device.success and failure, to the robot's file.",
+                code="operator-missing",
             )
         self._operator, self._wait_s, self._has_button = operator, wait_s, device.run is not None
 
     def wait(self, words: str) -> None:
         """Ask for a scene, and wait until it is ready.
 
-        What the operator says is looked at and left there: the control loop may read it meanwhile.
+        Operator inputs are not consumed, because the control loop may read them at the same time.
 
         Raises:
-            UserError: nobody answered in time.
+            UserError: no confirmation in time.
         """
         how = "press the button for run" if self._has_button else "take hold of the dead man's switch"
         print(f"Set up the scene for: {make_printable(words)}. Then {how}.", flush=True)
@@ -142,9 +148,55 @@ class AttendedEpisodes:
                 return
             time.sleep(LOOKING_S)
         raise UserError(
-            f"Nobody set up the scene within {self._wait_s:g} s. Give more time, sim.attend=<seconds>, or go on with "
+            f"The scene was not set up within {self._wait_s:g} s. Give more time, sim.attend=<seconds>, or go on with "
             "resume."
         )
 
     def _count_runs(self) -> int:
         return self._operator.count_presses("run")
+
+
+class EpisodeReturns:
+    """Return points at which the episodes of a robot begin. The file counts their outcomes.
+
+    Args:
+        path: file of return points.
+        robot: description of the robot.
+
+    Raises:
+        UserError: the file is missing, has no point, or belongs to another robot.
+    """
+
+    def __init__(self, path: str, robot: RobotDescription) -> None:
+        self._file = open_return_points(path, robot, "sim.return_points")
+        if not self._file.points.points:
+            raise UserError(
+                f"sim.return_points={path} has no point. Store some: embodied-rl bridge return_points=…",
+                code="return-points-empty",
+            )
+        self._began_at: str | None = None
+
+    def begin(self, episode: Episode, words: str, follow: Callable[[Motion], str]) -> None:
+        """Move the robot to a return point of the task, sampled with the episode's seed.
+
+        If it does not arrive, the episode begins where the robot is, and is not counted.
+
+        Args:
+            follow: executes a motion, and returns how it ended.
+
+        Raises:
+            UserError: the task has no point. RunFailed: the robot does nothing.
+        """
+        point = self._file.points.select(words).choose(episode.seed, 0)
+        motion = self._file.make_motion(point)
+        said = follow(motion)
+        self._began_at = point.name if motion.arrived else None
+        if not motion.arrived:
+            print(f"Episode {episode.index} does not begin at '{point.name}': {said}.", flush=True)
+
+    def end(self, end: EpisodeEnd, *, aborted: bool) -> None:
+        """Count the outcome unless the episode was aborted. Raises `UserError` if the file cannot be written."""
+        name, self._began_at = self._began_at, None
+        if name is not None and not aborted:
+            self._file.count(name, failed=not end.success)
+            self._file.close()

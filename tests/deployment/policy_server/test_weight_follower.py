@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.deployment.policy_server.follow import WeightFollower
 from embodied_rl.deployment.policy_server.served import ServedPolicy, ServedWeights
+from embodied_rl.deployment.policy_server.weight_follower import WeightFollower
 from embodied_rl.interfaces.errors import UserError
-from tests.support.policy_serving import SPEC, ToldPolicy
+from tests.support.policy_serving import SPEC, FakePolicy
 
 
 class Run:
@@ -30,7 +30,7 @@ class Run:
             raise UserError(f"There is no policy file {file}.")
         self.loaded.append(int(file.name))
         spec = SPEC if int(file.name) < 90 else dataclasses.replace(SPEC, state_names=("y", "x", "grip"))
-        return ServedWeights(ToldPolicy(factor=float(file.name)), spec, int(file.name))
+        return ServedWeights(FakePolicy(factor=float(file.name)), spec, int(file.name))
 
     @property
     def version(self) -> int:
@@ -43,52 +43,52 @@ def run(tmp_path: Path) -> Run:
 
 
 def test_newer_weights_are_swapped_in_once(run: Run) -> None:
-    assert not run.follower.look() and run.version == 1
+    assert not run.follower.update() and run.version == 1
     run.newest = run.write(2)
-    assert run.follower.look() and run.version == 2
-    assert not run.follower.look() and run.loaded == [1, 2]
+    assert run.follower.update() and run.version == 2
+    assert not run.follower.update() and run.loaded == [1, 2]
     assert run.told == [f"Weights are now version 2, of {run.newest}"]
 
 
 def test_weights_of_another_robot_are_told_of_once_and_not_taken(run: Run) -> None:
     run.newest = run.write(90)
-    assert not run.follower.look() and not run.follower.look()
+    assert not run.follower.update() and not run.follower.update()
     assert run.version == 1 and len(run.told) == 1 and "stay at version 1: the new weights belong" in run.told[0]
     run.newest = run.write(3)
-    assert run.follower.look() and run.version == 3
+    assert run.follower.update() and run.version == 3
 
 
 def test_a_checkpoint_that_was_removed_is_looked_for_again(run: Run) -> None:
     run.newest = run.folder / f"{5:08d}"
-    assert not run.follower.look() and run.version == 1
+    assert not run.follower.update() and run.version == 1
     run.write(5)
-    assert run.follower.look() and run.version == 5
+    assert run.follower.update() and run.version == 5
 
 
 def test_a_file_that_fails_in_a_way_that_nobody_foresaw_ends_no_following(run: Run) -> None:
     run.newest = run.folder / "damaged"
     run.newest.write_text("")
-    assert not run.follower.look() and run.told[-1].startswith("Weights stay at version 1: ValueError: invalid literal")
+    assert not run.follower.update() and run.told[-1].startswith("Weights stay at version 1: ValueError: invalid")
     run.newest = run.write(3)
-    assert run.follower.look() and run.version == 3
+    assert run.follower.update() and run.version == 3
 
 
-@pytest.mark.parametrize("policy", [ToldPolicy(factor=float("nan")), ToldPolicy(fails=0.0)], ids=["NaN", "error"])
-def test_weights_that_fail_on_a_fixed_observation_are_not_taken(run: Run, policy: ToldPolicy) -> None:
+@pytest.mark.parametrize("policy", [FakePolicy(factor=float("nan")), FakePolicy(fails=0.0)], ids=["NaN", "error"])
+def test_weights_that_fail_on_a_fixed_observation_are_not_taken(run: Run, policy: FakePolicy) -> None:
     run.follower._load = lambda file: ServedWeights(policy, SPEC, 2)
     run.newest = run.write(2)
-    assert not run.follower.look() and not run.follower.look()
+    assert not run.follower.update() and not run.follower.update()
     assert run.version == 1 and len(run.told) == 1 and len(policy.calls) == 1
 
 
 def test_a_run_that_is_gone_is_told_of_once(run: Run) -> None:
     there, run.newest = run.newest, run.folder / f"{5:08d}"
-    assert [run.follower.look() for _ in range(3)] == [False] * 3
+    assert [run.follower.update() for _ in range(3)] == [False] * 3
     assert len(run.told) == 1 and "There is no policy file" in run.told[0]
     run.newest = run.write(6)
-    assert run.follower.look() and len(run.told) == 2
+    assert run.follower.update() and len(run.told) == 2
     run.newest = there.with_name(f"{7:08d}")
-    assert not run.follower.look() and len(run.told) == 3
+    assert not run.follower.update() and len(run.told) == 3
 
 
 def test_it_looks_by_itself_and_ends(run: Run) -> None:

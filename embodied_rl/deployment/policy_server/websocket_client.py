@@ -1,4 +1,4 @@
-"""A websocket with a deadline for everything that is done with it. Its loop runs on a thread, which answers pings."""
+"""Websocket client with a deadline for each operation. Its event loop runs in a thread, which answers pings."""
 
 import asyncio
 import contextlib
@@ -10,26 +10,25 @@ from typing import Any
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import InvalidHandshake, InvalidStatus, InvalidURI, WebSocketException
 
-from embodied_rl.deployment.policy_server.exchange import RefusedConnection
+from embodied_rl.deployment.policy_server.client_messages import RefusedConnection
 from embodied_rl.system.untrusted_files import SecretFilter
 
 CLOSING = 1.0
-"""Seconds that closing may take."""
+"""Timeout of closing a connection in seconds."""
 
 
-class LinkLost(ConnectionError):  # noqa: N818 - it says what happened
-    """There is no connection, or it ended; the message says why."""
+class ConnectionLost(ConnectionError):  # noqa: N818 - it says what happened
+    """There is no connection, or it ended; the message has the cause."""
 
 
-class Link:
-    """At most one connection to an address. Whoever gives up on an answer drops the connection, so that a late answer
-    meets nobody.
+class WebSocketClient:
+    """At most one connection to an address. After a timeout the caller drops it, so that late answers are discarded.
 
     Args:
         url: ws:// or wss://.
-        headers: of the handshake.
-        message: most bytes of a message.
-        token: replaced in all that the server says.
+        headers: headers of the handshake.
+        message: maximum bytes of a message.
+        token: removed from the messages of the server.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str], message: int, token: str | None = None) -> None:
@@ -48,62 +47,63 @@ class Link:
         """Connect.
 
         Args:
-            until: on the clock `time.monotonic`.
+            until: deadline on the clock `time.monotonic`.
 
         Raises:
-            RefusedConnection: the server does not want it.
-            LinkLost: it did not work.
-            TimeoutError: not until then.
+            RefusedConnection: the server refused it.
+            ConnectionLost: it failed.
+            TimeoutError: the deadline passed.
         """
         self.drop()
+
+        async def open_connection() -> ClientConnection:
+            return await connect(
+                self._url, additional_headers=self._headers, compression=None, max_size=self._message, proxy=None,
+                open_timeout=None, close_timeout=CLOSING, max_queue=4, user_agent_header=None,
+            )  # fmt: skip
+
         try:
-            self._connection = self._run(self._open(), until)
+            self._connection = self._run(open_connection(), until)
         except TimeoutError:
             raise
         except InvalidStatus as error:
-            said = self._filter.clean(bytes(error.response.body or b""))[:300].decode("utf-8", "replace").strip()
-            raise RefusedConnection(f"the server refused: {error.response.status_code} {said.rstrip('.')}") from None
+            body = self._filter.clean(bytes(error.response.body or b""))[:300].decode("utf-8", "replace").strip()
+            raise RefusedConnection(f"the server refused: {error.response.status_code} {body.rstrip('.')}") from None
         except (OSError, ValueError, InvalidHandshake, InvalidURI, WebSocketException) as error:  # ValueError: the port
-            raise self._lose(error) from None
-
-    async def _open(self) -> ClientConnection:
-        return await connect(
-            self._url, additional_headers=self._headers, compression=None, max_size=self._message, proxy=None,
-            open_timeout=None, close_timeout=CLOSING, max_queue=4, user_agent_header=None,
-        )  # fmt: skip
+            raise self._make_error(error) from None
 
     def exchange(self, message: bytes | None, until: float) -> bytes | str:
-        """Send a message, if there is one, and return the next that comes.
+        """Send a message unless it is None, and return the next received message.
 
         Raises:
-            LinkLost: the connection ended, or has a message already, which would be taken for the answer.
-            TimeoutError: nothing came until then.
+            ConnectionLost: the connection ended, or an unrequested message was received before.
+            TimeoutError: the deadline passed.
         """
         if (connection := self._connection) is None:
-            raise LinkLost("there is no connection")
+            raise ConnectionLost("there is no connection")
 
         async def run() -> bytes | str:
             if message is not None:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(0):
                         await connection.recv()
-                    raise LinkLost("the server sent a message that answers no question")
+                    raise ConnectionLost("the server sent an unrequested message")
                 await connection.send(message)
             return await connection.recv()
 
         try:
-            said = self._run(run(), until)
+            received = self._run(run(), until)
         except (OSError, WebSocketException) as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise self._lose(error) from None
-        return self._filter.clean_text(said) if isinstance(said, str) else self._filter.clean(said)
+            raise self._make_error(error) from None
+        return self._filter.clean_text(received) if isinstance(received, str) else self._filter.clean(received)
 
-    def _lose(self, error: Exception) -> LinkLost:
-        return LinkLost(self._filter.clean_text(str(error)) or type(error).__name__)
+    def _make_error(self, error: Exception) -> ConnectionLost:
+        return ConnectionLost(self._filter.clean_text(str(error)) or type(error).__name__)
 
     def drop(self) -> None:
-        """Forget the connection: nothing that comes over it is read any more."""
+        """Abort the connection; messages that arrive later are discarded."""
         connection, self._connection = self._connection, None
         if connection is not None:
             transport: Any = connection.transport
@@ -116,13 +116,13 @@ class Link:
                 with contextlib.suppress(TimeoutError, OSError, WebSocketException):
                     self._run(connection.close(), time.monotonic() + CLOSING)
             self.drop()
-            asyncio.run_coroutine_threadsafe(self._end(), self._loop)
+            asyncio.run_coroutine_threadsafe(self._stop_loop(), self._loop)
             self._thread.join(2 * CLOSING)
             if not self._thread.is_alive():
                 self._loop.close()
 
-    async def _end(self) -> None:
-        """End what dropped connections left behind, and the loop: it complains about tasks that never end."""
+    async def _stop_loop(self) -> None:
+        """Cancel the tasks of dropped connections, and stop the loop."""
         left = asyncio.all_tasks() - {asyncio.current_task()}
         for task in left:
             task.cancel()

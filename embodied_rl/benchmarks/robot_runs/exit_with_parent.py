@@ -1,6 +1,6 @@
 """Run a command of this package that ends when its parent process ends, even if the parent is killed.
 
-python -m embodied_rl.benchmarks.trials.exit_with_parent <parent's process id> serve policy=…
+python -m embodied_rl.benchmarks.robot_runs.exit_with_parent <parent's process id> serve policy=…
 """
 
 import os
@@ -12,13 +12,13 @@ import time
 
 LOOKING_S = 0.2
 PATIENCE_S = 10.0
-"""Seconds from the signal, after which the robot is brought to rest, until this process is ended without mercy."""
+"""Seconds from the signal, after which the robot is brought to rest, until this process is killed."""
 
 
 def end_with(parent: int, patience_s: float = PATIENCE_S) -> None:
-    """Watch, in a thread, whether the parent is still there; if not, end this process by SIGTERM, and later by force.
+    """Watch the parent in a thread; when it has ended, send this process SIGTERM, and kill it after `patience_s`.
 
-    The force is an alarm of the kernel, because this thread ends with the interpreter, and a library may hang after it.
+    A kernel timer kills it, because this thread ends with the interpreter, and a library may hang after that.
     """
 
     def watch() -> None:
@@ -29,7 +29,7 @@ def end_with(parent: int, patience_s: float = PATIENCE_S) -> None:
         time.sleep(patience_s)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    threading.Thread(target=watch, name="watches the parent", daemon=True).start()
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
 
 
 def main(arguments: list[str]) -> None:

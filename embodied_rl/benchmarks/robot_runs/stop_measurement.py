@@ -12,10 +12,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embodied_rl.benchmarks.trials.children import TrialProcess, TrialProcesses
-from embodied_rl.benchmarks.trials.deployment import START_S, PlannedDeployment, start_processes
-from embodied_rl.benchmarks.trials.domain import reserve_domain_id
-from embodied_rl.benchmarks.trials.episode_runner import EpisodeConductor
+from embodied_rl.benchmarks.robot_runs.deployment import START_S, PlannedDeployment, start_processes
+from embodied_rl.benchmarks.robot_runs.domain_id import reserve_domain_id
+from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisodeRunner
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcess, DeploymentProcesses
 from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.opening import open_transport
@@ -26,6 +26,7 @@ Fault = Literal["server killed", "bridge killed", "bridge stopped", "emergency s
 STILL = 0.02
 """Joint speeds below this, in rad/s or m/s, count as still."""
 MOVING = 0.1
+"""Joint speed above which the robot counts as moving, in rad/s or m/s."""
 QUIET_S = 0.4
 """Seconds for which all speeds must stay below `STILL`."""
 PATIENCE_S = 60.0
@@ -52,13 +53,13 @@ class StopFigures:
 
 
 @dataclass
-class StoppingBed:
-    """A running deployment that is watched: times are those of arrival, in seconds of one monotonic clock."""
+class StopTestBench:
+    """A running deployment with its joint speeds and commands as (arrival time, speed), monotonic seconds."""
 
     planned: PlannedDeployment
-    processes: TrialProcesses
+    processes: DeploymentProcesses
     node: Transport
-    conductor: EpisodeConductor
+    runner: RobotEpisodeRunner
     speeds: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
     commands: list[tuple[float, float]] = field(default_factory=list[tuple[float, float]])
 
@@ -66,28 +67,28 @@ class StoppingBed:
         robot = self.planned.robot
         deep = QoS("best_effort", depth=200)
         (joints,) = (each for each in robot.topics.values() if each.type_name == "sensor_msgs/msg/JointState")
-        self.node.create_subscription(joints.name, joints.type_name, deep, self._note_joints)
-        self.node.create_subscription(robot.command.name, robot.command.type_name, deep, self._note_command)
+        self.node.create_subscription(joints.name, joints.type_name, deep, self._on_joints)
+        self.node.create_subscription(robot.command.name, robot.command.type_name, deep, self._on_command)
         self._faults = self.node.create_publisher(FAULTS, "std_msgs/msg/String", "command")
         self._estop = self.node.create_publisher(robot.operator.estop, "std_msgs/msg/Bool", "latched")
 
-    def find(self, name: str) -> TrialProcess:
-        """Return a process by its name."""
+    def find(self, name: str) -> DeploymentProcess:
+        """Return the process of this name."""
         return next(each for each in self.processes.started if each.name == name)
 
     def begin_moving(self, index: int = 0) -> None:
         """Begin an episode, and wait until the policy moves the robot.
 
         Raises:
-            RunFailed: it does not.
+            RunFailed: the robot does not move in time.
         """
-        self.conductor.begin(self.planned.part.episodes[index])
+        self.runner.begin(self.planned.part.episodes[index])
         began = time.monotonic()
-        moves = lambda: bool(self.speeds) and self.speeds[-1][1] > MOVING and self._commands(began)  # noqa: E731
-        self.conductor.wait_for("The robot's motion", moves, PATIENCE_S)
+        moves = lambda: bool(self.speeds) and self.speeds[-1][1] > MOVING and self._is_commanded(began)  # noqa: E731
+        self.runner.wait_for("The robot's motion", moves, PATIENCE_S)
 
-    def provoke(self, fault: Fault) -> None:
-        """Inject a fault that must bring the robot to rest."""
+    def inject(self, fault: Fault) -> None:
+        """Inject a fault that must stop the robot."""
         make = self.node.messages.make
         match fault:
             case "server killed":
@@ -102,21 +103,21 @@ class StoppingBed:
                 self._faults.publish(make("std_msgs/msg/String", data=json.dumps({"cameras": "frozen"})))
 
     def wait_until_still(self, since: float) -> float:
-        """Return after how many seconds from `since` the robot was still.
+        """Wait until the robot is still; return the seconds from `since` until then.
 
         Raises:
-            RunFailed: it is not.
+            RunFailed: it is not still in time.
         """
         until = since + PATIENCE_S
         while time.monotonic() < until:
             self.node.spin_until(lambda: False, 0.05)
-            began = self._find_rest(since)
+            began = self._find_standstill(since)
             if began is not None and self.speeds[-1][0] - began >= QUIET_S:
                 return began - since
-        raise RunFailed(f"The robot was not still within {PATIENCE_S:g} s. {self.conductor.describe()}")
+        raise RunFailed(f"The robot was not still within {PATIENCE_S:g} s. {self.runner.describe()}")
 
     def find_ramp(self, since: float) -> float | None:
-        """Return after how many seconds from `since` the commands began their last descent to rest."""
+        """Return the seconds from `since` until the commands began their last descent to rest; None without one."""
         descent = None
         for (_, before), (now, speed) in zip(self.commands, self.commands[1:], strict=False):
             if now < since:
@@ -127,8 +128,8 @@ class StoppingBed:
                 descent = now
         return None if descent is None or self.commands[-1][1] > 1e-6 else descent - since
 
-    def _find_rest(self, since: float) -> float | None:
-        """Return since when all speeds are below `STILL`; None: the last one is not."""
+    def _find_standstill(self, since: float) -> float | None:
+        """Return the time since which all speeds are below `STILL`; None if the last one is not."""
         rest = None
         for now, speed in reversed(self.speeds):
             if speed >= STILL or now < since:
@@ -136,18 +137,18 @@ class StoppingBed:
             rest = now
         return rest
 
-    def _commands(self, since: float) -> bool:
+    def _is_commanded(self, since: float) -> bool:
         return any(now > since and speed > 0 for now, speed in self.commands[-20:])
 
-    def _note_joints(self, message: Any, received_ns: int, source_ns: int) -> None:
+    def _on_joints(self, message: Any, received_ns: int, source_ns: int) -> None:
         self.speeds.append((time.monotonic(), float(np.abs(message.velocity).max())))
 
-    def _note_command(self, message: Any, received_ns: int, source_ns: int) -> None:
+    def _on_command(self, message: Any, received_ns: int, source_ns: int) -> None:
         self.commands.append((time.monotonic(), float(np.linalg.norm(message.data[:3]))))
 
 
 @contextmanager
-def open_bed(planned: PlannedDeployment, folder: Path) -> Iterator[StoppingBed]:
+def open_test_bench(planned: PlannedDeployment, folder: Path) -> Iterator[StopTestBench]:
     """Start server, robot and bridge, and wait until the bridge waits for an episode.
 
     Raises:
@@ -155,35 +156,35 @@ def open_bed(planned: PlannedDeployment, folder: Path) -> Iterator[StoppingBed]:
     """
     with ExitStack() as stack:
         variables = stack.enter_context(reserve_domain_id())
-        processes = stack.enter_context(TrialProcesses(folder, variables))
+        processes = stack.enter_context(DeploymentProcesses(folder, variables))
         start_processes(planned, processes)
         transport = planned.config.transport
         node = stack.enter_context(open_transport(transport, "deploy", read_environment(os.environ | variables)))
-        conductor = EpisodeConductor(node, planned.robot, processes.check)
-        conductor.wait_for_bridge(START_S)
-        yield StoppingBed(planned, processes, node, conductor)
+        runner = RobotEpisodeRunner(node, planned.robot, processes.check)
+        runner.wait_for_bridge(START_S)
+        yield StopTestBench(planned, processes, node, runner)
 
 
 def measure_stop(
-    planned: PlannedDeployment, folder: Path, fault: Fault, then: Callable[[StoppingBed], None] = lambda bed: None
+    planned: PlannedDeployment, folder: Path, fault: Fault, then: Callable[[StopTestBench], None] = lambda bench: None
 ) -> StopFigures:
-    """Start everything, let the policy move the robot, provoke a fault, and measure when the robot is still.
+    """Start a deployment, let the policy move the robot, inject a fault, and measure the time to standstill.
 
     Args:
-        planned: what is deployed, in real time.
-        folder: of the processes' logs.
-        fault: what is done.
-        then: is called with the bed afterwards.
+        planned: the deployment, in real time.
+        folder: folder for the logs of the processes.
+        fault: the fault to inject.
+        then: called with the test bench after the measurement.
 
     Raises:
         RunFailed: the robot does not move, or is not still in time.
     """
-    with open_bed(planned, folder) as bed:
-        bed.begin_moving()
+    with open_test_bench(planned, folder) as bench:
+        bench.begin_moving()
         since = time.monotonic()
-        bed.provoke(fault)
-        still = bed.wait_until_still(since)
-        then(bed)
+        bench.inject(fault)
+        still = bench.wait_until_still(since)
+        then(bench)
         return StopFigures(
-            fault, bed.find_ramp(since), still, str(bed.conductor.status.get("why", "")), os.getloadavg()[0]
+            fault, bench.find_ramp(since), still, str(bench.runner.status.get("why", "")), os.getloadavg()[0]
         )

@@ -9,9 +9,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from embodied_rl.deployment.policy_server.names import WireNames
 from embodied_rl.deployment.policy_server.wire import pack, unpack
-from tests.support.policy_serving import DEADLINE, SPEC, RunningPolicy, ToldPolicy, make_observation, running_policy
+from embodied_rl.deployment.policy_server.wire_names import WireNames
+from tests.support.policy_serving import DEADLINE, SPEC, FakePolicy, RunningPolicy, make_observation, running_policy
 from tests.support.recorded_messages import HARNESS, SMALL
 
 NAMES = WireNames({"state": "states"}, ("controller_states",))
@@ -60,7 +60,7 @@ def expect(seed: int) -> Any:
     given = {
         name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in make_observation(seed).items()
     }
-    return ToldPolicy().infer(as_batch(given))[0]
+    return FakePolicy().infer(as_batch(given))[0]
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_messages_of_the_harness_itself_are_answered(kind: str) -> None:
     )  # fmt: skip
     seen: list[Any] = []
 
-    class Noting(ToldPolicy):
+    class Noting(FakePolicy):
         def infer(self, observation: Any, *args: Any, **options: Any) -> Any:
             seen.append(observation)
             return super().infer(observation, *args, **options)
@@ -151,8 +151,8 @@ def as_rows(seed: int) -> dict[str, Any]:
             "a picture",
         ),
         ("hello", {"protocol_version": np.ones(2)}, "version array"),
-        ("observation", as_rows(0), "without an axis of rows"),
-        ("action", {}, "sends no 'action'"),
+        ("observation", as_rows(0), "without a batch axis"),
+        ("action", {}, "unexpected message type 'action'"),
         ("dance", {}, "type is one of"),
     ],
 )

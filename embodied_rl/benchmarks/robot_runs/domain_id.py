@@ -12,10 +12,10 @@ from pathlib import Path
 from embodied_rl.interfaces.errors import RunFailed
 
 DOMAINS = range(20, 100)
-"""Domains whose UDP ports lie below those that Linux gives to other programs."""
+"""Domain ids whose UDP ports lie below Linux's range of ephemeral ports."""
 FIRST_PORT, PORTS_EACH = 7400, 250
 PARTICIPANTS = 8
-"""Of a domain, whose ports are looked at."""
+"""Number of participants of a domain whose ports are checked."""
 
 
 @contextmanager
@@ -25,20 +25,22 @@ def reserve_domain_id() -> Iterator[dict[str, str]]:
     Raises:
         RunFailed: all are in use, or the lock files cannot be opened.
     """
+    open_no_follow = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)  # noqa: E731
     folder = Path(tempfile.gettempdir(), f"embodied-rl-domains-{os.getuid()}")
     for domain in DOMAINS:
         try:
             _check_own_folder(folder)
-            file = open(folder / str(domain), "a", opener=_open_no_link)  # noqa: SIM115 - closed below
+            file = open(folder / str(domain), "a", opener=open_no_follow)  # noqa: SIM115 - closed below
         except OSError as error:
-            remedy = "Remove it, or set TMPDIR to a folder of your own."
-            raise RunFailed(f"{folder} cannot hold lock files: {error}. {remedy}") from None
+            raise RunFailed(
+                f"{folder} cannot hold lock files: {error}. Remove it, or set TMPDIR to another folder."
+            ) from None
         with file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 continue
-            if not _is_silent(domain):
+            if not _has_free_ports(domain):
                 continue
             yield {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
             return
@@ -55,14 +57,10 @@ def _check_own_folder(folder: Path) -> None:
         folder.mkdir(0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError("it is no folder that only you can write to")
+        raise PermissionError("it must be a folder that only you can write to")
 
 
-def _open_no_link(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
-
-
-def _is_silent(domain: int) -> bool:
+def _has_free_ports(domain: int) -> bool:
     """Return whether the ports of a domain's first participants are free."""
     for participant in range(PARTICIPANTS):
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:

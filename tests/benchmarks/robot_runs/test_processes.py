@@ -1,6 +1,7 @@
-"""Processes of a trial: the first cause is shown, and none outlives whoever started it."""
+"""Processes of a deployment: the first failure is reported, and all end with their parent."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,9 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl.benchmarks.trials import children
-from embodied_rl.benchmarks.trials.children import TrialProcesses
-from embodied_rl.benchmarks.trials.domain import reserve_domain_id
+from embodied_rl.benchmarks.robot_runs.domain_id import reserve_domain_id
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses
 from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.ended import gone, wait_for
@@ -21,15 +21,15 @@ pytestmark = pytest.mark.process
 PARENT = """
 import sys, time
 from pathlib import Path
-from embodied_rl.benchmarks.trials.children import TrialProcesses
-processes = TrialProcesses(Path(sys.argv[1]), {})
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses
+processes = DeploymentProcesses(Path(sys.argv[1]), {})
 print(processes.start("server", "serve", "asset:tabletop_base.safetensors", "port=0").pid, flush=True)
 time.sleep(600)
 """
 
 HANGING = """
 import ctypes, signal, sys, time
-from embodied_rl.benchmarks.trials.exit_with_parent import end_with
+from embodied_rl.benchmarks.robot_runs.exit_with_parent import end_with
 end_with(int(sys.argv[1]), 1.0)
 libc = ctypes.CDLL(None)
 libc.__cxa_atexit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)  # a library that hangs after the interpreter
@@ -47,24 +47,25 @@ child.wait()
 """
 
 
-def test_the_one_that_ended_is_named_with_its_last_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with TrialProcesses(tmp_path, {}) as processes:
+def test_failed_process_is_reported_with_its_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with DeploymentProcesses(tmp_path, {}) as processes:
         processes.start("server", "serve", "no/such/policy", "port=0")
         with pytest.raises(RunFailed, match="server ended with code 2") as error:
             processes.wait_for("The start", lambda: False, 120)
         assert "no/such/policy" in str(error.value) and "disk" not in str(error.value)
-        monkeypatch.setattr(children.shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=0))
         with pytest.raises(RunFailed, match=r"The disk is full there\. Free some space, or set out to another disk"):
             processes.check()
 
 
-def test_a_folder_that_has_gone_is_named_with_its_key(tmp_path: Path) -> None:
-    with TrialProcesses(tmp_path / "gone", {}) as processes, pytest.raises(StorageError, match=r"server\.log.*set out"):
+def test_missing_log_folder_is_reported(tmp_path: Path) -> None:
+    processes = DeploymentProcesses(tmp_path / "gone", {})
+    with pytest.raises(StorageError, match=r"server\.log.*set out"):
         processes.start("server", "serve")
 
 
-def test_one_that_was_killed_is_named(tmp_path: Path) -> None:
-    with TrialProcesses(tmp_path, {}) as processes:
+def test_killed_process_is_reported(tmp_path: Path) -> None:
+    with DeploymentProcesses(tmp_path, {}) as processes:
         first = processes.start("robot", "serve", "asset:tabletop_base.safetensors", "port=0")
         second = processes.start("server", "serve", "asset:tabletop_base.safetensors", "port=0")
         processes.wait_for("The start", lambda: "ws://" in second.read_log() and "ws://" in first.read_log(), 120)
@@ -74,12 +75,12 @@ def test_one_that_was_killed_is_named(tmp_path: Path) -> None:
     assert gone(second.pid)
 
 
-def test_a_wait_has_a_deadline(tmp_path: Path) -> None:
-    with TrialProcesses(tmp_path, {}) as processes, pytest.raises(RunFailed, match="The start did not happen"):
+def test_wait_times_out(tmp_path: Path) -> None:
+    with DeploymentProcesses(tmp_path, {}) as processes, pytest.raises(RunFailed, match="The start did not happen"):
         processes.wait_for("The start", lambda: False, 0.1)
 
 
-def test_they_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+def test_processes_end_with_a_killed_parent(tmp_path: Path) -> None:
     command = [sys.executable, "-c", PARENT, str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -90,7 +91,7 @@ def test_they_end_with_a_parent_that_was_killed(tmp_path: Path) -> None:
         wait_for(lambda: gone(child), 60)
 
 
-def test_one_whose_libraries_hang_ends_with_its_parent_all_the_same() -> None:
+def test_process_with_hanging_library_ends_with_its_parent() -> None:
     command = [sys.executable, "-c", PARENT_OF_HANGING, HANGING]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None
@@ -104,7 +105,7 @@ def test_one_whose_libraries_hang_ends_with_its_parent_all_the_same() -> None:
                 os.kill(child, signal.SIGKILL)
 
 
-def test_two_trials_have_domains_of_their_own() -> None:
+def test_two_deployments_get_different_domain_ids() -> None:
     with reserve_domain_id() as one, reserve_domain_id() as other:
         assert one["ROS_DOMAIN_ID"] != other["ROS_DOMAIN_ID"]
         assert one["ROS_AUTOMATIC_DISCOVERY_RANGE"] == "LOCALHOST"

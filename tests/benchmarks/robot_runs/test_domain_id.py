@@ -1,4 +1,4 @@
-"""The files that keep a domain lie where no other user can put links."""
+"""Lock files of domain ids: the folder must belong to the user, and links are not followed."""
 
 import os
 import tempfile
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks.trials.domain import DOMAINS, reserve_domain_id
+from embodied_rl.benchmarks.robot_runs.domain_id import DOMAINS, reserve_domain_id
 from embodied_rl.interfaces.errors import RunFailed
 
 
@@ -16,7 +16,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / f"embodied-rl-domains-{os.getuid()}"
 
 
-def test_a_file_is_not_emptied_through_a_link(folder: Path, tmp_path: Path) -> None:
+def test_links_in_the_folder_are_not_followed(folder: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     mine.write_text("precious")
     folder.mkdir(0o700)
@@ -27,7 +27,7 @@ def test_a_file_is_not_emptied_through_a_link(folder: Path, tmp_path: Path) -> N
     assert mine.read_text() == "precious"
 
 
-def test_a_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> None:
+def test_linked_folder_is_refused(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "elsewhere").mkdir()
     folder.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(RunFailed, match=str(folder)), reserve_domain_id():
@@ -36,7 +36,7 @@ def test_a_folder_that_is_a_link_is_refused(folder: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o1777, 0o720])
-def test_a_folder_that_others_may_write_to_is_refused(folder: Path, mode: int) -> None:
+def test_folder_writable_by_others_is_refused(folder: Path, mode: int) -> None:
     folder.mkdir()
     folder.chmod(mode)
     with pytest.raises(RunFailed, match=str(folder)), reserve_domain_id():
@@ -44,7 +44,7 @@ def test_a_folder_that_others_may_write_to_is_refused(folder: Path, mode: int) -
     assert list(folder.iterdir()) == []
 
 
-def test_a_folder_of_somebody_else_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder.mkdir(0o700)
     owner = os.getuid()
     folder.rename(folder.with_name(f"embodied-rl-domains-{owner + 1}"))
@@ -53,7 +53,7 @@ def test_a_folder_of_somebody_else_is_refused(folder: Path, monkeypatch: pytest.
         pass
 
 
-def test_the_folder_is_for_its_owner_alone(folder: Path) -> None:
+def test_folder_is_private_and_domain_id_is_released(folder: Path) -> None:
     with reserve_domain_id():
         assert folder.stat().st_mode & 0o777 == 0o700
     with reserve_domain_id():

@@ -13,10 +13,10 @@ from rich.console import Console
 
 from embodied_rl.assembly.evaluated_policies import find_run, find_simulator
 from embodied_rl.assembly.policy_factory import find_policy_file, names_file
-from embodied_rl.benchmarks.trials.children import TrialProcesses
-from embodied_rl.benchmarks.trials.domain import reserve_domain_id
-from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode, EpisodeConductor
-from embodied_rl.benchmarks.trials.results import (
+from embodied_rl.benchmarks.robot_runs.domain_id import reserve_domain_id
+from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode, RobotEpisodeRunner
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses
+from embodied_rl.benchmarks.robot_runs.results import (
     describe_deployment,
     describe_sources,
     film,
@@ -44,12 +44,13 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import DeployConfig, EvalConfig, SimChange
 
 START_S = 300.0
-"""Seconds that loading a policy, or a simulator, may take on a busy machine."""
+"""Timeout of loading a policy or a simulator, in seconds."""
 SILENCE_S = 60.0
-"""Timeout of a silent bridge in seconds; its status comes ten times a second."""
+"""Seconds without a message of the bridge until a deployment fails; it publishes its status ten times a second."""
 OWN_VARIABLES = ("ROS_DOMAIN_ID", "ROS_AUTOMATIC_DISCOVERY_RANGE")
-"""Of ROS 2, that the processes of a deployment get from it."""
+"""ROS 2 variables that a deployment sets for its processes."""
 PAGE, RECORDING = "report.html", "recording"
+ADDRESS = re.compile(r"ws://[^;\s]+")
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class PlannedDeployment:
 
     Attributes:
         config: its configuration. robot: the robot's description.
-        part: the episodes, and the simulator that the robot is of.
+        part: the episodes, and the robot's simulator.
         metadata: metadata of the report.
     """
 
@@ -76,7 +77,8 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     """
     if not names_file(config.policy):
         raise UserError(
-            f"policy={config.policy}: deploy starts a server of its own. Give a run, a file or asset:<name>."
+            f"policy={config.policy}: deploy starts the policy server itself. Give a run, a file or asset:<name>.",
+            code="policy-not-a-file",
         )
     check_variables(config)
     robot, file = load_robot(config.robot), find_policy_file(config.policy)
@@ -91,8 +93,9 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     for what in (each.name for each in fields(Body)):
         if (theirs := getattr(part.spec.body, what)) != (ours := getattr(robot.body, what)):
             raise UserError(
-                f"robot={config.robot}: {config.policy} was trained in another robot's simulator: {what} {theirs} "
-                f"there, {ours} here. Choose the robot that it was trained for, or another policy."
+                f"robot={config.robot}: {config.policy} was trained on another robot: {what} {theirs} "
+                f"there, {ours} here. Choose the robot that it was trained for, or another policy.",
+                code="policy-robot-mismatch",
             )
     metadata = make_metadata(asked, {config.policy: file}, [part])
     return PlannedDeployment(config, robot, part, metadata | {"kind": "deployment", "robot": robot.name})
@@ -120,20 +123,20 @@ def deploy_policy(config: DeployConfig) -> int:
     """Run the episodes; write `report.json`, `report.html` and a film; print success and latencies.
 
     Raises:
-        UserError: see `plan_deployment`. RunFailed: a process has ended, or does not go on.
+        UserError: see `plan_deployment`. RunFailed: a process has ended, or an episode does not end in time.
     """
     planned, began = plan_deployment(config), time.perf_counter()
     folder = make_evaluation_folder(Path(config.out), "lockstep" if config.lockstep else "deploy", key="out")
-    conducted, said = conduct_episodes(planned, folder)
+    episodes, figures = run_episodes(planned, folder)
     if config.record:
-        said["recording"] = str(folder / RECORDING)
-    metadata = {**planned.metadata, "deployment": said, **measure_end(began)}
-    report_deployment(replace(planned, metadata=metadata), conducted, folder)
+        figures["recording"] = str(folder / RECORDING)
+    metadata = {**planned.metadata, "deployment": figures, **measure_end(began)}
+    report_deployment(replace(planned, metadata=metadata), episodes, folder)
     return 0
 
 
-def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[ConductedEpisode], dict[str, Any]]:
-    """Start the processes, run all episodes, end the processes; return the episodes, and what to say of the robot.
+def run_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[RobotEpisode], dict[str, Any]]:
+    """Start the processes, run all episodes, end the processes; return the episodes and the report's robot figures.
 
     Raises:
         RunFailed: see `deploy_policy`.
@@ -141,25 +144,25 @@ def conduct_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[Con
     config, robot = planned.config, planned.robot
     with ExitStack() as stack:
         variables = stack.enter_context(reserve_domain_id())
-        processes = stack.enter_context(TrialProcesses(folder, variables))
-        print(f"Server, robot and bridge start; what they say is in {folder}/*.log", flush=True)
+        processes = stack.enter_context(DeploymentProcesses(folder, variables))
+        print(f"Starting server, robot and bridge; their output is in {folder}/*.log", flush=True)
         start_processes(planned, processes, folder / RECORDING if config.record else None)
         node = stack.enter_context(open_transport(config.transport, "deploy", read_environment(os.environ | variables)))
-        conductor = EpisodeConductor(node, robot, processes.check)
+        runner = RobotEpisodeRunner(node, robot, processes.check)
         if config.film:
-            conductor.film(robot)
-        conductor.wait_for_bridge(START_S)
+            runner.film(robot)
+        runner.wait_for_bridge(START_S)
         print(processes.started[-1].read_log().strip(), flush=True)
         longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
-        conducted = list[ConductedEpisode]()
+        episodes = list[RobotEpisode]()
         for episode in planned.part.episodes:
-            conducted.append(conductor.run_episode(episode, SILENCE_S, longest))
-            describe_progress(conducted, len(planned.part.episodes))
-        return conducted, describe_deployment(conducted, conductor.status, config.lockstep)
+            episodes.append(runner.run_episode(episode, SILENCE_S, longest))
+            print_progress(episodes, len(planned.part.episodes))
+        return episodes, describe_deployment(episodes, runner.status, config.lockstep)
 
 
-def start_processes(planned: PlannedDeployment, processes: TrialProcesses, recording: Path | None = None) -> None:
-    """Start server, robot and bridge, as a user does in three terminals; the bridge records into `recording`.
+def start_processes(planned: PlannedDeployment, processes: DeploymentProcesses, recording: Path | None = None) -> None:
+    """Start server, robot and bridge; the bridge records into `recording`.
 
     Raises:
         RunFailed: one of them ended, or the server does not answer.
@@ -168,71 +171,68 @@ def start_processes(planned: PlannedDeployment, processes: TrialProcesses, recor
     server = processes.start("server", "serve", config.policy, "port=0", "batch=1", "threads=1")
     lockstep = f"lockstep={str(config.lockstep).lower()}"
     common = (f"robot={config.robot}", f"transport={config.transport}", lockstep)
-    processes.start("robot", "robot", *common, *list_simulator_words(planned.part.kind))
-    processes.wait_for("The server's start", lambda: _find_address(server.read_log()) is not None, START_S)
+    processes.start("robot", "robot", *common, *list_simulator_arguments(planned.part.kind))
+    processes.wait_for("The server's start", lambda: ADDRESS.search(server.read_log()) is not None, START_S)
     seed = derive_noise_seed(config.episodes_for, config.seed)
     given = {"replan": config.replan, "record": None if recording is None else json.dumps(str(recording))}
     more = [f"{key}={value}" for key, value in given.items() if value is not None]
-    address = _find_address(server.read_log())
+    address = ADDRESS.search(server.read_log())
+    assert address is not None, "it was waited for"
     processes.start(
-        "bridge", "bridge", *common, f"policy={address}", "episodes=true", "deadman=false", f"seed={seed}",
+        "bridge", "bridge", *common, f"policy={address[0]}", "episodes=true", "deadman=false", f"seed={seed}",
         f"strategy={config.strategy}", f"patience={START_S}", *more,
     )  # fmt: skip
 
 
-def list_simulator_words(kind: SimulatorKind) -> list[str]:
-    """Return what is typed so that a simulator is built as a policy was trained in: its name, and what is not usual.
+def list_simulator_arguments(kind: SimulatorKind) -> list[str]:
+    """Return command-line arguments for the policy's simulator: its name, and each setting that is not the default.
 
     Raises:
-        UserError: a setting cannot be typed.
+        UserError: a setting cannot be written as an argument.
     """
-    usual, words = type(kind.options)(), [f"sim={kind.node.name}"]
+    defaults, arguments = type(kind.options)(), [f"sim={kind.node.name}"]
     for item in fields(kind.options):
         value = getattr(kind.options, item.name)
-        if value == getattr(usual, item.name):
+        if value == getattr(defaults, item.name):
             continue
         text = value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
         if isinstance(value, str) and not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
             raise UserError(
-                f"sim.{item.name}={value!r}: the policy was trained with this, and the robot cannot be started with it."
+                f"sim.{item.name}={value!r}: the policy was trained with this, and it cannot be passed to the robot.",
+                code="sim-setting-unsupported",
             )
-        words.append(f"sim.{item.name}={text}")
-    return words
+        arguments.append(f"sim.{item.name}={text}")
+    return arguments
 
 
-def _find_address(said: str) -> str | None:
-    found = re.search(r"ws://[^;\s]+", said)
-    return None if found is None else found[0]
-
-
-def describe_progress(conducted: list[ConductedEpisode], total: int) -> None:
-    """Describe how the newest episode ended."""
-    last = conducted[-1]
-    success = sum(bool(each.outcome.get("success")) for each in conducted)
+def print_progress(episodes: list[RobotEpisode], total: int) -> None:
+    """Print how the newest episode ended."""
+    last = episodes[-1]
+    success = sum(bool(each.outcome.get("success")) for each in episodes)
     how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
-    print(f"{len(conducted)} of {total}: {how}, {last.outcome.get('steps')} steps; {success} successes", flush=True)
+    print(f"{len(episodes)} of {total}: {how}, {last.outcome.get('steps')} steps; {success} successes", flush=True)
 
 
-def report_deployment(planned: PlannedDeployment, conducted: list[ConductedEpisode], folder: Path) -> Report:
-    """Print and write the report; what is printed is known even where nothing can be written.
+def report_deployment(planned: PlannedDeployment, episodes: list[RobotEpisode], folder: Path) -> Report:
+    """Print the report, then write it.
 
     Raises:
         StorageError: the disk is full, or the folder is gone.
     """
-    found = make_report(conducted, planned.part.spec, planned.metadata)
-    said, settings = planned.metadata["deployment"], configuration.to_yaml(planned.config)
+    report = make_report(episodes, planned.part.spec, planned.metadata)
+    figures, settings = planned.metadata["deployment"], configuration.to_yaml(planned.config)
     console = Console(highlight=False)
-    console.print(make_summary_table(found))
-    for name, each in (said["latency"] or {}).items():
+    console.print(make_summary_table(report))
+    for name, each in (figures["latency"] or {}).items():
         if each["count"]:
             print(f"{name}: p50 {each['p50_ms']:.2f} ms, p99 {each['p99_ms']:.2f} ms, longest {each['max_ms']:.2f} ms")
-    print(f"Control steps, by who decided: {describe_sources(said)}. Load {said['load']}.")
-    found.write(folder, "out")
-    videos, robot = film(conducted, planned.part.spec, folder), make_deployment_section(said)
-    write_page(folder / PAGE, found, videos=videos, configuration=settings, robot=robot, key="out")
+    print(f"Control steps, by who decided: {describe_sources(figures)}. Load {figures['load']}.")
+    report.write(folder, "out")
+    videos, robot = film(episodes, planned.part.spec, folder), make_deployment_section(figures)
+    write_page(folder / PAGE, report, videos=videos, configuration=settings, robot=robot, key="out")
     for path in (folder / PAGE, *videos):
         console.print(f"Written: {path}", markup=False, soft_wrap=True)
-    if recording := said.get("recording"):
+    if recording := figures.get("recording"):
         words = f"Recorded: {recording}; a dataset of it: embodied-rl collect from={recording} out=<folder>"
         console.print(words, markup=False, soft_wrap=True)
-    return found
+    return report

@@ -30,7 +30,7 @@ LONGEST_S = 600.0
 
 
 @dataclass
-class ConductedEpisode:
+class RobotEpisode:
     """Result of an episode.
 
     Attributes:
@@ -53,11 +53,11 @@ class ConductedEpisode:
         return np.array([[np.nan if value is None else value for value in row] for row in rows], np.float64)
 
     def count_sources(self) -> Counter[str]:
-        """Return for how many control steps each source decided: policy, safety (which changed its action), hold …"""
+        """Count the control steps by source: policy, safety (the filter changed the action), hold …"""
         return Counter(str(each["source"]) for each in self.steps)
 
     def count_reasons(self, source: str) -> Counter[str]:
-        """Return for how many control steps of a source each reason was given, without the times in it."""
+        """Count the control steps of a source by reason, without the times in it."""
         return Counter(why for each in self.steps if each["source"] == source for why in list_reasons(each["why"]))
 
 
@@ -66,7 +66,7 @@ def list_reasons(why: str) -> list[str]:
     return list(dict.fromkeys(_SECONDS.sub("", part).strip() for part in why.split(";") if part.strip()))
 
 
-class EpisodeConductor:
+class RobotEpisodeRunner:
     """Runs episodes in sequence.
 
     Args:
@@ -82,30 +82,31 @@ class EpisodeConductor:
         topics = robot.operator
         if not (topics.reset and topics.outcome):
             raise UserError(
-                f"{robot.name}: its file names no operator.reset and operator.outcome, by which episodes are asked for "
-                "and judged. Use embodied-rl bridge for a robot that is reset by hand."
+                f"{robot.name}: its file needs operator.reset and operator.outcome, the topics that request episodes "
+                "and report their outcomes. Use embodied-rl bridge for a robot that is reset by hand.",
+                code="robot-topic-missing",
             )
         self._node, self.check = node, check
-        self._now: ConductedEpisode | None = None
+        self._episode: RobotEpisode | None = None
         self.status: dict[str, Any] = {}
         self.seen = 0
         """Number of messages of the bridge so far; waits check it for progress."""
         self._reset = node.create_publisher(topics.reset, TEXT, "latched")
-        node.create_subscription(topics.outcome, TEXT, "latched", self._note_outcome)
-        node.create_subscription(STATUS, TEXT, "latched", self._note_status)
-        node.create_subscription(STEPS, TEXT, STEPS_QOS, self._note_step)
+        node.create_subscription(topics.outcome, TEXT, "latched", self._on_outcome)
+        node.create_subscription(STATUS, TEXT, "latched", self._on_status)
+        node.create_subscription(STEPS, TEXT, STEPS_QOS, self._on_step)
         if topics.instruction:
-            node.create_subscription(topics.instruction, TEXT, "latched", self._note_instruction)
+            node.create_subscription(topics.instruction, TEXT, "latched", self._on_instruction)
 
     def film(self, robot: RobotDescription) -> None:
-        """Keep the pictures of the robot's first camera from now on."""
+        """Record the images of the robot's first camera from now on."""
         if not robot.cameras:
             return
         camera = robot.cameras[0]
 
         def note(message: Any, received_ns: int, source_ns: int) -> None:
-            if self._now is not None and not self._now.outcome:
-                self._now.frames.append(read_picture(message, camera, None))
+            if self._episode is not None and not self._episode.outcome:
+                self._episode.frames.append(read_picture(message, camera, None))
 
         topic = robot.topics[camera.topic]
         self._node.create_subscription(topic.name, topic.type_name, FILM_QOS, note)
@@ -120,12 +121,12 @@ class EpisodeConductor:
                 process has ended.
         """
         began = since = time.monotonic()
-        heard = self.seen
+        seen = self.seen
         while not self._node.spin_until(condition, LOOKING_S):
             self.check()
             now = time.monotonic()
-            if self.seen != heard:
-                heard, since = self.seen, now
+            if self.seen != seen:
+                seen, since = self.seen, now
             if now - since >= patience_s or now - began >= longest_s:
                 silent = f"The bridge was silent for {now - since:.0f} s. " if now - since >= patience_s else ""
                 raise RunFailed(f"{what} did not happen within {now - began:.0f} s. {silent}{self.describe()}")
@@ -134,15 +135,15 @@ class EpisodeConductor:
         """Wait until the bridge waits for an episode."""
         self.wait_for("The bridge's start", lambda: self._is_waiting(None), patience_s)
 
-    def begin(self, episode: Episode) -> ConductedEpisode:
+    def begin(self, episode: Episode) -> RobotEpisode:
         """Request an episode, and return the record that is filled from now on."""
-        self._now = made = ConductedEpisode(episode)
+        self._episode = record = RobotEpisode(episode)
         names = ("index", "task", "seed", "initial_state", "split")
         asked = {name: getattr(episode, name) for name in names}
         self._reset.publish(self._node.messages.make(TEXT, data=json.dumps(asked)))
-        return made
+        return record
 
-    def run_episode(self, episode: Episode, patience_s: float, longest_s: float) -> ConductedEpisode:
+    def run_episode(self, episode: Episode, patience_s: float, longest_s: float) -> RobotEpisode:
         """Run one episode to its end.
 
         Args:
@@ -153,19 +154,19 @@ class EpisodeConductor:
         Raises:
             RunFailed: it did not end in time, or a process has ended.
         """
-        made = self.begin(episode)
-        over = lambda: bool(made.outcome) and self._is_waiting(episode.index)  # noqa: E731
+        record = self.begin(episode)
+        over = lambda: bool(record.outcome) and self._is_waiting(episode.index)  # noqa: E731
         self.wait_for(f"The end of episode {episode.index}", over, patience_s, longest_s)
-        expected = made.outcome.get("steps")
-        self._node.spin_until(lambda: len(made.steps) >= (expected or 0), LOOKING_S)
-        self._now = None
-        return made
+        expected = record.outcome.get("steps")
+        self._node.spin_until(lambda: len(record.steps) >= (expected or 0), LOOKING_S)
+        self._episode = None
+        return record
 
     def describe(self) -> str:
         """Describe the bridge's last status."""
         said = self.status
         if not said:
-            return "The bridge has said nothing."
+            return "The bridge has not published a status."
         why = f": {said['why']}" if said.get("why") else ""
         return f"The bridge is {said.get('state')}, mode {said.get('mode')}{why}."
 
@@ -173,23 +174,23 @@ class EpisodeConductor:
         said = self.status
         return bool(said.get("waiting")) and index in (None, said.get("episode"))
 
-    def _note_status(self, message: Any, received_ns: int, source_ns: int) -> None:
+    def _on_status(self, message: Any, received_ns: int, source_ns: int) -> None:
         self.status, self.seen = _read(message.data, STATUS), self.seen + 1
 
-    def _note_step(self, message: Any, received_ns: int, source_ns: int) -> None:
+    def _on_step(self, message: Any, received_ns: int, source_ns: int) -> None:
         said = _read(message.data, STEPS)
         self.seen += 1
-        if self._now is not None and said.get("episode") == self._now.episode.index:
-            self._now.steps.append(said)
+        if self._episode is not None and said.get("episode") == self._episode.episode.index:
+            self._episode.steps.append(said)
 
-    def _note_outcome(self, message: Any, received_ns: int, source_ns: int) -> None:
+    def _on_outcome(self, message: Any, received_ns: int, source_ns: int) -> None:
         said = _read(message.data, "the robot's outcome")
-        if self._now is not None and said.get("index") == self._now.episode.index:
-            self._now.outcome = said
+        if self._episode is not None and said.get("index") == self._episode.episode.index:
+            self._episode.outcome = said
 
-    def _note_instruction(self, message: Any, received_ns: int, source_ns: int) -> None:
-        if self._now is not None:
-            self._now.instruction = message.data
+    def _on_instruction(self, message: Any, received_ns: int, source_ns: int) -> None:
+        if self._episode is not None:
+            self._episode.instruction = message.data
 
 
 def _read(text: str, who: str) -> dict[str, Any]:

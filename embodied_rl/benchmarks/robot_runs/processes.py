@@ -1,4 +1,4 @@
-"""Processes of a trial: started as a user starts them, monitored, and ended with their parent."""
+"""Processes of a deployment: start them, monitor them, and end them with their parent."""
 
 import os
 import shutil
@@ -15,20 +15,20 @@ from embodied_rl.system.atomic_write import explain_errors
 
 LOOKING_S = 0.02
 GRACE_S = 15.0
-"""Seconds in which a process must bring the robot to rest and exit."""
+"""Seconds until a process that should stop the robot and exit is killed."""
 SHOWN_LINES = 12
 LEAST_BYTES = 2**16
-"""With less space left a log may be cut off."""
+"""Free bytes of a disk below which a log may be cut off."""
 
 
-class TrialProcess:
+class DeploymentProcess:
     """A process `embodied-rl <arguments>` with its output in a log file.
 
     Args:
         name: name in messages.
         arguments: arguments of the command.
         log: the log file.
-        environment: variables that differ from this process's own.
+        environment: variables added to those of this process.
     """
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
@@ -37,13 +37,13 @@ class TrialProcess:
             sys.executable,
             "-u",
             "-m",
-            "embodied_rl.benchmarks.trials.exit_with_parent",
+            "embodied_rl.benchmarks.robot_runs.exit_with_parent",
             str(os.getpid()),
             *arguments,
         ]
-        with explain_errors(log, "out"), log.open("wb") as said:
+        with explain_errors(log, "out"), log.open("wb") as output:
             self.process = subprocess.Popen(
-                command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=said,
+                command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, process_group=0,
             )  # fmt: skip
 
@@ -52,34 +52,34 @@ class TrialProcess:
         return self.process.pid
 
     def read_log(self) -> str:
-        """Return its log so far."""
+        """Return the log."""
         return self.log.read_text(errors="replace")
 
     def describe_end(self) -> str:
         """Describe how it ended, with the last lines of its log."""
         code = self.process.returncode
         how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-        said = self.read_log().strip().splitlines()[-SHOWN_LINES:]
-        full = shutil.disk_usage(self.log.parent).free < LEAST_BYTES  # the end of its log may be missing then
+        lines = self.read_log().strip().splitlines()[-SHOWN_LINES:]
+        full = shutil.disk_usage(self.log.parent).free < LEAST_BYTES  # its log may be cut off
         more = ["The disk is full there. Free some space, or set out to another disk."] * full
-        return "\n".join([f"{self.name} {how}. It said last ({self.log}):", *(f"  {line}" for line in said), *more])
+        return "\n".join([f"{self.name} {how}. Last lines of {self.log}:", *(f"  {line}" for line in lines), *more])
 
 
-class TrialProcesses:
-    """All processes of a trial; leaving the context ends them, the last one started first.
+class DeploymentProcesses:
+    """All processes of a deployment; leaving the context ends them, the last one started first.
 
     Args:
-        folder: of their logs.
-        environment: variables that all of them get.
+        folder: folder for their logs.
+        environment: variables added to the environment of each.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
         self._folder, self._environment = folder, environment
-        self.started: list[TrialProcess] = []
+        self.started: list[DeploymentProcess] = []
 
-    def start(self, name: str, *arguments: str) -> TrialProcess:
+    def start(self, name: str, *arguments: str) -> DeploymentProcess:
         """Start a process."""
-        process = TrialProcess(name, arguments, self._folder / f"{name}.log", self._environment)
+        process = DeploymentProcess(name, arguments, self._folder / f"{name}.log", self._environment)
         self.started.append(process)
         return process
 
@@ -87,8 +87,8 @@ class TrialProcesses:
         """Check that all run.
 
         Raises:
-            RunFailed: one has ended; the message has the end of its log, and of several names the first one, because
-                the others depend on it.
+            RunFailed: a process has ended; the message shows the end of its log. Of several it names the one
+                started first, because the others depend on it.
         """
         for each in self.started:
             if each.process.poll() is not None:
@@ -108,7 +108,7 @@ class TrialProcesses:
             time.sleep(LOOKING_S)
 
     def close(self) -> None:
-        """End all processes: by SIGTERM, and after 15 s by SIGKILL."""
+        """End all processes: send SIGTERM, and SIGKILL after `GRACE_S`."""
         for each in reversed(self.started):
             if each.process.poll() is None:
                 each.process.send_signal(signal.SIGCONT)  # a stopped process would not receive it

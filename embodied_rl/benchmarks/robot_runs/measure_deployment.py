@@ -10,9 +10,9 @@ import numpy as np
 
 from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.benchmarks.dds_loopback import STREAMS, measure_stream
-from embodied_rl.benchmarks.trials.deployment import PlannedDeployment, conduct_episodes, plan_deployment
-from embodied_rl.benchmarks.trials.episode_runner import ConductedEpisode
-from embodied_rl.benchmarks.trials.stopping import Fault, measure_stop
+from embodied_rl.benchmarks.robot_runs.deployment import PlannedDeployment, plan_deployment, run_episodes
+from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode
+from embodied_rl.benchmarks.robot_runs.stop_measurement import Fault, measure_stop
 from embodied_rl.deployment.control.fuzzing import fuzz_core
 from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, fuzz_filter
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
@@ -55,15 +55,17 @@ class ActionObserver(Observer):
             self.success[index] = self.success.get(index, False) or bool(result.success[row, :steps].any())
 
 
-def measure_deployment(
+def run_measurements(
     policy: str, episodes: int, seconds: float, out: Path, ticks: int = 20_000
 ) -> tuple[list[Figure], dict[str, Any]]:
-    """Measure everything; return the figures, and the values for a file.
+    """Run all measurements; return the formatted figures, and the values for a file.
 
     Args:
-        policy: a run, a file or asset:<name>, of the tabletop.
-        episodes: in lockstep and in real time. seconds: of each stream of messages.
-        out: folder of the processes' logs. ticks: that are fuzzed, of the safety filter and of the core each.
+        policy: a run, a file or asset:<name>, trained on the tabletop.
+        episodes: number of episodes, in lockstep and in real time each.
+        seconds: length of each stream of messages.
+        out: folder for the logs of the processes.
+        ticks: number of fuzzed ticks of the safety filter and of the core each.
 
     Raises:
         UserError, RunFailed: see `deploy_policy`.
@@ -102,10 +104,10 @@ def list_broken(counts: Mapping[str, int]) -> str:
 def compare_lockstep(config: DeployConfig, out: Path) -> tuple[list[Figure], dict[str, Any]]:
     """Run the same episodes over topics in lockstep and in the simulator, and compare actions and outcomes."""
     planned = plan_deployment(replace(config, lockstep=True))
-    conducted, _ = conduct_episodes(planned, make_folder(out / "lockstep", "out"))
-    noted = run_in_simulator(planned)
-    differences = [compare_actions(each, noted.actions[each.episode.index]) for each in conducted]
-    outcomes = [bool(each.outcome["success"]) == noted.success[each.episode.index] for each in conducted]
+    episodes, _ = run_episodes(planned, make_folder(out / "lockstep", "out"))
+    observer = run_in_simulator(planned)
+    differences = [compare_actions(each, observer.actions[each.episode.index]) for each in episodes]
+    outcomes = [bool(each.outcome["success"]) == observer.success[each.episode.index] for each in episodes]
     worst = max(differences)
     said = f"actions differ by at most {worst:.1g}; {sum(outcomes)} of {len(outcomes)} outcomes equal"
     wanted = f"{EQUAL:g}; all"
@@ -114,29 +116,29 @@ def compare_lockstep(config: DeployConfig, out: Path) -> tuple[list[Figure], dic
 
 
 def run_in_simulator(planned: PlannedDeployment) -> ActionObserver:
-    """Run the episodes of a deployment as `eval` does, and note what was executed."""
-    noted, config = ActionObserver(), planned.config
+    """Run the episodes of a deployment as `eval` does, and record the executed actions."""
+    observer, config = ActionObserver(), planned.config
     handle = planned.part.kind.inline(1, "simulator")
     seed = derive_noise_seed(config.episodes_for, config.seed)
     try:
         EpisodeRunner(load_deployed(config.policy), planned.part.spec, seed).run(
-            [handle], 1, planned.part.episodes, noted
+            [handle], 1, planned.part.episodes, observer
         )
     finally:
         handle.close()
-    return noted
+    return observer
 
 
-def compare_actions(conducted: ConductedEpisode, expected: Sequence[Array]) -> float:
-    """Return the largest difference of executed actions; `inf` where there are more or fewer."""
+def compare_actions(recorded: RobotEpisode, expected: Sequence[Array]) -> float:
+    """Return the largest difference of executed actions; `inf` if their numbers differ."""
     actions = np.concatenate(expected)
-    return float(np.abs(conducted.executed - actions).max()) if conducted.executed.shape == actions.shape else np.inf
+    return float(np.abs(recorded.executed - actions).max()) if recorded.executed.shape == actions.shape else np.inf
 
 
 def measure_real_time(config: DeployConfig, out: Path) -> tuple[list[Figure], dict[str, Any]]:
-    """Run episodes in real time; success, latencies, missed deadlines."""
-    conducted, said = conduct_episodes(plan_deployment(config), make_folder(out / "real_time", "out"))
-    rate = Rate.from_outcomes([bool(each.outcome["success"]) for each in conducted])
+    """Run episodes in real time; return success rate, latencies and missed deadlines."""
+    episodes, said = run_episodes(plan_deployment(config), make_folder(out / "real_time", "out"))
+    rate = Rate.from_outcomes([bool(each.outcome["success"]) for each in episodes])
     load, latency = os.getloadavg()[0], said["latency"]
     share = 100 * said["missed_deadlines"] / max(1, said["ticks"])
     rows = [

@@ -11,8 +11,8 @@ import pytest
 
 from embodied_rl.deployment.execution.operator_device import OperatorDevice
 from embodied_rl.deployment.execution.tick import Mode
-from embodied_rl.deployment.robot_simulator import attending
-from embodied_rl.deployment.robot_simulator.attending import AttendedEpisodes, EpisodeOperator
+from embodied_rl.deployment.robot_simulator import episode_control
+from embodied_rl.deployment.robot_simulator.episode_control import AttendedEpisodes, EpisodeOperator
 from embodied_rl.deployment.robots.description import OperatorTopics
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
@@ -37,7 +37,7 @@ class Scene:
         self._switch = human.create_publisher("/deadman", BOOL, "deadman")
         self.episodes = AttendedEpisodes(topics, self.operator, wait_s=1.0)
         self.waited_s = 0.0
-        monkeypatch.setattr(attending, "time", SimpleNamespace(monotonic=lambda: self.waited_s, sleep=self.sleep))
+        monkeypatch.setattr(episode_control, "time", SimpleNamespace(monotonic=lambda: self.waited_s, sleep=self.sleep))
 
     def sleep(self, seconds: float) -> None:
         self.waited_s += seconds
@@ -82,7 +82,7 @@ def test_a_press_of_before_does_not_count(with_button: Scene) -> None:
     scene.press(False)
     scene.press(True)
     scene.operator.request_mode(Mode.RUN)
-    with pytest.raises(UserError, match="Nobody set up the scene"):
+    with pytest.raises(UserError, match="The scene was not set up"):
         scene.episodes.wait("push it")
 
 
@@ -96,7 +96,7 @@ def test_a_switch_that_is_taken_hold_of_counts_by_the_operators_clock(with_switc
 def test_a_switch_that_was_held_is_let_go_of_first(with_switch: Scene) -> None:
     scene = with_switch
     scene.hold(True)
-    with pytest.raises(UserError, match="Nobody set up the scene"):
+    with pytest.raises(UserError, match="The scene was not set up"):
         scene.episodes.wait("push it")
     scene.now_s += 1.0  # it fell silent, which is a release
     scene.acts = [lambda: scene.hold(True)]
@@ -117,5 +117,5 @@ def test_operator_input_is_read_under_its_lock(topics: OperatorTopics, monkeypat
             return getattr(self._parser, name)
 
     scene.operator._parser = LockedParser(scene.operator._parser)  # type: ignore[assignment]
-    with pytest.raises(UserError, match="Nobody set up the scene"):
+    with pytest.raises(UserError, match="The scene was not set up"):
         scene.episodes.wait("push it")
