@@ -79,7 +79,7 @@ def make_throughput_table(name: str, found: Mapping[str, Any]) -> Table:
 
 def compare_rewards(config: BenchConfig) -> dict[str, Any]:
     """Train with each reward from the same start, and compare success after equally many decisions."""
-    from embodied_rl.critic.examination import reward_comparison
+    from embodied_rl.critic.evaluation import reward_comparison
 
     table, found = reward_comparison.compare_rewards(config, make_folder(Path(config.out) / "runs", "out"))
     Console().print(table)

@@ -14,8 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from embodied_rl.assembly.policy_factory import check_acting, choose_policy
-from embodied_rl.critic.examination.demonstration_filter import choose_filter
-from embodied_rl.critic.examination.filtered_demonstrations import filter_records
+from embodied_rl.critic.evaluation.demonstration_filter import choose_filter
+from embodied_rl.critic.evaluation.filtered_demonstrations import filter_records
 from embodied_rl.datasets.record import Record, write_npz
 from embodied_rl.evaluate.protocol import enumerate_episodes
 from embodied_rl.interfaces.policy import DeployedPolicy

@@ -7,26 +7,26 @@ from rich.console import Console
 
 from embodied_rl.config.freeze import to_yaml
 from embodied_rl.critic.assessment import assess_judge
-from embodied_rl.critic.evaluation import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
-from embodied_rl.critic.examination.calibrating import FILE as CALIBRATION
-from embodied_rl.critic.examination.calibrating import (
+from embodied_rl.critic.evaluation.calibration_fit import FILE as CALIBRATION
+from embodied_rl.critic.evaluation.calibration_fit import (
     calibrate,
     check_calibration,
     describe_calibration,
     draw_calibration,
     write_calibration,
 )
-from embodied_rl.critic.examination.episode_source import EpisodeSource, find_source
-from embodied_rl.critic.examination.page import write_page
-from embodied_rl.critic.examination.report import (
+from embodied_rl.critic.evaluation.critic_report import (
     FILE,
     PAGE,
     describe_verdicts,
-    judge_uses,
     make_report,
     make_table,
+    make_verdicts,
     write_report,
 )
+from embodied_rl.critic.evaluation.episode_source import EpisodeSource, find_source
+from embodied_rl.critic.evaluation.html_report import write_page
+from embodied_rl.critic.sequence_scoring import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
 from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.judge.reward.run_scoring import check_scorer, name_model
 from embodied_rl.schema import CriticEvalConfig
@@ -44,7 +44,7 @@ def run(config: CriticEvalConfig) -> None:
     console = Console(highlight=False)
     log = lambda line: console.print(line, markup=False, soft_wrap=True)  # noqa: E731 - a callback
     episodes = add_mismatches(source.gather(), config.seed)
-    about = {"identity": scorer.traits.identity, "kind": choose_kind(scorer.traits), "source": source.told}
+    about = {"identity": scorer.traits.identity, "kind": choose_kind(scorer.traits), "source": source.description}
     judged = judge_episodes(scorer, episodes, make_limits(config.reward), config.others)
     found = assess_judge(episodes, judged, config.threshold, config.seed)
     report = make_report(found, episodes, about, config.threshold)
@@ -58,7 +58,7 @@ def run(config: CriticEvalConfig) -> None:
         write_calibration(out / CALIBRATION, fitted)
         for line in (*describe_calibration(fitted), f"Written: {out / CALIBRATION}"):
             log(line)
-    for line in (*describe_verdicts(judge_uses(found)), f"Written: {out / FILE}", f"Written: {out / PAGE}"):
+    for line in (*describe_verdicts(make_verdicts(found)), f"Written: {out / FILE}", f"Written: {out / PAGE}"):
         log(line)
 
 

@@ -3,8 +3,8 @@
 import asyncio
 
 from embodied_rl.config import plugins
-from embodied_rl.critic.examination.probe import ProbeLimits, probe_server
-from embodied_rl.critic.examination.stand_in import make_stand_in
+from embodied_rl.critic.evaluation.fake_inputs import make_fake_spec
+from embodied_rl.critic.evaluation.server_probe import ProbeLimits, probe_server
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.vlm import PICTURE_SIZE, VlmConfig
 from embodied_rl.schema import CriticProbeConfig
@@ -24,6 +24,6 @@ def run(config: CriticProbeConfig) -> None:
             f"reward.name={config.reward.name} has no server to probe; reward=vlm has.", code="scorer-without-server"
         )
     limits = ProbeLimits(config.reward.timeout, config.seconds, config.most)
-    spec = make_stand_in(config.cameras, options.picture_size or PICTURE_SIZE)
+    spec = make_fake_spec(config.cameras, options.picture_size or PICTURE_SIZE)
     settings = asyncio.run(probe_server(options, spec, limits, lambda what, found: print(f"{what:{_WIDTH}}{found}")))
     print(f"{'settings to type':{_WIDTH}}{' '.join(settings)}")

@@ -4,8 +4,8 @@ import time
 
 from rich.console import Console
 
-from embodied_rl.critic.examination.report import make_table
-from embodied_rl.critic.making import make_critic, prepare_critic
+from embodied_rl.critic.evaluation.critic_report import make_table
+from embodied_rl.critic.pipeline import make_critic, prepare_critic
 from embodied_rl.schema import CriticTrainConfig
 
 
@@ -13,7 +13,7 @@ def run(config: CriticTrainConfig) -> None:
     """Gather or read episodes, train, measure, and write the critic's file.
 
     Raises:
-        UserError: see `embodied_rl.critic.making.make_critic`.
+        UserError: see `embodied_rl.critic.pipeline.make_critic`.
     """
     console, began = Console(highlight=False), time.monotonic()
     found = make_critic(config, lambda line: console.print(line, markup=False, soft_wrap=True))
@@ -25,6 +25,6 @@ def check_training(config: CriticTrainConfig) -> None:
     """Check, for a dry run, that the policy supports a critic and that the simulator provides its targets.
 
     Raises:
-        UserError: see `embodied_rl.critic.making.prepare_critic`.
+        UserError: see `embodied_rl.critic.pipeline.prepare_critic`.
     """
     prepare_critic(config)

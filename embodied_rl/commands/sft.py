@@ -18,8 +18,8 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
-from embodied_rl.critic.examination.demonstration_filter import DemonstrationFilter, choose_filter
-from embodied_rl.critic.examination.filtered_demonstrations import filter_dataset, filter_recording
+from embodied_rl.critic.evaluation.demonstration_filter import DemonstrationFilter, choose_filter
+from embodied_rl.critic.evaluation.filtered_demonstrations import filter_dataset, filter_recording
 from embodied_rl.evaluate.protocol import choose_tasks
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone

@@ -10,7 +10,7 @@ from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
-from embodied_rl.critic.examination.examined import check_run_scorer
+from embodied_rl.critic.evaluation.validation import check_run_scorer
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.judge.reward.run_scoring import check_model, name_model
 from embodied_rl.runs import provenance

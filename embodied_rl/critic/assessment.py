@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.critic.evaluation import JudgedSequence, count_reasons
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.critic.measures import (
     Estimate,
@@ -22,6 +21,7 @@ from embodied_rl.critic.measures import (
     estimate_tau,
     sort_into_bins,
 )
+from embodied_rl.critic.sequence_scoring import JudgedSequence, count_reasons
 from embodied_rl.interfaces.sim import Array
 
 CLEAR = 0.5

@@ -114,9 +114,13 @@ def read_header(path: Path) -> CriticHeader:
 
 def _read_header(path: Path) -> tuple[CriticHeader, dict[str, tuple[int, ...]]]:
     if not path.is_file():
-        raise CheckpointError(f"There is no critic {path}. `embodied-rl critic train out={path}` makes one.")
+        raise CheckpointError(
+            f"There is no critic {path}. `embodied-rl critic train out={path}` makes one.", code="checkpoint-missing"
+        )
     if (size := path.stat().st_size) > LARGEST_FILE:
-        raise CheckpointError(f"{path} has {size} bytes; a critic has at most {LARGEST_FILE}.")
+        raise CheckpointError(
+            f"{path} has {size} bytes; a critic has at most {LARGEST_FILE}.", code="checkpoint-damaged"
+        )
     try:
         with safe_open(path, "pt") as opened:
             text = (opened.metadata() or {}).get(HEADER)
@@ -124,18 +128,26 @@ def _read_header(path: Path) -> tuple[CriticHeader, dict[str, tuple[int, ...]]]:
             kinds = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
         _refuse_pickle(path)
-        raise CheckpointError(f"{path} is damaged, or no safetensors file: {error}.") from error
+        raise CheckpointError(
+            f"{path} is damaged, or no safetensors file: {error}.", code="checkpoint-damaged"
+        ) from error
     if text is None:
         raise CheckpointError(
-            f"{path} is a safetensors file, but no critic of this library: it has no {HEADER} header."
+            f"{path} is a safetensors file, but no critic of this library: it has no {HEADER} header.",
+            code="checkpoint-not-a-critic",
         )
     if wrong := sorted(name for name, kind in kinds.items() if kind != "F32"):
-        raise CheckpointError(f"{path}: {wrong[0]} is {kinds[wrong[0]]}; a critic's weights are F32.")
+        raise CheckpointError(
+            f"{path}: {wrong[0]} is {kinds[wrong[0]]}; a critic's weights are F32.", code="checkpoint-damaged"
+        )
     data = parse_json(text, f"{path}, in its {HEADER} header,", CheckpointError)
     if not isinstance(data, dict):
-        raise CheckpointError(f"{path} has a damaged {HEADER} header: it is no mapping.")
+        raise CheckpointError(f"{path} has a damaged {HEADER} header: it is no mapping.", code="checkpoint-damaged")
     if data.get("format") != FORMAT:
-        raise CheckpointError(f"{path} has format {data.get('format')!r:.40}; this version reads format {FORMAT}.")
+        raise CheckpointError(
+            f"{path} has format {data.get('format')!r:.40}; this version reads format {FORMAT}.",
+            code="checkpoint-format-unknown",
+        )
     with name_file(path):
         return freeze_config(CriticHeader, data, HEADER), shapes
 
@@ -144,7 +156,8 @@ def _refuse_pickle(path: Path) -> None:
     with path.open("rb") as raw:
         if raw.read(4).startswith(PICKLE_STARTS):
             raise CheckpointError(
-                f"{path} is a pickle, which can run any code when opened; critics are safetensors files."
+                f"{path} is a pickle, which can run any code when opened; critics are safetensors files.",
+                code="checkpoint-is-pickle",
             )
 
 
@@ -163,13 +176,18 @@ def _build(header: CriticHeader, shapes: Mapping[str, tuple[int, ...]], path: Pa
         with torch.device("meta"):
             outline = build()
     except (RuntimeError, ValueError, TypeError, IndexError, OverflowError) as error:
-        raise CheckpointError(f"{path}: its sizes make no network: {' '.join(str(error).split()):.200}") from error
+        raise CheckpointError(
+            f"{path}: its sizes make no network: {' '.join(str(error).split()):.200}", code="checkpoint-damaged"
+        ) from error
     own = {name: tuple(value.shape) for name, value in outline.named_weights().items()}
     _check_shapes(path, own, shapes)
     held = sum(value.nbytes for value in outline.named_weights().values())
     spare = sum(value.nbytes for value in (*outline.parameters(), *outline.buffers())) - held
     if spare > LARGEST_SPARE:
-        raise CheckpointError(f"{path} asks for {spare} bytes of network that it does not hold; it is not opened.")
+        raise CheckpointError(
+            f"{path} asks for {spare} bytes of network that it does not hold; it is not opened.",
+            code="checkpoint-damaged",
+        )
     return build()
 
 
@@ -180,7 +198,9 @@ def _check_shapes(path: Path, own: Mapping[str, tuple[int, ...]], stored: Mappin
     differences += [f"{name} is {stored[name]}, expected {own[name]}" for name in both if own[name] != stored[name]]
     if differences:
         more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
-        raise CheckpointError(f"{path} is damaged: {'; '.join(sorted(differences)[:3])}{more}.")
+        raise CheckpointError(
+            f"{path} is damaged: {'; '.join(sorted(differences)[:3])}{more}.", code="checkpoint-damaged"
+        )
 
 
 def _read_tensors(path: Path) -> dict[str, Tensor]:
@@ -188,5 +208,5 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
         tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
     for name, value in tensors.items():
         if not torch.isfinite(value).all():
-            raise CheckpointError(f"{path} is damaged: {name} holds numbers that are none.")
+            raise CheckpointError(f"{path} is damaged: {name} holds numbers that are none.", code="checkpoint-damaged")
     return tensors

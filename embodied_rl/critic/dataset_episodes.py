@@ -44,9 +44,9 @@ def check_dataset(folder: str) -> SimulatorSpec:
     with open_dataset(folder) as dataset:
         features = dataset.info.features
         if not dataset.cameras:
-            raise UserError(f"dataset={folder} has no pictures, which a judge looks at.")
+            raise UserError(f"dataset={folder} has no pictures, which a judge looks at.", code="dataset-without-images")
         if not dataset.episodes or not any(text.strip() for text in dataset.tasks):
-            raise UserError(f"dataset={folder} has no episodes, or no task in words.")
+            raise UserError(f"dataset={folder} has no episodes, or no task in words.", code="dataset-empty")
         sizes = {name: features[key].memory_shape for name, key in dataset.cameras.items()}
         actions = int(np.prod(features[_ACTION].shape)) if _ACTION in features else 0
         return SimulatorSpec(

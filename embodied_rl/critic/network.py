@@ -37,7 +37,7 @@ class CriticConfig:
 
 
 @dataclass(frozen=True, eq=False)
-class Judgement:
+class CriticOutput:
     """A critic's opinion of n frames.
 
     Attributes:
@@ -77,12 +77,13 @@ class ProgressCritic(nn.Module):
         if not isinstance(backbone, DescribesScenes):
             raise UserError(
                 f"A critic cannot stand on the policy '{policy}': it does not describe what it sees. One with "
-                "describe_scene (embodied_rl.interfaces.scene) does, such as pocket."
+                "describe_scene (embodied_rl.interfaces.scene) does, such as pocket.",
+                code="policy-without-perception",
             )
         self.backbone = backbone.requires_grad_(False)
         self.embodiment, self.policy, self.config = embodiment, policy, config or CriticConfig()
         self.name, self.provenance = "unsaved", dict[str, Any]()
-        scene = self.see(self._blank())
+        scene = self.encode_image(self._blank())
         patches, width = scene.patches.shape[1:]
         size = (
             3 * scene.places.shape[1] + patches * self.config.squeezed + scene.words.shape[1] + backbone.spec.state_dim
@@ -146,22 +147,27 @@ class ProgressCritic(nn.Module):
             if shown.get(camera) != self.embodiment.image_size:
                 raise UserError(
                     f"The critic {self.name} looks at camera '{camera}' of {self.embodiment.image_size} pixels; the "
-                    f"simulator has {', '.join(f'{name} {size}' for name, size in shown.items()) or 'none'}."
+                    f"simulator has {', '.join(f'{name} {size}' for name, size in shown.items()) or 'none'}.",
+                    code="critic-does-not-fit",
                 )
         if spec.state_names != self.embodiment.state_names:
             raise UserError(
                 f"The critic {self.name} was trained with the state {', '.join(self.embodiment.state_names)}; the "
-                f"simulator's is {', '.join(spec.state_names)}."
+                f"simulator's is {', '.join(spec.state_names)}.",
+                code="critic-does-not-fit",
             )
         if self.vocabulary and (unknown := {word.lower() for word in spec.words} - set(self.vocabulary)):
-            raise UserError(f"The critic {self.name} does not know the simulator's words {', '.join(sorted(unknown))}.")
+            raise UserError(
+                f"The critic {self.name} does not know the simulator's words {', '.join(sorted(unknown))}.",
+                code="critic-does-not-fit",
+            )
 
     # -- judging ------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def judge(
+    def forward(
         self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
-    ) -> Judgement:
+    ) -> CriticOutput:
         """Judge n frames of any episodes; rows do not depend on each other, but for rounding.
 
         Args:
@@ -173,50 +179,56 @@ class ProgressCritic(nn.Module):
         Raises:
             UserError: a camera is missing or of another size, the state is of another size, or a word is unknown.
         """
-        return self.compare(frames, self.locate(first, instructions, state), instructions, state)
+        return self.compare(frames, self.localise(first, instructions, state), instructions, state)
 
     @torch.no_grad()
-    def locate(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
+    def localise(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
         """Return where n episodes' first frames show what matters, float32 [n, K]; the state's size alone counts.
 
         Raises:
-            UserError: see `judge`.
+            UserError: see `forward`.
         """
-        return self.see(self.prepare(first, instructions, state)).places.numpy()
+        return self.encode_image(self.prepare(first, instructions, state)).places.numpy()
 
     @torch.no_grad()
     def compare(
         self, frames: Mapping[str, Array], start: Array, instructions: Sequence[str], state: Array
-    ) -> Judgement:
-        """Judge n frames as `judge` does, by what `locate` found in the first frames of their episodes.
+    ) -> CriticOutput:
+        """Judge n frames as `forward` does, by what `localise` found in the first frames of their episodes.
 
         Raises:
-            UserError: see `judge`.
+            UserError: see `forward`.
         """
         inputs = self.prepare(frames, instructions, state)
-        bins, done = self.grade(self.see(inputs), torch.from_numpy(start), inputs.state)
+        bins, done = self.progress_logits(self.encode_image(inputs), torch.from_numpy(start), inputs.state)
         shares = bins.softmax(dim=1)
         progress = (shares @ self.centres).clamp(0, 1)
-        return Judgement(progress.numpy(), shares.numpy(), done.sigmoid().numpy())
+        return CriticOutput(progress.numpy(), shares.numpy(), done.sigmoid().numpy())
 
     def prepare(self, frames: Mapping[str, Array], instructions: Sequence[str], state: Array) -> PolicyInput:
         """Convert n frames to the backbone's inputs.
 
         Raises:
-            UserError: see `judge`.
+            UserError: see `forward`.
         """
         for camera in self.cameras:
             if camera not in frames:
-                raise UserError(f"The critic {self.name} looks at camera '{camera}'; shown is {', '.join(frames)}.")
+                raise UserError(
+                    f"The critic {self.name} looks at camera '{camera}'; shown is {', '.join(frames)}.",
+                    code="camera-missing",
+                )
             if frames[camera].shape[1:] != (*self.embodiment.image_size, 3):
                 size = self.embodiment.image_size
                 raise UserError(
                     f"Camera '{camera}': the critic {self.name} takes pictures of {size} pixels, not "
-                    f"{frames[camera].shape[1:3]}."
+                    f"{frames[camera].shape[1:3]}.",
+                    code="camera-size-mismatch",
                 )
         if state.shape[1:] != (len(self.embodiment.state_names),):
             entries = len(self.embodiment.state_names)
-            raise UserError(f"The critic {self.name} takes {entries} state entries, not {state.shape[1:]}.")
+            raise UserError(
+                f"The critic {self.name} takes {entries} state entries, not {state.shape[1:]}.", code="state-invalid"
+            )
         self.check_words(instructions)
         shown = Observation(dict(frames), state, tuple(instructions))
         return self.embodiment.inputs(shown, self.backbone)
@@ -234,14 +246,15 @@ class ProgressCritic(nn.Module):
             if unknown := [word for word in text.lower().split() if word not in known]:
                 raise UserError(
                     f"The critic {self.name} does not know the word '{unknown[0]}' of '{text}'; it knows "
-                    f"{', '.join(self.vocabulary)}."
+                    f"{', '.join(self.vocabulary)}.",
+                    code="word-unknown",
                 )
 
-    def see(self, inputs: PolicyInput) -> Scene:
+    def encode_image(self, inputs: PolicyInput) -> Scene:
         """Describe n frames by the frozen backbone."""
         return cast(DescribesScenes, self.backbone).describe_scene(inputs)
 
-    def grade(self, scene: Scene, start: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+    def progress_logits(self, scene: Scene, start: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Compute logits of progress [n, 21] and of done [n].
 
         Args:

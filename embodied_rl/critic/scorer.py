@@ -10,7 +10,7 @@ import numpy as np
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.config.freeze import at_least
 from embodied_rl.critic.critic_file import load_critic
-from embodied_rl.critic.network import BINS, Judgement, ProgressCritic
+from embodied_rl.critic.network import BINS, CriticOutput, ProgressCritic
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -67,7 +67,7 @@ class CriticScorer(Scorer):
     def _judge(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         cameras = self._critic.cameras
         try:
-            judgement = self._critic.judge(
+            judgement = self._critic(
                 {name: np.stack([request.frames[name][-1] for request in requests]) for name in cameras},
                 {name: np.stack([request.first[name] for request in requests]) for name in cameras},
                 [request.instruction for request in requests],
@@ -94,11 +94,11 @@ class EmbeddedScorer(CriticScorer):
             critic = load_critic(resolve_path(config.file))
             critic.check_fit(spec)
         except UserError as error:
-            raise UserError(f"reward.file: {error}") from None
+            raise UserError(f"reward.file: {error}", code=error.code) from None
         super().__init__(critic, config.batch)
 
 
-def _make_score(judgement: Judgement, row: int) -> Score:
+def _make_score(judgement: CriticOutput, row: int) -> Score:
     """Return a row's score; the confidence is 1 - H / log n of its distribution over n values of progress."""
     shares = judgement.bins[row].astype(np.float64)
     entropy = -float(np.sum(shares * np.log(np.maximum(shares, 1e-12))))

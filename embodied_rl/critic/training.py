@@ -69,10 +69,10 @@ def train_critic(
     """
     options = options or TrainingOptions()
     if not episodes:
-        raise UserError("There are no episodes to train a critic on.")
+        raise UserError("There are no episodes to train a critic on.", code="dataset-empty")
     rng = np.random.default_rng(seed)
     rows = choose_rows(episodes, rng)
-    examples = _Examples.see(critic, episodes, rows)
+    examples = _Examples.encode(critic, episodes, rows)
     tell(f"{len(rows)} rows of {len(episodes)} episodes; {examples.done.mean():.1%} of them are done")
     _restart(critic, seed)
     trained = [*critic.head.parameters(), *critic.squeeze.parameters()]
@@ -128,7 +128,7 @@ class _Examples:
 
     @staticmethod
     @torch.no_grad()
-    def see(critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array) -> "_Examples":
+    def encode(critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array) -> "_Examples":
         asked, which = np.unique(rows[:, [0, 2]], axis=0, return_inverse=True)
         begun = np.stack([asked[:, 0], np.zeros(len(asked), np.int64), asked[:, 1]], axis=1)
         places, patches, words, state = _describe(critic, episodes, rows)
@@ -154,7 +154,7 @@ def _look(critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array
         frames = {name: np.stack([episodes[e].frames[name][f] for e, f, _ in part]) for name in critic.cameras}
         words = [episodes[e].goals[g].instruction for e, _, g in part]
         inputs = critic.prepare(frames, words, np.stack([episodes[e].state[f] for e, f, _ in part]))
-        yield critic.see(inputs), inputs.state
+        yield critic.encode_image(inputs), inputs.state
 
 
 def _restart(critic: ProgressCritic, seed: int) -> None:
@@ -185,7 +185,7 @@ def _compute_loss(critic: ProgressCritic, rows: _Examples, spread: float) -> Ten
     Rows with unknown progress (NaN) count for done alone.
     """
     scene = Scene(rows.places, rows.patches, rows.words)
-    bins, done = critic.grade(scene, rows.start, rows.state)
+    bins, done = critic.progress_logits(scene, rows.start, rows.state)
     known = rows.progress.isfinite()
     distance = critic.centres - rows.progress[known, None]
     target = torch.softmax(-(distance**2) / (2 * spread**2), dim=1)

@@ -41,13 +41,15 @@ def find_token(host: str, variable: str | None) -> str | None:
             return None
         raise UserError(
             f"host={host} can be reached from other machines, so a token is needed: put one into an environment "
-            "variable, and name it, token_variable=<NAME>. Or leave host=127.0.0.1."
+            "variable, and name it, token_variable=<NAME>. Or leave host=127.0.0.1.",
+            code="token-missing",
         )
     token = os.environ.get(variable, "")
     if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
         raise UserError(
             f"token_variable={variable}: the environment variable must hold at least {SHORTEST_TOKEN} printable ASCII "
-            "characters. One can be made with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+            "characters. One can be made with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+            code="token-invalid",
         )
     return token
 

@@ -56,14 +56,14 @@ class CriticNetwork(Protocol):
         """Return what a request must contain."""
         ...
 
-    def locate(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
+    def localise(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
         """Encode n first frames as float [n, K]: camera → uint8 [n, h, w, 3]; words; float32 [n, S], not read."""
         ...
 
     def compare(
         self, frames: Mapping[str, Array], start: Array, instructions: Sequence[str], state: Array
     ) -> CriticJudgement:
-        """Judge n observations, given the encodings of their episodes' first frames from `locate`."""
+        """Judge n observations, given the encodings of their episodes' first frames from `localise`."""
         ...
 
 
@@ -132,7 +132,7 @@ class EmbeddedCritic:
         if new:
             chosen = list(new.values())
             first, state = self._stack([each.first for each in chosen]), np.stack([each.state for each in chosen])
-            found = self._critic.locate(first, [each.instruction for each in chosen], state)
+            found = self._critic.localise(first, [each.instruction for each in chosen], state)
             self._starts |= {key: row.copy() for key, row in zip(new, found, strict=True)}  # copies free the batch
         for key in keys:
             self._starts.move_to_end(key)
@@ -225,7 +225,7 @@ def _read_state(text: str) -> Array:
 
 def _make_reply(asked: Observed, bins: Array, done: float) -> ChatReply:
     if not np.isfinite(bins).all() or not np.isfinite(done):
-        raise UserError("the critic returned NaN for this observation.")
+        raise UserError("the critic returned NaN for this observation.", code="not-finite")
     masses = split_bins(bins) if asked.question == "progress" else (done, 1 - done)
     labels = LABELS[asked.question]
     answers = [

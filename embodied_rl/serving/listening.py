@@ -34,7 +34,9 @@ def open_socket(host: str, port: int) -> socket.socket:
         return listening
     except (OSError, UnicodeError) as error:
         said = (error.strerror if isinstance(error, OSError) else None) or error
-        raise UserError(f"host={host} port={port} cannot be listened on: {said}. port=0 takes a free one.") from None
+        raise UserError(
+            f"host={host} port={port} cannot be listened on: {said}. port=0 takes a free one.", code="address-unusable"
+        ) from None
 
 
 def format_url(host: str, listening: socket.socket) -> str:

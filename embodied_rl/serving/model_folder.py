@@ -35,31 +35,39 @@ def check_folder(folder: Path) -> str:
     for file in sorted(folder.iterdir()):
         check_inside(folder, file)
         if file.suffix == ".py":
-            raise UserError(f"{folder} contains code, {file.name}, and no code of a folder is run.")
+            raise UserError(
+                f"{folder} contains code, {file.name}, and no code of a folder is run.", code="model-contains-code"
+            )
     if (folder / "adapter_config.json").exists():
-        raise UserError(f"{folder} holds adapters (adapter_config.json): merge them into their model first.")
+        raise UserError(
+            f"{folder} holds adapters (adapter_config.json): merge them into their model first.",
+            code="model-adapters-only",
+        )
     for file in sorted(folder.glob("*.json")):
         _check_settings(file)
     config = read_json(folder / "config.json")
     kind = config.get("model_type") if isinstance(config, dict) else None
     if not isinstance(kind, str):
-        raise UserError(f"{folder / 'config.json'} names no model_type.")
+        raise UserError(f"{folder / 'config.json'} names no model_type.", code="model-damaged")
     _check_weights(folder)
     if not (folder / "tokenizer.json").is_file():
-        raise UserError(f"{folder} has no tokenizer.json.")
+        raise UserError(f"{folder} has no tokenizer.json.", code="tokenizer-missing")
     return kind
 
 
 def _check_settings(file: Path) -> None:
     if (size := file.stat().st_size) > LARGEST_JSON:
-        raise UserError(f"{file} has {size} bytes, and may have {LARGEST_JSON}.")
+        raise UserError(f"{file} has {size} bytes, and may have {LARGEST_JSON}.", code="model-damaged")
     if file.name == "tokenizer.json":  # its vocabulary may contain any of these keys
         return
     for key, value in _list_entries(read_json(file)):
         if key in FORBIDDEN and value:
-            raise UserError(f"{file} {FORBIDDEN[key]}.")
+            code = "model-contains-code" if key in ("auto_map", "custom_pipelines") else "model-unsupported"
+            raise UserError(f"{file} {FORBIDDEN[key]}.", code=code)
         if key.endswith("attn_implementation") and "/" in str(value):
-            raise UserError(f"{file} asks for code from a hub ({key}), and no such code is run.")
+            raise UserError(
+                f"{file} asks for code from a hub ({key}), and no such code is run.", code="model-contains-code"
+            )
 
 
 def _list_entries(value: Any) -> Iterator[tuple[str, Any]]:
@@ -79,11 +87,14 @@ def _check_weights(folder: Path) -> None:
         index = read_json(folder / INDEX)
         names = index.get("weight_map") if isinstance(index, dict) else None
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise UserError(f"{folder / INDEX} is damaged: it has no weight_map.")
+            raise UserError(f"{folder / INDEX} is damaged: it has no weight_map.", code="model-damaged")
         for name in set(names.values()):
             check_name(name, folder / INDEX)
             if not name.endswith(".safetensors"):
-                raise UserError(f"{folder / INDEX} names {name!r:.100}; weights are read from safetensors alone.")
+                raise UserError(
+                    f"{folder / INDEX} names {name!r:.100}; weights are read from safetensors alone.",
+                    code="model-damaged",
+                )
         return
     if (folder / "model.safetensors").is_file():
         return
@@ -91,6 +102,7 @@ def _check_weights(folder: Path) -> None:
     if pickled:
         raise UserError(
             f"{folder} has its weights in {pickled[0]}, a pickle or the like, which could run code when it is opened: "
-            "convert it to safetensors where you trust it."
+            "convert it to safetensors where you trust it.",
+            code="model-is-pickle",
         )
-    raise UserError(f"{folder} has no weights: neither model.safetensors nor {INDEX}.")
+    raise UserError(f"{folder} has no weights: neither model.safetensors nor {INDEX}.", code="weights-missing")

@@ -27,17 +27,22 @@ def check_served(path: Path, device: str, read_header: Callable[[Path], object])
     """
     try:
         if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-            raise UserError(f"device={device}: there is no CUDA device here.")
+            raise UserError(f"device={device}: there is no CUDA device here.", code="device-missing")
     except RuntimeError:
-        raise UserError(f"device={device} is unknown: cpu, cuda, or cuda:<number>.") from None
+        raise UserError(f"device={device} is unknown: cpu, cuda, or cuda:<number>.", code="device-unknown") from None
     if path.is_dir():
         check_folder(path)
         return
     if not path.is_file():
-        raise UserError(f"model={path}: there is no such file or folder. `embodied-rl critic train` makes a critic.")
+        raise UserError(
+            f"model={path}: there is no such file or folder. `embodied-rl critic train` makes a critic.",
+            code="model-missing",
+        )
     read_header(path)
     if device != "cpu":
-        raise UserError(f"device={device}: an embedded critic judges on the processor; leave device out.")
+        raise UserError(
+            f"device={device}: an embedded critic judges on the processor; leave device out.", code="key-unused"
+        )
 
 
 def load_served(

@@ -63,7 +63,10 @@ def load_model(
     kind = check_folder(folder)
     if kind not in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES:
         known = list(MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES)
-        raise UserError(f"{folder}: transformers knows no vision-language model '{kind}'.{suggest_name(kind, known)}")
+        raise UserError(
+            f"{folder}: transformers knows no vision-language model '{kind}'.{suggest_name(kind, known)}",
+            code="model-unsupported",
+        )
     try:
         processor = _load_processor(folder)
         loaded: Any = AutoModelForImageTextToText.from_pretrained(
@@ -74,9 +77,11 @@ def load_model(
     except UserError:
         raise
     except _BROKEN as error:
-        raise UserError(f"{folder} cannot be loaded: {shorten(error)}") from error
+        raise UserError(f"{folder} cannot be loaded: {shorten(error)}", code="model-damaged") from error
     if missing := sorted(info["missing_keys"]):
-        raise UserError(f"{folder} is damaged: its weights lack {missing[0]} and {len(missing) - 1} more.")
+        raise UserError(
+            f"{folder} is damaged: its weights lack {missing[0]} and {len(missing) - 1} more.", code="model-damaged"
+        )
     return VisionLanguageModel(model.eval(), processor, name, f"{kind} of {folder}")
 
 
@@ -147,7 +152,8 @@ class VisionLanguageModel:
         length, most = inputs["input_ids"].shape[1], asked[0].max_tokens
         if length + most > self._longest:
             raise UserError(
-                f"the prompt has {length} tokens; with {most} of the answer the model reads {self._longest}."
+                f"the prompt has {length} tokens; with {most} of the answer the model reads {self._longest}.",
+                code="prompt-too-long",
             )
         made = self._model.generate(
             **inputs.to(self._model.device, self._model.dtype), max_new_tokens=most, do_sample=False,
@@ -207,7 +213,10 @@ def _load_processor(folder: Path) -> Any:
     config = AutoConfig.from_pretrained(folder, **_LOCAL)
     known: Any = PROCESSOR_MAPPING[type(config)]
     if others := [part for part in known.get_attributes() if part not in PARTS]:
-        raise UserError(f"{folder}: {known.__name__} requires a {others[0]}; this server reads pictures and text.")
+        raise UserError(
+            f"{folder}: {known.__name__} requires a {others[0]}; this server reads pictures and text.",
+            code="model-unsupported",
+        )
 
     class WithoutVideos(known):
         """Processor without its video part, which needs torchvision."""
@@ -225,7 +234,10 @@ def _load_processor(folder: Path) -> Any:
     processor = WithoutVideos.from_args_and_dict([parts.get(part) for part in known.get_attributes()], settings)
     processor.chat_template = processor.chat_template or parts["tokenizer"].chat_template
     if not isinstance(processor.chat_template, str):
-        raise UserError(f"{folder} has no chat template: chat_template.jinja, or in tokenizer_config.json.")
+        raise UserError(
+            f"{folder} has no chat template: chat_template.jinja, or in tokenizer_config.json.",
+            code="chat-template-missing",
+        )
     return processor
 
 

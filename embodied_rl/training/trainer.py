@@ -17,8 +17,8 @@ from embodied_rl.checkpoints.policy_file import load_actor, save_actor
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.judge.reward.counting import summarise_scores
-from embodied_rl.judge.reward.guard import RewardHackingMonitor
+from embodied_rl.judge.reward.reward_hacking import RewardHackingMonitor
+from embodied_rl.judge.reward.score_counts import summarise_scores
 from embodied_rl.judge.scorers.cost import find_prices
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import is_as_good

@@ -20,4 +20,6 @@ def import_transformers(network: str, module: str = "") -> Any:
         return import_module(f"transformers.{module}" if module else "transformers")
     except ImportError as error:
         remedy = "pip install 'transformers>=5.23,<5.24'"
-        raise UserError(f"{network} needs the package transformers 5.23 ({error}): {remedy}") from error
+        raise UserError(
+            f"{network} needs the package transformers 5.23 ({error}): {remedy}", code="package-missing"
+        ) from error

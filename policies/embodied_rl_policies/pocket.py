@@ -60,13 +60,18 @@ class PocketConfig:
         """
         for name in ("width", "layers", "heads", "horizon", "keypoints", "keypoint_tokens", "stem_channels", "hidden"):
             if getattr(self, name) < 1:
-                raise UserError(f"policy.{name}={getattr(self, name)} must be at least 1.")
+                raise UserError(f"policy.{name}={getattr(self, name)} must be at least 1.", code="value-out-of-range")
         if self.layers > MAX_LAYERS:
-            raise UserError(f"policy.layers={self.layers} must be at most {MAX_LAYERS}.")
+            raise UserError(f"policy.layers={self.layers} must be at most {MAX_LAYERS}.", code="value-out-of-range")
         if self.width % 8 or self.width % self.heads:
-            raise UserError(f"policy.width={self.width} must be a multiple of 8 and of policy.heads={self.heads}.")
+            raise UserError(
+                f"policy.width={self.width} must be a multiple of 8 and of policy.heads={self.heads}.",
+                code="policy-sizes-invalid",
+            )
         if self.stem_channels % 8:
-            raise UserError(f"policy.stem_channels={self.stem_channels} must be a multiple of 8.")
+            raise UserError(
+                f"policy.stem_channels={self.stem_channels} must be a multiple of 8.", code="policy-sizes-invalid"
+            )
 
 
 def make_position_encoding(cells: int, width: int) -> Tensor:
@@ -179,9 +184,12 @@ class Pocket(FlowBackbone):
         """
         super().__init__()
         if auxiliary_names and not cameras:
-            raise UserError("algo.auxiliary_names: predicting them requires a camera; give [].")
+            raise UserError("algo.auxiliary_names: predicting them requires a camera; give [].", code="camera-missing")
         if any(side % (PIXELS_PER_CELL * PATCH_GRID) for side in image_size):
-            raise UserError(f"The pocket policy takes images with sides that are multiples of 16, not {image_size}.")
+            raise UserError(
+                f"The pocket policy takes images with sides that are multiples of 16, not {image_size}.",
+                code="image-size-invalid",
+            )
         self.config, width = config, config.width
         self.spec = PolicySpec(
             horizon=config.horizon,

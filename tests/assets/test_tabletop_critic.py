@@ -7,7 +7,7 @@ from embodied_rl.config import assets
 from embodied_rl.critic.critic_file import load_critic
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.critic.measures import correlate_ranks
-from embodied_rl.critic.network import Judgement, ProgressCritic
+from embodied_rl.critic.network import CriticOutput, ProgressCritic
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.critics import gather_some
 
@@ -17,10 +17,10 @@ def critic() -> ProgressCritic:
     return load_critic(assets.find_asset("tabletop_critic.safetensors"))
 
 
-def judge(critic: ProgressCritic, episode: JudgedEpisode, goal: JudgedGoal) -> Judgement:
+def judge(critic: ProgressCritic, episode: JudgedEpisode, goal: JudgedGoal) -> CriticOutput:
     frames = len(episode.state)
     first = {name: np.repeat(images[:1], frames, axis=0) for name, images in episode.frames.items()}
-    return critic.judge(episode.frames, first, [goal.instruction] * frames, episode.state)
+    return critic(episode.frames, first, [goal.instruction] * frames, episode.state)
 
 
 def test_it_fits_the_tabletop_and_says_where_it_comes_from(critic: ProgressCritic) -> None:

@@ -1,7 +1,7 @@
-"""How fast an embedded critic answers behind `embodied-rl critic serve`: one request alone, and many at once.
+"""Latency and throughput of an embedded critic behind `embodied-rl critic serve`.
 
-The server is a process of its own; the client is the scorer `vlm`. As in a run, each request shows a new picture beside
-the first one of its episode.
+The server runs in a separate process; the client is the scorer `vlm`. As in a run, each request has a new image and the
+first one of its episode.
 """
 
 import asyncio
@@ -30,17 +30,17 @@ from tests.support.ready_line import start_until_ready
 
 CRITIC = "tabletop_critic.safetensors"
 ALONE = 100
-"""Requests that are asked one after the other."""
+"""Number of sequential requests."""
 DECISIONS = 8
 """Requests about an episode, which share its first picture: the tabletop's episodes have 5 to 10 decisions."""
 
 
 @dataclass(frozen=True)
 class ServerFigures:
-    """What was measured.
+    """Results of the measurement.
 
     Attributes:
-        alone_ms, alone_p95_ms: median and 95th percentile of one request, with nobody else asking.
+        alone_ms, alone_p95_ms: median and 95th percentile of one request without others.
         per_second: requests answered per second, with `at_once` of them in flight.
         at_once: requests in flight.
         batch: mean size of the batches that the server made of them.

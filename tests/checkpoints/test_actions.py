@@ -22,7 +22,7 @@ from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow import sampler
 from embodied_rl.schema import PolicyNode, SamplerNode
 from embodied_rl_policies.pi import network
-from embodied_rl_policies.pi.images import prepare_images
+from embodied_rl_policies.pi.network import prepare_images
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator

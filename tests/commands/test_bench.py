@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.commands import bench
-from embodied_rl.critic.examination import reward_comparison
+from embodied_rl.critic.evaluation import reward_comparison
 from embodied_rl.schema import AlgoNode, BenchConfig, PolicyNode, SimNode
 from tests.benchmarks.__main__ import NAMES
 from tests.support.refusals import refuses

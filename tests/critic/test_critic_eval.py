@@ -12,16 +12,17 @@ import pytest
 
 from embodied_rl.commands.critic_eval import check_evaluation, run
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
-from embodied_rl.critic.evaluation import judge_episodes
-from embodied_rl.critic.examination import episode_source
-from embodied_rl.critic.examination.examined import read_examination
-from embodied_rl.critic.examination.strips import choose_frames, choose_strips, measure_mistake
+from embodied_rl.critic.evaluation import episode_source
+from embodied_rl.critic.evaluation.frame_strips import choose_frames, choose_strips, measure_mistake
+from embodied_rl.critic.evaluation.validation import read_evaluation
+from embodied_rl.critic.sequence_scoring import judge_episodes
 from embodied_rl.datasets.lerobot.info import Feature
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.strips import encode_picture
 from embodied_rl.schema import CriticEvalConfig, RewardNode, SimChange
 from tests.support import making_datasets
 from tests.support.judging import LIMITS, Judge, current_time, episodes
+from tests.support.refusals import refuses
 
 ORACLE = RewardNode("scripted", timeout=60.0)
 TABLETOP = SimChange("tabletop", {"image_size": 16, "horizon": 24})
@@ -38,7 +39,7 @@ def test_operators_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert report["identity"] == "scripted oracle" and report["rests_on"]["purpose"] == "publish"
     assert report["rests_on"]["actors"].keys() == {"careful", "faulty"} and report["rests_on"]["seed"] == 0
     assert report["measures"]["progress_error"]["value"] == pytest.approx(0, abs=1e-6)
-    assert not read_examination(tmp_path / "out" / "critic.json").verdicts["shaping"].passed, "four episodes"
+    assert not read_evaluation(tmp_path / "out" / "critic.json").verdicts["shaping"].passed, "four episodes"
     page = (tmp_path / "out" / "critic.html").read_text()
     assert "<script" not in page and "data:image/png" in page and "May its scores become a reward?" in page
     out = capsys.readouterr().out
@@ -63,7 +64,7 @@ def bare(folder: Path) -> str:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        (lambda folder: {"sim": SimChange()}, "What is judged?"),
+        (lambda folder: {"sim": SimChange()}, "runs=<run folder>"),
         (lambda folder: {"reward": RewardNode()}, "reward=<scorer> is missing"),
         (lambda folder: {"reward": RewardNode("scriptd")}, "Did you mean 'scripted'?"),
         (lambda folder: {"reward": RewardNode("scripted", options={"judg": "x"})}, "Did you mean 'reward.judge'?"),
@@ -72,7 +73,7 @@ def bare(folder: Path) -> str:
         (lambda folder: {"sim": SimChange(), "dataset": bare(folder / "bare")}, "has no pictures"),
         (lambda folder: {"split": "visoin"}, "unknown split 'visoin'"),
         (lambda folder: {"sim": SimChange("tabeltop")}, "Did you mean 'tabletop'?"),
-        (lambda folder: {"sim": SimChange("gymnasium", {"id": "Pendulum-v1"})}, "does not tell how far the goals"),
+        (lambda folder: {"sim": SimChange("gymnasium", {"id": "Pendulum-v1"})}, "sim.name=gymnasium"),
         (
             lambda folder: {"runs": ("asset:tabletop_base.safetensors",), "sim": SimChange("gymnasium")},
             "is of the simulator tabletop, and sim=gymnasium is another one",
@@ -91,7 +92,7 @@ def bare(folder: Path) -> str:
 def test_mistakes_are_told_before_anything_is_simulated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: Callable[[Path], dict[str, Any]], said: str
 ) -> None:
-    monkeypatch.setattr(episode_source, "gather_episodes", lambda *given: pytest.fail("simulated"))
+    monkeypatch.setattr(episode_source, "collect_episodes", lambda *given: pytest.fail("simulated"))
     monkeypatch.chdir(tmp_path)
     config = configure(**changes(tmp_path))
     for command in (run, check_evaluation):
@@ -102,13 +103,13 @@ def test_mistakes_are_told_before_anything_is_simulated(
 
 
 def test_a_scorer_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(episode_source, "gather_episodes", lambda *given: pytest.fail("simulated"))
+    monkeypatch.setattr(episode_source, "collect_episodes", lambda *given: pytest.fail("simulated"))
 
     async def never(self: object) -> None:
         await asyncio.Event().wait()
 
     monkeypatch.setattr("embodied_rl.judge.scorers.vlm.VlmScorer.check", never)
-    with pytest.raises(UserError, match=r"within reward\.timeout=0\.05"):
+    with refuses("scorer-timeout", "reward.timeout=0.05"):
         run(configure(reward=RewardNode("vlm", timeout=0.05, options=URL | {"model": "judge"})))
 
 
@@ -156,7 +157,7 @@ def test_a_dataset_that_says_what_failed(tmp_path: Path) -> None:
 
 def test_who_repeats_the_truth_is_refused_a_dataset(tmp_path: Path) -> None:
     folder = str(making_datasets.made(tmp_path / "shown", 2, FEATURES))
-    with pytest.raises(UserError, match="which it does not report"):
+    with refuses("scorer-needs-ground-truth"):
         run(configure(sim=SimChange(), dataset=folder, out=str(tmp_path / "out")))
 
 

@@ -16,6 +16,7 @@ from embodied_rl.critic import critic_file
 from embodied_rl.critic.critic_file import HEADER, load_critic, save_critic
 from embodied_rl.interfaces.errors import UserError
 from tests.support.critics import gather_some, make_critic
+from tests.support.refusals import refuses
 
 
 @pytest.fixture
@@ -38,7 +39,7 @@ def test_a_critic_comes_back_to_the_bit(file: Path) -> None:
     assert critic.name == "mine" and critic.provenance == {"seed": 3}
     assert critic.identity.split()[1] == make_critic().identity.split()[1] != make_critic(1).identity.split()[1]
     asked = (episode.frames, episode.frames, [episode.goals[0].instruction] * len(episode.state), episode.state)
-    assert np.array_equal(make_critic().judge(*asked).bins, critic.judge(*asked).bins)
+    assert np.array_equal(make_critic()(*asked).bins, critic(*asked).bins)
 
 
 def test_the_action_expert_stays_behind(file: Path) -> None:
@@ -84,25 +85,25 @@ def test_what_does_not_fit_is_refused_by_name(file: Path, header: Any, tensors: 
 
 
 @pytest.mark.parametrize(
-    ("content", "named"),
+    ("content", "code"),
     [
-        (pickle.dumps({"a": 1}), "pickle"),
-        (b"", "damaged"),
-        (b"\xff" * 64, "damaged"),
-        ((2**40).to_bytes(8, "little") + b"{}", "damaged"),
+        (pickle.dumps({"a": 1}), "checkpoint-is-pickle"),
+        (b"", "checkpoint-damaged"),
+        (b"\xff" * 64, "checkpoint-damaged"),
+        ((2**40).to_bytes(8, "little") + b"{}", "checkpoint-damaged"),
     ],
 )
-def test_other_files_are_refused(tmp_path: Path, content: bytes, named: str) -> None:
+def test_other_files_are_refused(tmp_path: Path, content: bytes, code: str) -> None:
     (tmp_path / "x.safetensors").write_bytes(content)
-    with pytest.raises(UserError, match=named):
+    with refuses(code, "x.safetensors"):
         load_critic(tmp_path / "x.safetensors")
 
 
 def test_a_policy_is_no_critic_and_a_missing_file_is_named(tmp_path: Path) -> None:
     save_file({"a": torch.zeros(1)}, tmp_path / "policy.safetensors", {"embodied_rl": "{}"})
-    with pytest.raises(UserError, match="no critic"):
+    with refuses("checkpoint-not-a-critic"):
         load_critic(tmp_path / "policy.safetensors")
-    with pytest.raises(UserError, match="critic train out="):
+    with refuses("checkpoint-missing", "critic train out="):
         load_critic(tmp_path / "absent.safetensors")
 
 
@@ -115,5 +116,5 @@ def test_a_header_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> No
 
 def test_a_file_that_is_too_large_is_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(critic_file, "LARGEST_FILE", 1000)
-    with pytest.raises(UserError, match="at most 1000"):
+    with refuses("checkpoint-damaged", "1000"):
         load_critic(file)

@@ -10,23 +10,23 @@ import pytest
 
 from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.critic.assessment import MEANINGS, Assessment
-from embodied_rl.critic.examination import examined
-from embodied_rl.critic.examination.examined import (
-    check_examined,
+from embodied_rl.critic.evaluation.critic_report import FORMAT, VERSION
+from embodied_rl.critic.evaluation.validation import (
     check_run_scorer,
-    read_carried,
-    read_examination,
+    check_validated,
+    read_evaluation,
+    read_stored_verdicts,
 )
-from embodied_rl.critic.examination.report import FORMAT, VERSION
 from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, USES, GateVerdict, Use, check_gate
-from embodied_rl.critic.making import Material, describe_critic
 from embodied_rl.critic.measures import Estimate, estimate_share
+from embodied_rl.critic.pipeline import Material, describe_critic
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScorerTraits
 from embodied_rl.schema import CriticTrainConfig, RewardNode, SimNode
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.judging import PROGRESS_SPEC
+from tests.support.refusals import refuses
 
 CONFIG = CriticTrainConfig(SimNode("tabletop"))
 ROOT = Path(__file__).parents[2]
@@ -121,14 +121,14 @@ def test_done_matters_where_it_is_the_reward() -> None:
 def test_reports_are_judged_anew(tmp_path: Path) -> None:
     """A file cannot say of itself that it passed."""
     path = write(tmp_path, BLIND, verdicts={"shaping": {"passed": True, "reasons": []}})  # type: ignore[arg-type]
-    assert not read_examination(path).verdicts["shaping"].passed
-    assert read_examination(write(tmp_path)).verdicts["terminal"].passed
+    assert not read_evaluation(path).verdicts["shaping"].passed
+    assert read_evaluation(write(tmp_path)).verdicts["terminal"].passed
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"format": "a report"}, "no report of"),
+        ({"format": "a report"}, "critic eval"),
         ({"version": 7}, "version 7"),
         ({"identity": 3}, "identity"),
         ({"measures": {"voc": {"value": "high"}}}, "measures.voc.value"),
@@ -140,16 +140,16 @@ def test_reports_are_judged_anew(tmp_path: Path) -> None:
 def test_foreign_and_damaged_reports(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     path = write(tmp_path, **changes)
     with pytest.raises(UserError, match=said) as problem:
-        read_examination(path)
+        read_evaluation(path)
     assert str(path) in str(problem.value) and "\n" not in str(problem.value)
 
 
 def test_no_json(tmp_path: Path) -> None:
     (tmp_path / "critic.json").write_text("[")
     with pytest.raises(UserError, match="damaged"):
-        read_examination(tmp_path / "critic.json")
+        read_evaluation(tmp_path / "critic.json")
     with pytest.raises(UserError, match="cannot be read"):
-        read_examination(tmp_path / "none.json")
+        read_evaluation(tmp_path / "none.json")
 
 
 def test_nan_in_a_report_does_not_pass(tmp_path: Path) -> None:
@@ -166,34 +166,34 @@ PASSED: dict[Use, GateVerdict] = {
 
 
 def test_audit_asks_nothing() -> None:
-    assert check_examined("it", True, "audit", None) is None
+    assert check_validated("it", True, "audit", None) is None
 
 
 def test_a_learned_critic_must_have_passed() -> None:
-    assert check_examined("it", True, "late", None, PASSED) is None
-    with pytest.raises(UserError, match=r"it did not pass .* done_false is too high.*reward.mode=audit"):
-        check_examined("it", True, "terminal", None, PASSED)
-    with pytest.raises(UserError, match="never examined"):
-        check_examined("it", True, "late", None)
+    assert check_validated("it", True, "late", None, PASSED) is None
+    with refuses("scorer-not-passed", "done_false is too high", "reward.mode=audit"):
+        check_validated("it", True, "terminal", None, PASSED)
+    with refuses("scorer-not-evaluated"):
+        check_validated("it", True, "late", None)
 
 
-def test_another_scorer_is_told_that_nobody_examined_it() -> None:
-    said = check_examined("a model at a server", False, "late", None)
-    assert said is not None and "was not examined" in said and "\n" not in said
+def test_another_scorer_without_evaluation_causes_a_warning() -> None:
+    said = check_validated("a model at a server", False, "late", None)
+    assert said is not None and "has not been evaluated" in said and "\n" not in said
 
 
 def test_a_report_of_the_same_scorer_counts(tmp_path: Path) -> None:
-    assert check_examined("critic a1b2", False, "terminal", write(tmp_path)) is None
-    with pytest.raises(UserError, match=r"is of critic a1b2, and the run's scorer is critic c3d4"):
-        check_examined("critic c3d4", False, "late", write(tmp_path))
-    with pytest.raises(UserError, match="did not pass"):
-        check_examined("critic a1b2", False, "late", write(tmp_path, BLIND))  # type: ignore[arg-type]
+    assert check_validated("critic a1b2", False, "terminal", write(tmp_path)) is None
+    with refuses("report-of-another-scorer", "a1b2", "c3d4"):
+        check_validated("critic c3d4", False, "late", write(tmp_path))
+    with refuses("scorer-not-passed"):
+        check_validated("critic a1b2", False, "late", write(tmp_path, BLIND))  # type: ignore[arg-type]
 
 
 def test_a_report_overrules_the_file(tmp_path: Path) -> None:
     """The newest word counts: a critic whose file passed and whose report did not is refused."""
-    with pytest.raises(UserError, match="did not pass"):
-        check_examined("critic a1b2", True, "late", write(tmp_path, BLIND), PASSED)  # type: ignore[arg-type]
+    with refuses("scorer-not-passed"):
+        check_validated("critic a1b2", True, "late", write(tmp_path, BLIND), PASSED)  # type: ignore[arg-type]
 
 
 # -- what a critic's file carries --------------------------------------------------------------------------------------
@@ -202,15 +202,17 @@ CARRIED = {name: asdict(each) for name, each in measured(GOOD).items()} | {"epis
 
 
 def test_a_file_carries_measures_and_not_a_verdict() -> None:
-    carried = read_carried({"held_out": CARRIED})
+    carried = read_stored_verdicts({"held_out": CARRIED})
     assert carried is not None and carried["shaping"].passed and carried["terminal"].passed
-    bad = read_carried({"held_out": CARRIED | {"gap_object": asdict(Estimate(0.2, 0.1, 0.6, 99)), "passed": True}})
+    bad = read_stored_verdicts(
+        {"held_out": CARRIED | {"gap_object": asdict(Estimate(0.2, 0.1, 0.6, 99)), "passed": True}}
+    )
     assert bad is not None and "gap_object is 0.2 [0.1, 0.6]" in bad["shaping"].reasons[0]
 
 
 def test_what_is_written_into_a_file_is_what_is_read() -> None:
     found = Assessment(dict.fromkeys(MEANINGS, Estimate(None)) | measured(GOOD), {}, (), (), {}, "done")
-    carried = read_carried(json.loads(json.dumps(describe_critic(CONFIG, Material((), ()), found))))
+    carried = read_stored_verdicts(json.loads(json.dumps(describe_critic(CONFIG, Material((), ()), found))))
     assert carried == dict.fromkeys(USES, GateVerdict(True))
 
 
@@ -222,12 +224,12 @@ def test_too_few_held_out_episodes_are_refused_before_anything_is_gathered() -> 
 
 @pytest.mark.parametrize("provenance", [{}, {"held_out": 3}, {"made": "by hand"}], ids=str)
 def test_a_file_that_carries_nothing(provenance: dict[str, Any]) -> None:
-    assert read_carried(provenance) is None
+    assert read_stored_verdicts(provenance) is None
 
 
 def test_a_file_without_intervals_decides_nothing() -> None:
     """Those of earlier versions told values alone."""
-    carried = read_carried({"held_out": GOOD | {"episodes": 900}})
+    carried = read_stored_verdicts({"held_out": GOOD | {"episodes": 900}})
     assert carried is not None and not carried["shaping"].passed and "critic eval" in carried["shaping"].reasons[0]
 
 
@@ -235,7 +237,7 @@ def test_a_file_without_intervals_decides_nothing() -> None:
     "value", [None, "0.99", [1], True, {}, {"value": "1"}, {"value": 1.0, "low": "0.9"}, {"valeu": 1.0}], ids=str
 )
 def test_what_is_no_measure_was_not_measured(value: Any) -> None:
-    carried = read_carried({"held_out": CARRIED | {"voc": value}})
+    carried = read_stored_verdicts({"held_out": CARRIED | {"voc": value}})
     assert carried is not None and carried["shaping"].reasons[0].startswith("voc ")
 
 
@@ -251,7 +253,10 @@ class Learned(CriticScorer):
 @pytest.fixture
 def learned(monkeypatch: pytest.MonkeyPatch) -> Any:
     made: dict[str, Any] = {"held_out": CARRIED}
-    monkeypatch.setattr(examined, "configure_scorer", lambda node: (lambda options, spec: Learned(made), None))
+    monkeypatch.setattr(
+        "embodied_rl.critic.evaluation.validation.configure_scorer",
+        lambda node: (lambda options, spec: Learned(made), None),
+    )
     return made
 
 
@@ -259,23 +264,23 @@ def test_a_run_asks_for_the_critic_of_its_configuration(learned: dict[str, Any],
     reward = RewardNode("embedded")
     assert check_run_scorer(reward, PROGRESS_SPEC) is None
     learned["held_out"] = CARRIED | {"failures": asdict(Estimate(0.1, 0.05, 0.2, 99))}
-    with pytest.raises(UserError, match=r"failures is 0\.1 "):
+    with refuses("scorer-not-passed", "failures is 0.1 "):
         check_run_scorer(reward, PROGRESS_SPEC)
     assert check_run_scorer(replace(reward, mode="audit"), PROGRESS_SPEC) is None
     assert check_run_scorer(replace(reward, examined=str(write(tmp_path))), PROGRESS_SPEC) is None
     del learned["held_out"]
-    with pytest.raises(UserError, match="never examined"):
+    with refuses("scorer-not-evaluated"):
         check_run_scorer(reward, PROGRESS_SPEC)
 
 
-def test_scorers_for_experiments_need_no_examination() -> None:
+def test_scorers_for_experiments_need_no_evaluation() -> None:
     assert check_run_scorer(RewardNode("scripted"), PROGRESS_SPEC) is None
     assert check_run_scorer(RewardNode(), PROGRESS_SPEC) is None
 
 
 def test_a_model_behind_a_server_is_told_of() -> None:
     said = check_run_scorer(RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1"}), PROGRESS_SPEC)
-    assert said is not None and "was not examined" in said
+    assert said is not None and "has not been evaluated" in said
 
 
 @pytest.mark.parametrize("mode", ["late", "terminal"])

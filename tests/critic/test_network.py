@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from embodied_rl.critic.network import ProgressCritic
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.critics import gather_some, make_critic
+from tests.support.refusals import refuses
 
 SPEC = spec_of(TabletopConfig())
 
@@ -18,7 +18,7 @@ def ask(
     critic: ProgressCritic, words: str = "pick up the red cube", camera: str = "front", size: int = 64, state: int = 7
 ):
     images = {camera: np.zeros((2, size, size, 3), np.uint8)}
-    return critic.judge(images, images, [words] * 2, np.zeros((2, state), np.float32))
+    return critic(images, images, [words] * 2, np.zeros((2, state), np.float32))
 
 
 def test_it_knows_its_cameras_and_words() -> None:
@@ -30,17 +30,17 @@ def test_it_knows_its_cameras_and_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "named"),
+    ("asked", "code", "named"),
     [
-        ({"words": "lift the red cube"}, "'lift' of 'lift the red cube'"),
-        ({"words": "pick up the red cube " * 3}, "words"),
-        ({"camera": "wrist"}, "camera 'front'; shown is wrist"),
-        ({"size": 32}, "64"),
-        ({"state": 6}, "7 state entries"),
+        ({"words": "lift the red cube"}, "word-unknown", "'lift' of 'lift the red cube'"),
+        ({"words": "pick up the red cube " * 3}, "prompt-too-long", "words"),
+        ({"camera": "wrist"}, "camera-missing", "'front'; shown is wrist"),
+        ({"size": 32}, "camera-size-mismatch", "64"),
+        ({"state": 6}, "state-invalid", "7 state entries"),
     ],
 )
-def test_what_it_does_not_know_is_refused_by_name(asked: dict, named: str) -> None:
-    with pytest.raises(UserError, match=named):
+def test_unknown_input_is_refused_by_name(asked: dict, code: str, named: str) -> None:
+    with refuses(code, named):
         ask(make_critic(), **asked)
 
 
@@ -53,14 +53,14 @@ def test_what_it_does_not_know_is_refused_by_name(asked: dict, named: str) -> No
         ({"words": (*SPEC.words, "sphere")}, "sphere"),
     ],
 )
-def test_a_simulator_that_it_was_not_made_for_is_refused(change: dict, named: str) -> None:
+def test_another_simulator_is_refused(change: dict, named: str) -> None:
     make_critic().check_fit(SPEC)
-    with pytest.raises(UserError, match=named):
+    with refuses("critic-does-not-fit", named):
         make_critic().check_fit(replace(SPEC, **change))
 
 
 def test_a_backbone_that_describes_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="policy 'blind': it does not describe what it sees"):
+    with refuses("policy-without-perception", "'blind'"):
         ProgressCritic(FlowBackbone(), make_critic().embodiment, "blind")
 
 
@@ -69,10 +69,10 @@ def test_rows_do_not_depend_on_each_other() -> None:
     frames = len(episode.state)
     first = {name: np.repeat(images[:1], frames, 0) for name, images in episode.frames.items()}
     words = [episode.goals[n % len(episode.goals)].instruction for n in range(frames)]
-    together = critic.judge(episode.frames, first, words, episode.state)
+    together = critic(episode.frames, first, words, episode.state)
     for n in range(frames):
         one = {name: images[n : n + 1] for name, images in episode.frames.items()}
-        alone = critic.judge(one, {k: v[:1] for k, v in first.items()}, words[n : n + 1], episode.state[n : n + 1])
+        alone = critic(one, {k: v[:1] for k, v in first.items()}, words[n : n + 1], episode.state[n : n + 1])
         np.testing.assert_allclose(alone.bins[0], together.bins[n], atol=1e-6)
         np.testing.assert_allclose(alone.done[0], together.done[n], atol=1e-6)
 
@@ -83,8 +83,8 @@ def test_a_first_frame_is_located_once_for_all_states() -> None:
     frames = len(episode.state)
     first = {name: np.repeat(images[:1], frames, 0) for name, images in episode.frames.items()}
     words = [episode.goals[0].instruction] * frames
-    wanted = critic.judge(episode.frames, first, words, episode.state)
-    start = critic.locate(first, words, np.random.default_rng(0).normal(size=episode.state.shape).astype(np.float32))
+    wanted = critic(episode.frames, first, words, episode.state)
+    start = critic.localise(first, words, np.random.default_rng(0).normal(size=episode.state.shape).astype(np.float32))
     found = critic.compare(episode.frames, start, words, episode.state)
     assert np.array_equal(found.bins, wanted.bins) and np.array_equal(found.done, wanted.done)
     assert not np.array_equal(critic.compare(episode.frames, start + 1, words, episode.state).bins, wanted.bins)

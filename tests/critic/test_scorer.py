@@ -12,10 +12,11 @@ from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.critic.scorer import EmbeddedConfig, EmbeddedScorer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreRequest, ScorerError
-from embodied_rl.judge.scorers.choice import choose_scorer, configure_scorer
+from embodied_rl.judge.scorers.registry import configure_scorer, resolve_scorer
 from embodied_rl.schema import RewardNode
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.critics import gather_some, make_critic
+from tests.support.refusals import refuses
 
 SPEC = spec_of(TabletopConfig())
 
@@ -95,10 +96,10 @@ def test_what_does_not_fit_is_refused_before_a_run(tmp_path: Path, file: str | N
 def test_a_model_without_a_server_means_the_embedded_critic() -> None:
     kind, options = configure_scorer(RewardNode("vlm"))
     assert kind is EmbeddedScorer and options == EmbeddedConfig()
-    assert choose_scorer(RewardNode("vlm", options={"url": None})).name == "embedded"
+    assert resolve_scorer(RewardNode("vlm", options={"url": None})).name == "embedded"
     behind = RewardNode("vlm", options={"url": "http://127.0.0.1:1/v1"})
-    assert choose_scorer(behind) is behind and configure_scorer(behind)[0] is plugins.find_plugin("scorers", "vlm")
-    with pytest.raises(UserError, match=r"reward\.prompt belongs to a model behind a server: add reward\.url"):
-        choose_scorer(RewardNode("vlm", options={"prompt": "progress_digit"}))
+    assert resolve_scorer(behind) is behind and configure_scorer(behind)[0] is plugins.find_plugin("scorers", "vlm")
+    with refuses("scorer-without-server", "reward.prompt", "reward.url"):
+        resolve_scorer(RewardNode("vlm", options={"prompt": "progress_digit"}))
     nobody = RewardNode(None)
-    assert choose_scorer(nobody) is nobody
+    assert resolve_scorer(nobody) is nobody

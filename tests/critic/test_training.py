@@ -3,13 +3,12 @@
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import torch
 
 from embodied_rl.critic.network import ProgressCritic
 from embodied_rl.critic.training import TrainingOptions, choose_rows, train_critic
-from embodied_rl.interfaces.errors import UserError
 from tests.support.critics import draw_episode, gather_some, make_critic
+from tests.support.refusals import refuses
 
 QUICK = TrainingOptions(steps=60, batch=32)
 
@@ -45,7 +44,7 @@ def test_it_learns_what_it_is_shown() -> None:
     critic = learn([episode], options=TrainingOptions(steps=400, batch=32, rate=3e-3))
     frames = len(episode.state)
     first = {name: np.repeat(images[:1], frames, 0) for name, images in episode.frames.items()}
-    found = critic.judge(episode.frames, first, [episode.goals[0].instruction] * frames, episode.state)
+    found = critic(episode.frames, first, [episode.goals[0].instruction] * frames, episode.state)
     assert np.abs(found.progress - episode.goals[0].progress).mean() < 0.06
     assert (found.done > 0.5).tolist() == episode.goals[0].done.tolist()
     np.testing.assert_allclose(found.bins.sum(axis=1), 1, rtol=1e-5)
@@ -78,5 +77,5 @@ def test_rows_ask_each_frame_for_the_own_goal_and_last_frames_for_others() -> No
 
 
 def test_nothing_to_learn_from_is_refused() -> None:
-    with pytest.raises(UserError, match="no episodes"):
+    with refuses("dataset-empty"):
         learn([])

@@ -20,7 +20,7 @@ from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.policy_contract import check_backbone
-from embodied_rl_policies.pi.images import prepare_images
+from embodied_rl_policies.pi.network import prepare_images
 from embodied_rl_policies.pi.prompts import format_with_state
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes

@@ -30,8 +30,7 @@ from tests.support.small_smolvla import (
 
 pytest.importorskip("transformers")
 
-from embodied_rl_policies.smolvla.images import prepare_images
-from embodied_rl_policies.smolvla.policy import SmolVLA
+from embodied_rl_policies.smolvla.policy import SmolVLA, prepare_images
 from tests.support import smolvla_sizes as sizes
 
 

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from embodied_rl.critic.examination.watch import Watch
+from embodied_rl.critic.evaluation.response_capture import ResponseCapture
 from embodied_rl.deployment.policy_server.client import PolicyClient
 from embodied_rl.deployment.policy_server.wire import pack
 from embodied_rl.interfaces.scorer import ScorerError
@@ -107,7 +107,7 @@ def test_an_answer_in_another_encoding_is_no_answer(encoding: str, monkeypatch: 
 
 def test_what_a_probe_keeps_of_answers() -> None:
     answer = {"data": [{"id": f"model {KEY}", "asked_with": {KEY: KEY}}]}
-    watch = Watch(httpx2.MockTransport(lambda request: httpx2.Response(200, json=answer)))
+    watch = ResponseCapture(httpx2.MockTransport(lambda request: httpx2.Response(200, json=answer)))
 
     async def ask() -> None:
         async with httpx2.AsyncClient(transport=watch, headers={"Authorization": f"Bearer {KEY}"}) as client:

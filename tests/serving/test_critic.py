@@ -59,7 +59,7 @@ def score(url: str, requests: list[ScoreRequest], **config: Any) -> list[Score]:
 def test_the_scorer_reads_what_the_network_says(critic: ProgressCritic) -> None:
     """Progress and done, of batches, to a millionth."""
     requests = [make_request(critic, seed) for seed in range(16)]
-    judged = critic.judge(
+    judged = critic(
         {name: np.concatenate([each.frames[name] for each in requests]) for name in critic.cameras},
         {name: np.stack([each.first[name] for each in requests]) for name in critic.cameras},
         [each.instruction for each in requests],

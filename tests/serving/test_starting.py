@@ -13,11 +13,11 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving import starting
 from embodied_rl.serving.listening import format_url, open_socket
 from embodied_rl.serving.starting import ServerSettings, check_settings, start_server
 from tests.support.ended import wait_for
+from tests.support.refusals import refuses
 from tests.support.serving import DEADLINE, ToldModel, make_critic, running, say
 
 TOKEN = "0123456789-abcdefghij"
@@ -97,7 +97,7 @@ def test_it_says_what_to_type(capsys: pytest.CaptureFixture[str], monkeypatch: p
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.2", "example.org"])
 def test_other_machines_need_a_token(host: str) -> None:
-    with pytest.raises(UserError, match="token_variable=<NAME>"):
+    with refuses("token-missing", "token_variable=<NAME>"):
         check_settings(ServerSettings(host=host))
 
 
@@ -106,7 +106,7 @@ def test_a_token_that_is_none(token: str | None, monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("CRITIC_TOKEN", raising=False)
     if token is not None:
         monkeypatch.setenv("CRITIC_TOKEN", token)
-    with pytest.raises(UserError, match="token_variable=CRITIC_TOKEN") as raised:
+    with refuses("token-invalid", "token_variable=CRITIC_TOKEN") as raised:
         check_settings(ServerSettings(token_variable="CRITIC_TOKEN"))
     assert not token or token not in str(raised.value)
 
@@ -137,7 +137,7 @@ def test_everything_but_health_needs_the_token(
 
 
 def test_a_port_that_is_taken() -> None:
-    with open_socket("127.0.0.1", 0) as taken, pytest.raises(UserError, match="port=0 takes a free one"):
+    with open_socket("127.0.0.1", 0) as taken, refuses("address-unusable", "port=0"):
         open_socket("127.0.0.1", taken.getsockname()[1])
 
 
@@ -147,13 +147,13 @@ def test_addresses() -> None:
         assert format_url("127.0.0.1", listening) == f"http://127.0.0.1:{port}/v1"
         assert format_url("::1", listening) == f"http://[::1]:{port}/v1"
         assert format_url("0.0.0.0", listening) == f"http://{socket.gethostname()}:{port}/v1"
-    with pytest.raises(UserError, match=r"host=nowhere\.invalid"):
+    with refuses("address-unusable", "host=nowhere.invalid"):
         open_socket("nowhere.invalid", 0)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(starting, "find_spec", lambda name: None if name == "uvicorn" else object())
-    with pytest.raises(UserError, match=r"needs uvicorn: pip install 'embodied-rl\[serve\]'"):
+    with refuses("package-missing", "uvicorn", "embodied-rl[serve]"):
         check_settings(ServerSettings())
 
 

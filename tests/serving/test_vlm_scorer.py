@@ -15,6 +15,7 @@ from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from embodied_rl.serving import embedded_critic
 from embodied_rl.serving.embedded_critic import split_bins
 from tests.support.collecting import SPEC
+from tests.support.refusals import refuses
 from tests.support.serving import FakeCritic, Running, make_critic, make_picture, running
 
 CAMERAS = ("wrist", "base")
@@ -119,5 +120,5 @@ def test_a_camera_that_the_simulator_lacks_is_named() -> None:
 
 
 def test_a_picture_size_is_refused_where_pictures_travel_as_they_are() -> None:
-    with pytest.raises(UserError, match=r"reward\.picture_size.*as they are"):
+    with refuses("key-unused", "reward.picture_size"):
         VlmScorer(VlmConfig(url="http://127.0.0.1:1/v1", prompt="embedded", picture_size=64), SPECIFICATION)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from embodied_rl.assembly import build
-from embodied_rl.critic.gathering import Draw, EpisodeKind, gather_episodes
+from embodied_rl.critic.episode_collection import EpisodeDraw, EpisodeKind, collect_episodes
 from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.critic.network import CriticConfig, ProgressCritic
 from embodied_rl.schema import SimNode
@@ -26,7 +26,7 @@ def make_critic(seed: int = 0) -> ProgressCritic:
 def gather_some() -> tuple[JudgedEpisode, ...]:
     """Real episodes: successes and failures, ended by success or not."""
     sources = [EpisodeKind("careful", 7), EpisodeKind("faulty", 7), EpisodeKind("policy", 7, goes_on=True)]
-    return tuple(gather_episodes(SIM, BASE, sources, Draw(3, "report")))
+    return tuple(collect_episodes(SIM, BASE, sources, EpisodeDraw(3, "report")))
 
 
 def draw_episode(

@@ -8,7 +8,7 @@ import torch
 
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.judge.heads.base import Labels
-from embodied_rl.judge.heads.noting import list_columns
+from embodied_rl.judge.heads.rollout_columns import list_columns
 from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.judge.heads.base import Head, HeadOptions, Labels
-from embodied_rl.judge.heads.choice import make_head
-from embodied_rl.judge.heads.inputs import HeadInputs
+from embodied_rl.judge.heads.head_inputs import HeadInputs
+from embodied_rl.judge.reward.distiller import HEADS
 from tests.support.collecting import SPEC
 
 WORDS = "go left"
@@ -31,4 +31,4 @@ def label(brightness: Any, value: Any, first: int = 0) -> Labels:
 
 
 def make(name: Any, **options: Any) -> Head:
-    return make_head(name, HeadOptions(INPUTS, 3, **options))
+    return HEADS[name](HeadOptions(INPUTS, 3, **options))

@@ -58,9 +58,9 @@ class FakeCritic:
     def judge(
         self, frames: Mapping[str, Array], first: Mapping[str, Array], instructions: Sequence[str], state: Array
     ) -> Judged:
-        return self.compare(frames, self.locate(first, instructions, state), instructions, state)
+        return self.compare(frames, self.localise(first, instructions, state), instructions, state)
 
-    def locate(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
+    def localise(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
         self.located += len(instructions)
         spoken = np.array([sum(map(ord, text)) for text in instructions])
         return np.stack([7 * sum(first[name].sum((1, 2, 3), np.float64) for name in first), spoken], 1)

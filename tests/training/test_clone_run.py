@@ -12,7 +12,7 @@ import pytest
 from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.commands import train as train_command
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.critic.examination.filter_account import FILE
+from embodied_rl.critic.evaluation.filter_report import FILE
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.report import Report
 from embodied_rl.runs.folder import RunFolder
@@ -70,7 +70,7 @@ def test_sft_clones_the_filtered_demonstrations(typed: Callable[..., Any], tmp_p
     told = Report.read(run / "report.json").metadata
     assert told["filtered_by"] == "embedded" and told["filter"] == {"end": 0.5}
     code, _, err = typed(*words, "filter.end=0.5", "--dry-run")
-    assert code == 2 and "filter.end needs somebody who judges" in err
+    assert code == 2 and "[scorer-missing]" in err and "filter.end" in err
 
 
 def test_an_operator_that_refuses_leaves_no_folder(

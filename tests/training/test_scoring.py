@@ -9,7 +9,7 @@ import pytest
 
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
-from embodied_rl.judge.reward import guard
+from embodied_rl.judge.reward import reward_hacking
 from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import POLICY, SMALL, TABLETOP, assert_learned_alike, with_plan
 from tests.support.stopping import assert_stopped_goes_on_alike
@@ -202,7 +202,7 @@ def test_the_guard_of_a_run_that_was_stopped_goes_on(
     typed: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In the middle of its fading, to the bit."""
-    monkeypatch.setattr(guard, "find_hacking", lambda *figures: "a test")
+    monkeypatch.setattr(reward_hacking, "find_hacking", lambda *figures: "a test")
     settings = (*SMALL, *TABLETOP, *ORACLE, "plan.ranks=1")
     straight = assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
     weights = [row["reward/weight"] for row in read_metrics(straight / "metrics.jsonl")]

@@ -10,7 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.judge.heads.inputs import HeadInputs
+from embodied_rl.judge.heads.head_inputs import HeadInputs
 
 
 @dataclass(frozen=True)

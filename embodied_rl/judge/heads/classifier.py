@@ -13,7 +13,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.heads.base import HeadOptions, Labels
-from embodied_rl.judge.heads.network import Forward, HeadNetwork
+from embodied_rl.judge.heads.head_network import Forward, HeadNetwork
 
 
 class ClassifierHead:

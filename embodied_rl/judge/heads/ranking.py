@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.heads.base import HeadOptions, Labels
-from embodied_rl.judge.heads.network import Forward, HeadNetwork
+from embodied_rl.judge.heads.head_network import Forward, HeadNetwork
 
 TIE = 1e-6
 """Scores that differ by less are equal: each is the better one with probability one half."""

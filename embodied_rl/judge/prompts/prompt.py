@@ -9,9 +9,9 @@ from typing import Any
 from embodied_rl.config.freeze import freeze_config, suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreKind, Span
+from embodied_rl.judge.prompts.answer_parser import EntryKeys, Reading
 from embodied_rl.judge.prompts.prompt_checks import check_prompt
 from embodied_rl.judge.prompts.prompt_parts import Part, PromptPictures, make_part
-from embodied_rl.judge.prompts.reading import EntryKeys, Reading
 from embodied_rl.schema.config_file import read_config
 
 FOLDER = Path(__file__).parent
@@ -117,7 +117,8 @@ def find_prompt(name: str, key: str = "prompt") -> Path:
     path = FOLDER / f"{name}.yaml" if name in PROMPT_NAMES else Path(name)
     if not path.is_file():
         raise UserError(
-            f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, sorted(PROMPT_NAMES))}"
+            f"reward.{key}: there is no prompt '{name}', and no such file.{suggest_name(name, sorted(PROMPT_NAMES))}",
+            code="prompt-unknown",
         )
     return path
 
@@ -136,7 +137,7 @@ def load_prompt(name: str, key: str = "prompt") -> Prompt:
     try:
         keys = read_config(path)
     except UserError as error:
-        raise UserError(f"reward.{key}: {error}") from None
+        raise UserError(f"reward.{key}: {error}", code=error.code) from None
     return _make_prompt(freeze_config(PromptFile, keys, str(path)), path)
 
 
@@ -173,7 +174,10 @@ def _fold(values: Mapping[str, float], path: Path) -> dict[str, float]:
     folded: dict[str, float] = {}
     for word, value in values.items():
         if (key := word.strip().casefold()) in folded:
-            raise UserError(f"reward.prompt: {path}: '{word}' stands there twice: case and spaces do not count.")
+            raise UserError(
+                f"reward.prompt: {path}: '{word}' stands there twice: case and spaces do not count.",
+                code="prompt-invalid",
+            )
         folded[key] = value
     return folded
 
@@ -184,7 +188,10 @@ def _compile(pattern: str | None, path: Path) -> re.Pattern[str] | None:
     try:
         found = re.compile(pattern, re.IGNORECASE)
     except re.error as error:
-        raise UserError(f"reward.prompt: {path}: pattern: {error}") from None
+        raise UserError(f"reward.prompt: {path}: pattern: {error}", code="prompt-invalid") from None
     if found.groups != 1:
-        raise UserError(f"reward.prompt: {path}: pattern has {found.groups} groups, and needs one, for the number.")
+        raise UserError(
+            f"reward.prompt: {path}: pattern has {found.groups} groups, and needs one, for the number.",
+            code="prompt-invalid",
+        )
     return found

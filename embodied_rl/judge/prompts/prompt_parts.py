@@ -60,22 +60,31 @@ def make_part(part: Any, where: str) -> Part:
     if isinstance(part, Mapping) and "pictures" in part:
         return _make_pictures(part, where)
     raise UserError(
-        f"reward.prompt: {where}: user holds {part!r}, which is neither a text nor one of {', '.join(get_args(Shown))}."
+        f"reward.prompt: {where}: user holds {part!r}, neither a text nor one of {', '.join(get_args(Shown))}.",
+        code="prompt-invalid",
     )
 
 
 def _make_pictures(part: Mapping[Any, Any], where: str) -> PromptPictures:
     known = ("pictures", "view", "before", "after")
     if unknown := [str(key) for key in part if key not in known]:
-        raise UserError(f"reward.prompt: {where}: user: unknown key '{unknown[0]}'.{suggest_name(unknown[0], known)}")
+        raise UserError(
+            f"reward.prompt: {where}: user: unknown key '{unknown[0]}'.{suggest_name(unknown[0], known)}",
+            code="prompt-invalid",
+        )
     shown, view, around = part["pictures"], part.get("view"), [part.get("before", ""), part.get("after", "")]
     if shown not in get_args(Shown):
-        raise UserError(f"reward.prompt: {where}: pictures={shown!r} is none of {', '.join(get_args(Shown))}.")
+        raise UserError(
+            f"reward.prompt: {where}: pictures={shown!r} is none of {', '.join(get_args(Shown))}.",
+            code="prompt-invalid",
+        )
     if view is not None and (not isinstance(view, int) or isinstance(view, bool) or view < 0):
-        raise UserError(f"reward.prompt: {where}: view={view!r} must be a number of a view, from 0 on.")
+        raise UserError(
+            f"reward.prompt: {where}: view={view!r} must be a number of a view, from 0 on.", code="prompt-invalid"
+        )
     for text in around:
         if not isinstance(text, str):
-            raise UserError(f"reward.prompt: {where}: before and after are texts, not {text!r}.")
+            raise UserError(f"reward.prompt: {where}: before and after are texts, not {text!r}.", code="prompt-invalid")
         extra = ("number", "percent") if shown == "reference" else ("number",)
         check_placeholders(text, (*_EVERYWHERE, *extra), where)
     return PromptPictures(shown, view, *around)
@@ -91,7 +100,8 @@ def check_placeholders(text: str, known: tuple[str, ...], where: str) -> None:
         if name not in known:
             raise UserError(
                 f"reward.prompt: {where}: {{{name}}} is not a placeholder here.{suggest_name(name, known)} "
-                "A word in braces that is meant as it is cannot be written."
+                "A word in braces that is meant as it is cannot be written.",
+                code="prompt-invalid",
             )
 
 

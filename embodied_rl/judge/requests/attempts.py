@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest, ScorerError
-from embodied_rl.judge.requests.limits import Breaker, InFlightLimit
+from embodied_rl.judge.requests.circuit_breaker import Breaker, InFlightLimit
 
 log = logging.getLogger(__name__)
 

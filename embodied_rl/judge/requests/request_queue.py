@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerTraits
-from embodied_rl.judge.scorers.shared_pictures import SharedPictures, list_pictures
+from embodied_rl.judge.scorers.shared_images import SharedImages, list_pictures
 
 CACHED = 20_000
 """Scores that are remembered."""
@@ -157,7 +157,7 @@ class RequestQueue:
 def join_pairs(earlier: ScoreRequest, later: ScoreRequest) -> ScoreRequest:
     """Return the question about the change from before the earlier pair to the later one."""
     before, after = list_pictures(earlier.frames), list_pictures(later.frames)
-    frames = SharedPictures({name: (*before[name][:-1], after[name][-1]) for name in after})
+    frames = SharedImages({name: (*before[name][:-1], after[name][-1]) for name in after})
     return replace(later, frames=frames, state_before=earlier.state_before)
 
 

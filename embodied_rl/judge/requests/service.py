@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
 from embodied_rl.judge.requests.attempts import Attempts
-from embodied_rl.judge.requests.limits import Breaker, Clock, InFlightLimit
+from embodied_rl.judge.requests.circuit_breaker import Breaker, Clock, InFlightLimit
 from embodied_rl.judge.requests.request_queue import QueuedRequest, RequestQueue, Ticket
 from embodied_rl.judge.scorers.cost import CostMeter, Prices
 
@@ -294,5 +294,6 @@ async def open_scorer(scorer: Scorer, seconds: float = OPEN_TIMEOUT) -> None:
 
 def _explain_opening(scorer: str, seconds: float) -> UserError:
     return UserError(
-        f"{scorer} was not ready within {seconds:g} s: check that the disk with its weights answers, and try again."
+        f"{scorer} was not ready within {seconds:g} s: check that the disk with its weights answers, and try again.",
+        code="scorer-timeout",
     )

@@ -19,18 +19,25 @@ from torch import Tensor
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.heads.agreement import measure_agreement
-from embodied_rl.judge.heads.base import HeadOptions, Labels
-from embodied_rl.judge.heads.choice import make_head
-from embodied_rl.judge.heads.inputs import HeadInputs
-from embodied_rl.judge.heads.memory import LabelMemory, hold_out
-from embodied_rl.judge.heads.noting import read_labels
-from embodied_rl.judge.reward.ledger import PotentialLedger
+from embodied_rl.judge.heads.base import Head, HeadOptions, Labels
+from embodied_rl.judge.heads.classifier import ClassifierHead
+from embodied_rl.judge.heads.head_inputs import HeadInputs
+from embodied_rl.judge.heads.label_memory import LabelMemory, hold_out
+from embodied_rl.judge.heads.ranking import RankingHead
+from embodied_rl.judge.heads.rollout_columns import read_labels
+from embodied_rl.judge.heads.table import HashHead
 from embodied_rl.judge.reward.modes.shaping import count_settled, join_known
+from embodied_rl.judge.reward.potential_ledger import PotentialLedger
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import RewardNode
 
+HEADS: dict[str, type[ClassifierHead | HashHead | RankingHead]] = {
+    "hash": HashHead,
+    "classifier": ClassifierHead,
+    "ranking": RankingHead,
+}
 HELD_OUT = 512
 """Newest labels that the head is compared with the judge on."""
 
@@ -70,7 +77,7 @@ class Distiller:
         node = options.reward.distill
         self._options, self._ranks, self.version = options, ranks, 0
         settings = HeadOptions(options.inputs, options.seed, node.steps, node.batch, node.rate, node.entries)
-        self._head = make_head(options.reward.head, settings)
+        self._head: Head = HEADS[options.reward.head](settings)
         self._ledger = PotentialLedger(num_envs)
         self._learned = LabelMemory(node.labels, options.inputs.size)
         self._held_out = LabelMemory(HELD_OUT, options.inputs.size)

@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied_rl.interfaces.scorer import Span
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
-from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
+from embodied_rl.judge.scorers.shared_images import Picture, SharedImages
 
 
 class FrameHistory:
@@ -43,7 +43,7 @@ class FrameHistory:
         """Return whether an earlier frame of the running episode is kept."""
         return bool(self._kept[column])
 
-    def show(self, column: int, present: Mapping[str, Picture]) -> SharedPictures:
+    def show(self, column: int, present: Mapping[str, Picture]) -> SharedImages:
         """Return the frames of a question, n of each camera with n at most f, the present one last.
 
         Args:
@@ -52,7 +52,7 @@ class FrameHistory:
         """
         kept = self._kept[column]
         shown = [*(kept[place] for place in self._choose(len(kept))), present]
-        return SharedPictures({name: tuple(each[name] for each in shown) for name in self._sizes})
+        return SharedImages({name: tuple(each[name] for each in shown) for name in self._sizes})
 
     def _choose(self, count: int) -> list[int]:
         """Return the indices of the kept frames that a request shows before the current one."""

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
-from embodied_rl.judge.heads.inputs import HeadInputs
-from embodied_rl.judge.heads.noting import make_labels
+from embodied_rl.judge.heads.head_inputs import HeadInputs
+from embodied_rl.judge.heads.rollout_columns import make_labels
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.score_table import is_usable
 from embodied_rl.judge.reward.scoring_writer import QUEUED_ROLLOUTS, ScoringOptions, ScoringWriter
@@ -65,14 +65,14 @@ class LabelWriter(ScoringWriter):
     def _pack(self, observation: Observation) -> Array:
         return self._inputs.pack(observation.images, observation.state, observation.instruction)
 
-    def _find_patience(self) -> float:
+    def _wait_limit(self) -> float:
         """Return 0: nothing waits, but where all scores are waited for, so that a run can be repeated."""
         return self._reward.deadline if self._reward.wait_share is None else 0.0
 
     def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
         """Keep tickets without an answer; return those that have come to their end by now, also of earlier rollouts."""
         assert self._service is not None
-        waiting = [*self._open, *self._asker.lost, *tickets]
+        waiting = [*self._open, *self._requester.lost, *tickets]
         most = QUEUED_ROLLOUTS * self._seen.shape[0] * self._seen.shape[1]
         self._service.abandon([each for each in waiting if each.score is None][:-most])
         answered = [each.score is not None for each in waiting]  # read once: another thread adds answers

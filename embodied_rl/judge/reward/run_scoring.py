@@ -11,15 +11,15 @@ from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Scorer, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.judge.heads.inputs import HeadInputs
-from embodied_rl.judge.heads.noting import list_columns
+from embodied_rl.judge.heads.head_inputs import HeadInputs
+from embodied_rl.judge.heads.rollout_columns import list_columns
 from embodied_rl.judge.requests.service import open_scorer
 from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
 from embodied_rl.judge.reward.label_writer import LabelWriter
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
-from embodied_rl.judge.scorers.choice import choose_scorer, configure_scorer
 from embodied_rl.judge.scorers.cost import check_budget, check_prices
-from embodied_rl.judge.scorers.remedies import explain_failure
+from embodied_rl.judge.scorers.registry import configure_scorer, resolve_scorer
+from embodied_rl.judge.scorers.server_errors import explain_failure
 from embodied_rl.judge.scorers.vlm import NoSuchModelError, VlmConfig, VlmScorer
 from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
@@ -42,17 +42,21 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
     if reward.name is None:
         if reward.options:
             key = next(iter(reward.options))
-            raise UserError(f"reward.{key} has no meaning without a scorer: choose one with reward=<name>.")
+            raise UserError(
+                f"reward.{key} has no meaning without a scorer: choose one with reward=<name>.", code="key-unused"
+            )
         if reward.mode == "distill":
             raise UserError(
-                "reward.mode=distill needs a scorer that the head learns from: choose one with reward=<name>."
+                "reward.mode=distill needs a scorer that the head learns from: choose one with reward=<name>.",
+                code="scorer-missing",
             )
         return
     if reward.mode in ("late", "sync", "distill") and (needs.discount is None or not needs.critic):
         raise UserError(
             f"algo.name={config.algo.name} compares the returns of episodes that start alike, from which shaping by a "
             f"potential cancels: reward.mode={reward.mode} would change nothing. reward.mode=audit logs the scores; "
-            "algo=flow_sde and algo=flow_noise learn from them."
+            "algo=flow_sde and algo=flow_noise learn from them.",
+            code="reward-mode-without-effect",
         )
     kind, options = configure_scorer(reward)
     scorer = kind(options, spec)
@@ -62,11 +66,15 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
         known = ", ".join(scorer.traits.kinds)
         raise UserError(
             f"reward.mode=distill learns how far a task is from single observations; reward.name={reward.name} answers "
-            f"only: {known}. reward.mode=late makes potentials of pairs."
+            f"only: {known}. reward.mode=late makes potentials of pairs.",
+            code="scorer-kind-unsupported",
         )
     elif not {"absolute", "pair"} & set(scorer.traits.kinds):
         known = ", ".join(scorer.traits.kinds)
-        raise UserError(f"reward.name={reward.name} judges neither observations nor pairs of them, but only: {known}.")
+        raise UserError(
+            f"reward.name={reward.name} judges neither observations nor pairs of them, but only: {known}.",
+            code="scorer-kind-unsupported",
+        )
     check_prices(reward, scorer.traits.counts_tokens)
     asyncio.run(check_scorer(scorer, reward.timeout))
     check_budget(reward, scorer.traits.counts_tokens)
@@ -81,19 +89,21 @@ def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
     if not traits.judges_done and "done" not in traits.kinds:
         raise UserError(
             f"reward.mode=terminal needs a scorer that says when a task is done; reward.name={config.reward.name} says "
-            f"only how far it is ({traits.identity})."
+            f"only how far it is ({traits.identity}).",
+            code="scorer-without-done",
         )
     _, options = plugins.configure_plugin("sims", config.sim, "sim")
     if getattr(options, "terminate_on_success", False):
         raise UserError(
             f"reward.mode=terminal: sim.name={config.sim.name} ends an episode when its own goal is reached, before "
-            "the scorer can see that. Add sim.terminate_on_success=false."
+            "the scorer can see that. Add sim.terminate_on_success=false.",
+            code="simulator-ends-at-success",
         )
 
 
 def describe_reward(reward: RewardNode) -> list[str]:
     """Return what the user reads of a run's reward at its start."""
-    judge = choose_scorer(reward).name
+    judge = resolve_scorer(reward).name
     said = [] if judge == reward.name else [f"Reward: without a server, reward={reward.name} means reward={judge}."]
     if judge is not None and reward.mode == "rises":
         return [
@@ -139,7 +149,9 @@ def name_model(reward: RewardNode, spec: SimulatorSpec) -> RewardNode:
     try:
         name = asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
     except ScorerError as error:
-        raise UserError(explain_failure(options.url, options.key_variable, error)) from None
+        raise UserError(
+            explain_failure(options.url, options.key_variable, error), code=f"scorer-{error.reason}"
+        ) from None
     return replace(reward, options=reward.options | {"model": name})
 
 
@@ -155,14 +167,16 @@ def check_model(reward: RewardNode, spec: SimulatorSpec) -> None:
     try:
         asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
     except NoSuchModelError as error:
-        raise UserError(explain_failure(options.url, options.key_variable, error)) from None
+        raise UserError(
+            explain_failure(options.url, options.key_variable, error), code=f"scorer-{error.reason}"
+        ) from None
     except (ScorerError, UserError) as error:
         log.warning("The scorer's server does not answer now: %s", error)
 
 
 def _build_vlm(reward: RewardNode, spec: SimulatorSpec) -> tuple[VlmScorer, VlmConfig] | None:
     """Return the scorer of a reward, without its calibration, and its settings; None if it is of another kind."""
-    node = choose_scorer(reward)
+    node = resolve_scorer(reward)
     if node.name is None:
         return None
     kind, options = plugins.configure_plugin("scorers", node, "reward")
@@ -185,7 +199,8 @@ async def _ask_scorer(scorer: Scorer, ask: Callable[[], Coroutine[Any, Any, Answ
     except TimeoutError:
         raise UserError(
             f"the scorer did not answer within reward.timeout={timeout:g} s. Is its server still loading its model? "
-            "Otherwise give a longer reward.timeout."
+            "Otherwise give a longer reward.timeout.",
+            code="scorer-timeout",
         ) from None
     finally:
         await scorer.close()

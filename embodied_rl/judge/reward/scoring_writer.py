@@ -23,13 +23,14 @@ from embodied_rl.interfaces.scorer import ScoreKind, ScorerTraits, list_scored_c
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
-from embodied_rl.judge.reward.asking import Asker, Order, Question
-from embodied_rl.judge.reward.counting import count_tickets
 from embodied_rl.judge.reward.decision_scores import DecisionScores
-from embodied_rl.judge.reward.modes.base import ModeOptions
-from embodied_rl.judge.reward.modes.choice import make_mode
-from embodied_rl.judge.reward.probes import MismatchProbes
+from embodied_rl.judge.reward.mismatch_probes import MismatchProbes
+from embodied_rl.judge.reward.modes.base import Mode, ModeOptions
+from embodied_rl.judge.reward.modes.shaping import Audit, Distill, PositiveDelta, Shaping
+from embodied_rl.judge.reward.modes.terminal import Terminal
+from embodied_rl.judge.reward.score_counts import count_tickets
 from embodied_rl.judge.reward.score_table import RolloutScores, is_usable, tabulate_scores
+from embodied_rl.judge.reward.scoring_requests import Order, Question, ScoreRequester
 from embodied_rl.judge.reward.strip_keeper import StripKeeper
 from embodied_rl.judge.scorers.cost import CostMeter, find_prices
 from embodied_rl.judge.scorers.score_log import FOLDER, ScoreLog, describe_score
@@ -39,6 +40,14 @@ from embodied_rl.schema import RewardNode
 
 log = logging.getLogger(__name__)
 
+MODES: dict[str, type[Audit | Distill | PositiveDelta | Shaping | Terminal]] = {
+    "audit": Audit,
+    "distill": Distill,
+    "late": Shaping,
+    "sync": Shaping,  # differs in when it waits
+    "terminal": Terminal,
+    "rises": PositiveDelta,
+}
 QUEUED_ROLLOUTS, QUEUED_BYTES = 2, 1 << 30
 """Limits of the queue: requests in rollouts, and bytes of their pictures."""
 LEAST_IN_VAIN = 20
@@ -90,15 +99,15 @@ class ScoringWriter(Writer):
     def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for a collector of N environments, and start the service."""
         options, reward = self._options, self._reward
-        mode = ModeOptions(reward, num_envs, options.discount, options.limit_ends)
-        self._mode = make_mode(mode)
+        mode_options = ModeOptions(reward, num_envs, options.discount, options.limit_ends)
+        self._mode: Mode = MODES[reward.mode](mode_options)
         make, config = options.scorer
         traits = make(config, spec).traits
         self._service = ScoreService(lambda: make(config, spec), self._share_limits(num_envs))
         question = choose_question(reward, traits)
         orders: dict[str, Order] = {"distill": "newest", "terminal": "oldest"}
         order = orders.get(reward.mode, "newest per environment")
-        self._asker = Asker(self._service, spec, num_envs, reward.every, question, order)
+        self._requester = ScoreRequester(self._service, spec, num_envs, reward.every, question, order)
         sizes = options.decisions, num_envs
         self._settled = (
             None
@@ -133,7 +142,7 @@ class ScoringWriter(Writer):
 
     def write_observation(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> None:
         """Ask about the observations before the decisions."""
-        asked = self._asker.ask_before(row, columns, observation, keys)
+        asked = self._requester.request_before_decisions(row, columns, observation, keys)
         if self._settled is not None:
             self._settled.begin_episodes(columns[torch.from_numpy(keys.decision == 0)].tolist())
             self._settled.add(asked)
@@ -151,28 +160,28 @@ class ScoringWriter(Writer):
         if self._settled is None:
             return
         listed, numbers = columns.tolist(), keys.decision.tolist()
-        self._wait(self._settled.list_awaited(listed, numbers), self._find_patience())
+        self._wait(self._settled.list_awaited(listed, numbers), self._wait_limit())
         self._settled.settle(np.broadcast_to(np.asarray(row), (len(listed),)).tolist(), listed, numbers)
         self._decided = time.monotonic()
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
         """Ask about the final observations of truncated episodes, where the mode wants them."""
-        self._asker.note_step(columns)
-        finals = self._asker.ask_finals(row, columns, result, rows) if self._mode.asks_finals else {}
+        self._requester.count_decision(columns)
+        finals = self._requester.request_finals(row, columns, result, rows) if self._mode.asks_finals else {}
         if self._settled is not None and len(result.ended):
             ended = columns[torch.from_numpy(np.isin(rows, result.ended))].tolist()
             self._settled.end_episodes(row, ended, finals)
 
     def write_last(self, columns: Array, observation: Observation, keys: NoiseKeys) -> None:
         """Ask about the observations that the next rollout begins with, and settle which scores count there."""
-        asked = self._asker.ask_lasts(columns, observation, keys)
+        asked = self._requester.request_lasts(columns, observation, keys)
         if self._settled is not None:
             self._settled.add(asked)
             self._lasts |= dict(zip(columns.tolist(), keys.decision.tolist(), strict=True))
 
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
         """Wait no longer for scores of episodes that were lost."""
-        self._asker.lose(columns, first_rows)
+        self._requester.drop_episodes(columns, first_rows)
         if self._settled is not None:
             self._settled.begin_episodes(columns.tolist())
 
@@ -183,32 +192,36 @@ class ScoringWriter(Writer):
             UserError: the log cannot be written, or reward.on_down=abort and the scorer is down.
         """
         assert self._service is not None
-        asked = self._asker.tickets()
+        asked = self._requester.tickets()
         if self._settled is None:
-            self._wait(asked, self._find_patience())
+            self._wait(asked, self._wait_limit())
         else:
             lasts = list(self._lasts), list(self._lasts.values())
-            self._wait(self._settled.list_awaited(*lasts), self._find_patience())
+            self._wait(self._settled.list_awaited(*lasts), self._wait_limit())
             self._settled.settle_lasts(*lasts)
         probed = self._probes.collect()
         self._service.abandon(probed)
         ended = self._end_tickets(asked)
         settled = self._settle(rollout)
-        self._note(ended, probed)
+        self._log_scores(ended, probed)
         self._useless = describe_useless(ended)
         self._warn_of_latency(ended)
         self._strips.keep(ended, rollout)
         self._figures = count_tickets(ended, len(asked), self._waited, self._service.status) | dict(settled)
         self._figures |= dict(self._probes.count(probed)) | self._count_tokens()
-        self._check_service()
-        self._asker.begin_rollout()
+        if self._reward.on_down == "abort" and self._service.status == "down":
+            raise UserError(
+                f"the scorer is down: {self._service.cause}. reward.on_down=continue trains on without it.",
+                code="scorer-down",
+            )
+        self._requester.begin_rollout()
         self._probes.ask(ended)
         self._waited, self._lasts, self._decided = 0.0, {}, None
 
     def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
         """Return the tickets that have come to their end by now, also of earlier rollouts; the others stay open."""
         assert self._service is not None
-        self._service.abandon(self._asker.lost)
+        self._service.abandon(self._requester.lost)
         if self._settled is None:
             self._service.abandon(tickets)
             return tickets
@@ -247,12 +260,12 @@ class ScoringWriter(Writer):
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
         return RolloutScores(
-            rows=tabulate_scores(self._asker.rows, size, least),
-            finals=tabulate_scores(self._asker.finals, size, least),
-            lasts=tabulate_scores(self._asker.lasts, size[1:], least),
+            rows=tabulate_scores(self._requester.rows, size, least),
+            finals=tabulate_scores(self._requester.finals, size, least),
+            lasts=tabulate_scores(self._requester.lasts, size[1:], least),
         )
 
-    def _find_patience(self) -> float:
+    def _wait_limit(self) -> float:
         """Return the seconds to wait now: for the scores of a decision, or with `terminal` for those of a rollout."""
         reward = self._reward
         if reward.mode == "sync":
@@ -269,12 +282,7 @@ class ScoringWriter(Writer):
         self._waited += time.monotonic() - began
         self._service.check()
 
-    def _check_service(self) -> None:
-        assert self._service is not None
-        if self._reward.on_down == "abort" and self._service.status == "down":
-            raise UserError(f"the scorer is down: {self._service.cause}. reward.on_down=continue trains on without it.")
-
-    def _note(self, tickets: Sequence[Ticket], probed: Sequence[Ticket]) -> None:
+    def _log_scores(self, tickets: Sequence[Ticket], probed: Sequence[Ticket]) -> None:
         least, settled = self._reward.confidence, self._settled is not None
         used = [
             (ticket, ticket.counted is not None if settled else is_usable(ticket.score, least)) for ticket in tickets
@@ -304,13 +312,13 @@ class ScoringWriter(Writer):
             assert self._service is not None
             spent |= {f"cost/{name}": value for name, value in self._service.cost.state().items()}
         scores = {} if self._settled is None else self._settled.state()
-        return self._mode.state() | self._asker.state() | scores | {k: np.array(v) for k, v in spent.items()}
+        return self._mode.state() | self._requester.state() | scores | {k: np.array(v) for k, v in spent.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore the state of `state`."""
         assert self._service is not None
         self._mode.load(state)
-        self._asker.load(state)
+        self._requester.load(state)
         if self._settled is not None:
             self._settled.load(state)
         if "spent" in state:

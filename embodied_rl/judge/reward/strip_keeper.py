@@ -18,7 +18,7 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.pair_progress import advance
 from embodied_rl.judge.reward.score_table import read_done
-from embodied_rl.judge.scorers.shared_pictures import list_pictures
+from embodied_rl.judge.scorers.shared_images import list_pictures
 from embodied_rl.reports.strips import (
     FOLDER,
     FRAMES,
@@ -170,7 +170,9 @@ class StripKeeper:
         """
         error = None if self._working is None else self._working.exception()
         if isinstance(error, OSError):
-            raise UserError(f"{self._folder} cannot be written: {error.strerror or error}.") from error
+            raise UserError(
+                f"{self._folder} cannot be written: {error.strerror or error}.", code="folder-not-writable"
+            ) from error
         if error is not None:
             raise error
 

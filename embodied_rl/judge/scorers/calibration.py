@@ -38,7 +38,9 @@ class PlattMap:
 
     def __post_init__(self) -> None:
         if not (0 < self.slope <= LARGEST and abs(self.offset) <= LARGEST):
-            raise UserError(f"slope {self.slope:g} and offset {self.offset:g} are no calibration.")
+            raise UserError(
+                f"slope {self.slope:g} and offset {self.offset:g} are no calibration.", code="calibration-damaged"
+            )
 
     def apply(self, scores: Array) -> Array:
         """Return probabilities, float64 of the scores' shape; NaN stays NaN."""
@@ -75,7 +77,9 @@ def read_calibration(path: Path) -> Calibration:
     found = read_json(path)
     with name_file(path):
         if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
-            raise UserError("is no calibration that `embodied-rl critic eval calibrate=true` wrote.")
+            raise UserError(
+                "is no calibration that `embodied-rl critic eval calibrate=true` wrote.", code="calibration-damaged"
+            )
         return freeze_config(Calibration, {key: found.get(key) for key in ("identity", "progress", "done")})
 
 
@@ -111,10 +115,13 @@ class CalibratedScorer(Scorer):
         traits = self.inner.traits
         if self._maps.identity != traits.identity:
             raise UserError(
-                f"reward.calibration={config.file} is of {self._maps.identity}, and the scorer is {traits.identity}."
+                f"reward.calibration={config.file} is of {self._maps.identity}, and the scorer is {traits.identity}.",
+                code="calibration-of-another-scorer",
             )
         if "absolute" not in traits.kinds:
-            raise UserError(f"reward.calibration: {traits.identity} does not say how far a task is.")
+            raise UserError(
+                f"reward.calibration: {traits.identity} does not say how far a task is.", code="scorer-without-progress"
+            )
         maps = [f"{name} {each.slope:g} {each.offset:g}" for name, each in self._named() if each is not None]
         self.traits = replace(traits, kinds=("absolute",), identity=f"{traits.identity}, calibrated: {', '.join(maps)}")
 

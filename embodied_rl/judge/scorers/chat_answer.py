@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_rl.interfaces.scorer import Score
+from embodied_rl.judge.prompts.answer_parser import Reading, drop_thoughts
 from embodied_rl.judge.prompts.labels import read_log_probabilities
-from embodied_rl.judge.prompts.reading import Reading, drop_thoughts
 from embodied_rl.judge.scorers.http_json import shorten
 
 NUMBERED = "token_id:"

@@ -8,8 +8,8 @@ from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.prompts.prompt import Prompt
 from embodied_rl.judge.prompts.prompt_parts import PromptPictures, PromptText, fill
-from embodied_rl.judge.scorers.pictures import PictureEncoder
-from embodied_rl.judge.scorers.shared_pictures import Picture, list_pictures
+from embodied_rl.judge.scorers.image_encoder import ImageEncoder
+from embodied_rl.judge.scorers.shared_images import Picture, list_pictures
 
 
 class MessageWriter:
@@ -23,7 +23,7 @@ class MessageWriter:
     """
 
     def __init__(
-        self, prompt: Prompt, encoder: PictureEncoder, views: Sequence[str] = (), reference: Mapping[str, Array] = {}
+        self, prompt: Prompt, encoder: ImageEncoder, views: Sequence[str] = (), reference: Mapping[str, Array] = {}
     ) -> None:
         self._prompt, self._encoder, self._views = prompt, encoder, list(views)
         self._reference = list_pictures(reference)

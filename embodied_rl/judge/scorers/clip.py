@@ -39,11 +39,15 @@ class ClipConfig:
 
     def __post_init__(self) -> None:
         if not self.path:
-            raise UserError("reward.path is missing: the folder of a CLIP or SigLIP checkpoint.")
+            raise UserError("reward.path is missing: the folder of a CLIP or SigLIP checkpoint.", code="key-missing")
         if not self.positive or not self.negative:
-            raise UserError("reward.positive and reward.negative need a text each: a score is their contrast.")
+            raise UserError(
+                "reward.positive and reward.negative need a text each: a score is their contrast.", code="texts-too-few"
+            )
         if self.batch < 1 or self.temperature <= 0:
-            raise UserError("reward.batch must be at least 1, and reward.temperature more than 0.")
+            raise UserError(
+                "reward.batch must be at least 1, and reward.temperature more than 0.", code="value-out-of-range"
+            )
         for key, texts in (("positive", self.positive), ("negative", self.negative)):
             for text in texts:
                 check_placeholders(text, ("instruction",), f"reward.{key}")
@@ -79,7 +83,7 @@ class ClipScorer(Scorer):
     @torch.inference_mode()
     def _judge(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         shown = [request.frames[camera][-1] for request in requests for camera in self._cameras]
-        seen = self._model.see(shown).unflatten(0, (len(requests), len(self._cameras)))  # [n, cameras, width]
+        seen = self._model.encode_images(shown).unflatten(0, (len(requests), len(self._cameras)))  # [n, cameras, width]
         wanted, others = self._config.positive, self._config.negative
         scores: list[Score] = []
         for request, pictures in zip(requests, seen, strict=True):

@@ -51,17 +51,23 @@ class ClipActionConfig:
 
     def __post_init__(self) -> None:
         if not self.path:
-            raise UserError("reward.path is missing: the folder of a CLIP or SigLIP checkpoint.")
+            raise UserError("reward.path is missing: the folder of a CLIP or SigLIP checkpoint.", code="key-missing")
         if len(self.moves) < 2:
-            raise UserError("reward.moves needs two movements at least: a score is their contrast.")
+            raise UserError(
+                "reward.moves needs two movements at least: a score is their contrast.", code="texts-too-few"
+            )
         if self.batch < 1 or self.temperature <= 0 or self.still <= 0 or not 0 < self.near <= 1:
             raise UserError(
-                "reward.batch must be at least 1, reward.temperature and reward.still more than 0, reward.near in 0…1."
+                "reward.batch must be at least 1, reward.temperature and reward.still more than 0, reward.near in 0…1.",
+                code="value-out-of-range",
             )
         check_placeholders(self.text, ("instruction", "move"), "reward.text")
         for words, entry in self.moves.items():
             if entry[:1] not in ("+", "-"):
-                raise UserError(f"reward.moves: '{words}' needs an entry of the state that begins with + or -: {entry}")
+                raise UserError(
+                    f"reward.moves: '{words}' needs an entry of the state that begins with + or -: {entry}",
+                    code="state-entry-invalid",
+                )
 
 
 class ClipActionScorer(Scorer):
@@ -97,7 +103,7 @@ class ClipActionScorer(Scorer):
     @torch.inference_mode()
     def _judge(self, requests: Sequence[ScoreRequest]) -> list[Score]:
         shown = [request.frames[camera][-2] for request in requests for camera in self._cameras]
-        seen = self._model.see(shown).unflatten(0, (len(requests), len(self._cameras)))  # [n, cameras, width]
+        seen = self._model.encode_images(shown).unflatten(0, (len(requests), len(self._cameras)))  # [n, cameras, width]
         return [self._contrast(request, pictures) for request, pictures in zip(requests, seen, strict=True)]
 
     def _contrast(self, request: ScoreRequest, pictures: torch.Tensor) -> Score:
@@ -121,7 +127,8 @@ def find_entry(words: str, entry: str, spec: SimulatorSpec) -> tuple[int, float]
     name = entry[1:]
     if name not in spec.state_names:
         raise UserError(
-            f"reward.moves: '{words}' is {entry}, and the state has no '{name}'.{suggest_name(name, spec.state_names)}"
+            f"reward.moves: '{words}' is {entry}, and the state has no '{name}'.{suggest_name(name, spec.state_names)}",
+            code="state-entry-unknown",
         )
     return spec.state_names.index(name), 1.0 if entry[0] == "+" else -1.0
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.judge.scorers.clip_pictures import prepare_pictures, read_settings
+from embodied_rl.judge.scorers.clip_images import prepare_pictures, read_settings
 from embodied_rl.system.untrusted_files import read_json
 
 MODELS = ("clip", "siglip")
@@ -52,10 +52,13 @@ class ClipModel:
             self._tokenizer = transformers.AutoTokenizer.from_pretrained(self._folder, **local)
             model = transformers.AutoModel.from_pretrained(self._folder, use_safetensors=True, **local)
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise UserError(f"reward.path={self._folder} cannot be loaded: {' '.join(str(error).split())}") from None
+            raise UserError(
+                f"reward.path={self._folder} cannot be loaded: {' '.join(str(error).split())}",
+                code="checkpoint-damaged",
+            ) from None
         self._model = model.eval().requires_grad_(requires_grad=False).to(self._device)
 
-    def see(self, pictures: Sequence[Array]) -> Tensor:
+    def encode_images(self, pictures: Sequence[Array]) -> Tensor:
         """Return the embeddings of pictures, uint8 [h, w, 3] each, of length 1: [n, width]."""
         pixels = prepare_pictures(pictures, self._settings).to(self._device)
         return _normalize(_pool(self._model.get_image_features(pixel_values=pixels)))
@@ -81,7 +84,10 @@ class ClipModel:
             most = int(self._model.config.text_config.max_position_embeddings)
             read = self._tokenizer(text, padding="max_length", max_length=most, return_tensors="pt")
             if read["input_ids"].shape[1] > most:
-                raise UserError(f"reward.path={self._folder} reads {most} tokens, and this text has more: {text}")
+                raise UserError(
+                    f"reward.path={self._folder} reads {most} tokens, and this text has more: {text}",
+                    code="prompt-too-long",
+                )
             given = {key: read[key].to(self._device) for key in ("input_ids", "attention_mask") if key in read}
             self._texts[text] = _normalize(_pool(self._model.get_text_features(**given)))[0]
         return self._texts[text]
@@ -96,9 +102,15 @@ def find_kind(folder: Path) -> str:
     try:
         kind = read_json(folder / "config.json").get("model_type")
     except (UserError, AttributeError) as error:
-        raise UserError(f"reward.path={folder} holds no checkpoint: {error}") from None
+        raise UserError(
+            f"reward.path={folder} holds no checkpoint: {error}",
+            code=getattr(error, "code", "") or "checkpoint-damaged",
+        ) from None
     if not isinstance(kind, str) or kind not in MODELS:
-        raise UserError(f"reward.path={folder} holds a model of type '{kind}', not one of {', '.join(MODELS)}.")
+        raise UserError(
+            f"reward.path={folder} holds a model of type '{kind}', not one of {', '.join(MODELS)}.",
+            code="checkpoint-unsupported",
+        )
     return str(kind)
 
 

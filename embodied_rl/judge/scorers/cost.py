@@ -130,10 +130,14 @@ def check_prices(reward: RewardNode, counts_tokens: bool) -> None:
         UserError: a price without token counts, or a budget without a price.
     """
     if reward.price_per_1k_tokens is not None and not counts_tokens:
-        raise UserError(f"reward.price_per_1k_tokens: reward={reward.name} is paid by no tokens: leave it out.")
+        raise UserError(
+            f"reward.price_per_1k_tokens: reward={reward.name} is paid by no tokens: leave it out.", code="key-unused"
+        )
     for key in ("price_per_1k_written", "budget_money"):
         if reward.price_per_1k_tokens is None and getattr(reward, key) is not None:
-            raise UserError(f"reward.{key} needs reward.price_per_1k_tokens, the price of 1000 tokens.")
+            raise UserError(
+                f"reward.{key} needs reward.price_per_1k_tokens, the price of 1000 tokens.", code="key-missing"
+            )
 
 
 def check_budget(reward: RewardNode, counts_tokens: bool) -> None:
@@ -145,5 +149,6 @@ def check_budget(reward: RewardNode, counts_tokens: bool) -> None:
     if reward.budget_money is not None and not counts_tokens:
         raise UserError(
             f"reward.budget_money={reward.budget_money:g}: the server does not count tokens (usage), so the "
-            "cost is unknown. reward.budget limits the requests."
+            "cost is unknown. reward.budget limits the requests.",
+            code="token-usage-missing",
         )

@@ -136,20 +136,25 @@ def check_url(url: str | None, example: str) -> None:
         UserError: it is missing, no address, or more than one; what may be secret is not repeated.
     """
     if url is None:
-        raise UserError(f"reward.url is missing: the server's address, such as reward.url={example}.")
+        raise UserError(
+            f"reward.url is missing: the server's address, such as reward.url={example}.", code="key-missing"
+        )
     if not url.startswith(("http://", "https://")):
-        raise UserError(f"reward.url={url}: an address begins with http:// or https://.")
+        raise UserError(f"reward.url={url}: an address begins with http:// or https://.", code="url-invalid")
     if set("@?#") & set(url):
         raise UserError(
             f"reward.url must be an address alone, such as {example}: leave out what has '@', '?' or '#', for logs "
-            "hold the address. A key comes from the environment variable that reward.key_variable names."
+            "hold the address. A key comes from the environment variable that reward.key_variable names.",
+            code="url-invalid",
         )
     try:
         read = httpx2.URL(url)
     except httpx2.InvalidURL as error:
-        raise UserError(f"reward.url={url}: {error}. An address looks like {example}.") from None
+        raise UserError(f"reward.url={url}: {error}. An address looks like {example}.", code="url-invalid") from None
     if not read.host or not 0 < (read.port or 80) < 65536:
-        raise UserError(f"reward.url={url}: the host or its port is wrong. An address looks like {example}.")
+        raise UserError(
+            f"reward.url={url}: the host or its port is wrong. An address looks like {example}.", code="url-invalid"
+        )
 
 
 def _read_key(variable: str) -> str | None:
@@ -162,7 +167,8 @@ def _read_key(variable: str) -> str | None:
     if key is not None and not all("!" <= letter <= "~" for letter in key):
         raise UserError(
             f"reward.key_variable={variable}: the environment variable holds a key with a space, a line break or a "
-            "letter beyond ASCII, which cannot be sent. Set it to the key alone."
+            "letter beyond ASCII, which cannot be sent. Set it to the key alone.",
+            code="key-variable-invalid",
         )
     return key
 

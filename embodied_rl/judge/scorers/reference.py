@@ -38,11 +38,14 @@ def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, 
         UserError: the trajectory does not exist, lacks a camera, or has fewer than two frames.
     """
     if not 2 <= count <= MOST_REFERENCES:
-        raise UserError(f"reward.references={count} must be within 2 … {MOST_REFERENCES}.")
+        raise UserError(f"reward.references={count} must be within 2 … {MOST_REFERENCES}.", code="value-out-of-range")
     frames = _read_folder(path, cameras, count) if path.is_dir() else _read_npz(path, cameras, count)
     lengths = {name: len(each) for name, each in frames.items()}
     if len(set(lengths.values())) > 1 or min(lengths.values()) < 2:
-        raise UserError(f"reward.reference={path}: each camera needs equally many frames, two at least: {lengths}.")
+        raise UserError(
+            f"reward.reference={path}: each camera needs equally many frames, two at least: {lengths}.",
+            code="reference-cameras-differ",
+        )
     return frames
 
 
@@ -55,20 +58,25 @@ def choose_evenly(length: int, count: int) -> list[int]:
 
 def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
     if not zipfile.is_zipfile(path):
-        raise UserError(f"reward.reference={path} is neither an episode file (.npz) nor a folder.")
+        raise UserError(
+            f"reward.reference={path} is neither an episode file (.npz) nor a folder.", code="reference-missing"
+        )
     try:
         with zipfile.ZipFile(path) as archive:
             names = [name.removesuffix(".npy") for name in archive.namelist() if name.startswith("images/")]
             known = [name.removeprefix("images/") for name in names]
             if missing := [name for name in cameras if name not in known]:
                 raise UserError(
-                    f"reward.reference={path} has no pictures of the camera '{missing[0]}', but of: {', '.join(known)}."
+                    f"reward.reference={path} has no images of camera '{missing[0]}', but of: {', '.join(known)}.",
+                    code="camera-missing",
                 )
             found = {name: _read_frames(archive, f"images/{name}.npy") for name in cameras}
     except UserError:
         raise
     except UNREADABLE as error:
-        raise UserError(f"reward.reference={path} is not an episode file: {shorten(error)}") from None
+        raise UserError(
+            f"reward.reference={path} is not an episode file: {shorten(error)}", code="reference-damaged"
+        ) from None
     return {name: each[choose_evenly(len(each), count)] for name, each in found.items()}
 
 
@@ -98,17 +106,19 @@ def _read_folder(path: Path, cameras: Sequence[str], count: int) -> dict[str, Ar
         folders = {cameras[0]: path}
     for name, folder in folders.items():
         if not folder.is_dir():
-            raise UserError(f"reward.reference={path} has no folder '{name}' with pictures of that camera.")
+            raise UserError(
+                f"reward.reference={path} has no folder '{name}' with pictures of that camera.", code="camera-missing"
+            )
     return {name: _read_pictures(folder, count) for name, folder in folders.items()}
 
 
 def _read_pictures(folder: Path, count: int) -> Array:
     files = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
     if not files:
-        raise UserError(f"reward.reference: {folder} holds no pictures: {', '.join(PICTURES)}.")
+        raise UserError(f"reward.reference: {folder} holds no pictures: {', '.join(PICTURES)}.", code="reference-empty")
     frames = [_read_picture(files[index]) for index in choose_evenly(len(files), count)]
     if len({frame.shape for frame in frames}) > 1:
-        raise UserError(f"reward.reference: the pictures in {folder} differ in size.")
+        raise UserError(f"reward.reference: the pictures in {folder} differ in size.", code="image-size-mismatch")
     return np.stack(frames)
 
 
@@ -117,4 +127,4 @@ def _read_picture(file: Path) -> Array:
         with Image.open(file, formats=("PNG", "JPEG")) as picture:
             return np.asarray(picture.convert("RGB"))
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError, SyntaxError, ValueError) as error:
-        raise UserError(f"reward.reference: {file} is not a picture: {error}") from None
+        raise UserError(f"reward.reference: {file} is not a picture: {error}", code="image-invalid") from None

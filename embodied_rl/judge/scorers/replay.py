@@ -34,10 +34,10 @@ class ReplayScorer(Scorer):
 
     def __init__(self, config: ReplayConfig, spec: SimulatorSpec) -> None:
         if not config.log:
-            raise UserError("reward.log is missing: the run folder to replay.")
+            raise UserError("reward.log is missing: the run folder to replay.", code="key-missing")
         lines = list(read_scores(Path(config.log)))
         if not lines:
-            raise UserError(f"reward.log={config.log} holds no complete line of a score.")
+            raise UserError(f"reward.log={config.log} holds no complete line of a score.", code="score-log-empty")
         self._scores = {(line["episode"], line["decision"], line["instruction"]): line for line in lines}
         kinds = tuple(kind for kind in get_args(ScoreKind) if any(line["kind"] == kind for line in lines))
         done = any(line.get("done") is not None for line in lines)

@@ -51,7 +51,9 @@ class RobometerConfig:
     def __post_init__(self) -> None:
         check_url(self.url, "http://127.0.0.1:8000")
         if not 1 <= self.frames <= 64 or self.batch < 1:
-            raise UserError("reward.frames must be within 1 … 64, and reward.batch at least 1.")
+            raise UserError(
+                "reward.frames must be within 1 … 64, and reward.batch at least 1.", code="value-out-of-range"
+            )
 
 
 class RobometerScorer(Scorer):
@@ -95,10 +97,11 @@ class RobometerScorer(Scorer):
             said = await self._server.send("GET", "health")
             (score,) = await self.score([asked])
         except ScorerError as error:
-            raise UserError(f"reward.url={self._config.url}: {error}") from None
+            raise UserError(f"reward.url={self._config.url}: {error}", code=f"scorer-{error.reason}") from None
         if said.get("status") != "healthy" or not score.valid:
             raise UserError(
-                f"reward.url={self._config.url} did not answer as a Robometer server: {score.detail or said}."
+                f"reward.url={self._config.url} did not answer as a Robometer server: {score.detail or said}.",
+                code="scorer-refused",
             )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
@@ -134,9 +137,11 @@ def choose_camera(name: str | None, spec: SimulatorSpec) -> str:
     """
     known = list_scored_cameras(spec)
     if name is None and len(known) != 1:
-        raise UserError(f"reward.camera is missing: choose one of {', '.join(known)}.")
+        raise UserError(f"reward.camera is missing: choose one of {', '.join(known)}.", code="camera-missing")
     if name is not None and name not in known:
-        raise UserError(f"reward.camera: no scored camera is called '{name}'.{suggest_name(name, known)}")
+        raise UserError(
+            f"reward.camera: no scored camera is called '{name}'.{suggest_name(name, known)}", code="camera-unknown"
+        )
     return name or known[0]
 
 

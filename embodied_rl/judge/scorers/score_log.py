@@ -71,7 +71,7 @@ class ScoreLog:
             TypeError, ValueError: they hold what JSON does not: a scorer's mistake.
         """
         if isinstance(self._failure, OSError):
-            raise UserError(f"the log of scores cannot be written: {self._failure}")
+            raise UserError(f"the log of scores cannot be written: {self._failure}", code="score-log-not-writable")
         if self._failure is not None:
             raise self._failure
         self._lines.put(list(lines))
@@ -100,7 +100,10 @@ def read_scores(path: Path) -> Iterator[dict[str, Any]]:
     folder = path / FOLDER if (path / FOLDER).is_dir() else path
     files = sorted(folder.glob("*.jsonl")) if folder.is_dir() else [folder]
     if not files or not files[0].is_file():
-        raise UserError(f"{path} holds no scores: a run with a reward writes them into {FOLDER}/ of its folder.")
+        raise UserError(
+            f"{path} holds no scores: a run with a reward writes them into {FOLDER}/ of its folder.",
+            code="score-log-missing",
+        )
     for file in files:
         yield from _read_file(file)
 
@@ -108,15 +111,18 @@ def read_scores(path: Path) -> Iterator[dict[str, Any]]:
 def _read_file(file: Path) -> Iterator[dict[str, Any]]:
     content = read_whole(file)
     if content.startswith(PICKLE_STARTS):
-        raise UserError(f"{file} is a pickle, which can run any code when it is opened, and is not read.")
+        raise UserError(
+            f"{file} is a pickle, which can run any code when it is opened, and is not read.",
+            code="score-log-is-pickle",
+        )
     lines = content.split(b"\n")
     for number, line in enumerate(lines[:-1], 1):  # what follows the last line break was not written to its end
         try:
             found = json.loads(line)
         except (ValueError, RecursionError):
-            raise UserError(f"{file}, line {number}, is not JSON.") from None
+            raise UserError(f"{file}, line {number}, is not JSON.", code="score-log-damaged") from None
         if not isinstance(found, dict):
-            raise UserError(f"{file}, line {number}, is not a score record.")
+            raise UserError(f"{file}, line {number}, is not a score record.", code="score-log-damaged")
         if "scorer" not in found:
             yield _check_line(found, f"{file}, line {number}")
 
@@ -126,8 +132,8 @@ def _check_line(line: dict[str, Any], where: str) -> dict[str, Any]:
     kinds |= dict.fromkeys(("instruction", "kind", "reason"), str)
     for key, kind in kinds.items():
         if not isinstance(line.get(key), kind):
-            raise UserError(f"{where}: '{key}' is missing, or of another type.")
+            raise UserError(f"{where}: '{key}' is missing, or of another type.", code="score-log-damaged")
     for key, types in {"value": float | int | None, "done": float | int | None, "counted": int | None}.items():
         if not isinstance(line.get(key), types):
-            raise UserError(f"{where}: '{key}' is not a number.")
+            raise UserError(f"{where}: '{key}' is not a number.", code="score-log-damaged")
     return line

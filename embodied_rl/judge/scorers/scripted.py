@@ -35,9 +35,12 @@ class ScriptedConfig:
 
     def __post_init__(self) -> None:
         if self.noise < 0 or self.latency < 0 or self.slots < 1:
-            raise UserError("reward.noise and reward.latency must be at least 0, reward.slots at least 1.")
+            raise UserError(
+                "reward.noise and reward.latency must be at least 0, reward.slots at least 1.",
+                code="value-out-of-range",
+            )
         if not 0 <= self.done_error <= 1:
-            raise UserError(f"reward.done_error={self.done_error:g} is a share: 0 … 1.")
+            raise UserError(f"reward.done_error={self.done_error:g} is a share: 0 … 1.", code="value-out-of-range")
 
 
 class ScriptedScorer(Scorer):
@@ -58,7 +61,8 @@ class ScriptedScorer(Scorer):
         if needs and not spec.reports_progress:
             raise UserError(
                 f"reward.judge={config.judge} repeats the simulator's own judgement of progress, which it does not "
-                "report here. The tabletop does, with sim.progress=true."
+                "report here. The tabletop does, with sim.progress=true.",
+                code="scorer-needs-ground-truth",
             )
         self._config = config
         identity = f"scripted {config.judge}"

@@ -19,12 +19,12 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
 from embodied_rl.judge.prompts.prompt import PROMPT_NAMES, Prompt
 from embodied_rl.judge.prompts.prompt_checks import MOST_LABELS
-from embodied_rl.judge.scorers.asking import check_lossless, load_prompts, make_grey_request, make_writers
 from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_usage
 from embodied_rl.judge.scorers.chat_message import order_frames
 from embodied_rl.judge.scorers.http_json import AnsweredError, JsonServer, check_url, list_ids, shorten
-from embodied_rl.judge.scorers.pictures import Fit, PictureEncoder
-from embodied_rl.judge.scorers.remedies import explain_failure, is_about_probabilities
+from embodied_rl.judge.scorers.image_encoder import Fit, ImageEncoder
+from embodied_rl.judge.scorers.prompt_setup import check_lossless, load_prompts, make_grey_request, make_writers
+from embodied_rl.judge.scorers.server_errors import explain_failure, is_about_probabilities
 
 log = logging.getLogger(__name__)
 
@@ -67,9 +67,12 @@ class VlmConfig:
     def __post_init__(self) -> None:
         check_url(self.url, "http://127.0.0.1:8000/v1")
         if self.picture_size is not None and not 1 <= self.picture_size <= LARGEST_PICTURE:
-            raise UserError(f"reward.picture_size={self.picture_size} must be within 1 … {LARGEST_PICTURE}.")
+            raise UserError(
+                f"reward.picture_size={self.picture_size} must be within 1 … {LARGEST_PICTURE}.",
+                code="value-out-of-range",
+            )
         if not 0 <= self.least_mass <= 1:
-            raise UserError(f"reward.least_mass={self.least_mass} must be within 0 … 1.")
+            raise UserError(f"reward.least_mass={self.least_mass} must be within 0 … 1.", code="value-out-of-range")
 
 
 class NoSuchModelError(ScorerError):
@@ -95,7 +98,7 @@ class VlmScorer(Scorer):
         self._config, self._spec, self._transport, self._model = config, spec, transport, config.model
         self._prompts = load_prompts(config.prompt, config.done_prompt)
         check_lossless(self._prompts, config.picture_size is not None or config.picture_fit != "keep")
-        encoder = PictureEncoder(config.picture_size or PICTURE_SIZE, config.picture_fit)
+        encoder = ImageEncoder(config.picture_size or PICTURE_SIZE, config.picture_fit)
         self._writers = make_writers(self._prompts, spec, encoder, config.views, config.reference, config.references)
         self._tells_probabilities = True
         self._listed, self._listing = False, asyncio.Lock()
@@ -133,18 +136,22 @@ class VlmScorer(Scorer):
             asked = [make_grey_request(prompt, self._spec) for prompt in self._prompts]
             scores = [await self._ask(place, request) for place, request in enumerate(asked)]
         except ScorerError as error:
-            raise UserError(explain_failure(self._config.url, self._config.key_variable, error)) from None
+            raise UserError(
+                explain_failure(self._config.url, self._config.key_variable, error), code=f"scorer-{error.reason}"
+            ) from None
         self.traits = replace(self.traits, counts_tokens=all(score.tokens is not None for score in scores))
         for prompt, score in zip(self._prompts, scores, strict=True):
             if score.reason == "unreadable":
                 raise UserError(
                     f"reward.url={self._config.url}: {self._model} answered {score.detail}, which the prompt "
-                    f"{prompt.name} cannot read. Try reward.prompt=progress_percent, or a prompt of your own."
+                    f"{prompt.name} cannot read. Try reward.prompt=progress_percent, or a prompt of your own.",
+                    code="answer-not-readable",
                 )
             if score.reason == "range":
                 raise UserError(
                     f"reward.url={self._config.url}: what {self._model} answers to the prompt {prompt.name} leaves its "
-                    f"range: {score.detail}. Choose another reward.prompt; one of your own may need another scale."
+                    f"range: {score.detail}. Choose another reward.prompt; one of your own may need another scale.",
+                    code="answer-out-of-range",
                 )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:

@@ -72,23 +72,35 @@ class PiConfig:
         for entry in fields(self):
             value = getattr(self, entry.name)
             if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise UserError(f"policy.{entry.name}={value} must be at least 1.")
+                raise UserError(f"policy.{entry.name}={value} must be at least 1.", code="value-out-of-range")
         for name, layers in {"layers": self.layers, "vision_layers": self.vision_layers}.items():
             if layers > MAX_LAYERS:
-                raise UserError(f"policy.{name}={layers} must be at most {MAX_LAYERS}.")
+                raise UserError(f"policy.{name}={layers} must be at most {MAX_LAYERS}.", code="value-out-of-range")
         if self.head_dim % 2:
-            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions rotate pairs of entries.")
+            raise UserError(
+                f"policy.head_dim={self.head_dim} must be even: rotary positions rotate pairs of entries.",
+                code="policy-sizes-invalid",
+            )
         if self.expert_width % 2:
-            raise UserError(f"policy.expert_width={self.expert_width} must be even (time embedding).")
+            raise UserError(
+                f"policy.expert_width={self.expert_width} must be even (time embedding).", code="policy-sizes-invalid"
+            )
         if self.vision_width % self.vision_heads:
             raise UserError(
                 f"policy.vision_width={self.vision_width} must be a multiple of "
-                f"policy.vision_heads={self.vision_heads}."
+                f"policy.vision_heads={self.vision_heads}.",
+                code="policy-sizes-invalid",
             )
         if self.resolution % self.patch:
-            raise UserError(f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch}.")
+            raise UserError(
+                f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch}.",
+                code="policy-sizes-invalid",
+            )
         if not 0 < self.min_period < self.max_period:
-            raise UserError(f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.")
+            raise UserError(
+                f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.",
+                code="value-out-of-range",
+            )
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.errors import UserError
@@ -22,7 +23,6 @@ from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.pi import native, sizes
 from embodied_rl_policies.pi.attention import attend, make_rotary_angles, project_key_value
 from embodied_rl_policies.pi.config import MAX_PERIOD, MIN_PERIOD, PiConfig
-from embodied_rl_policies.pi.images import prepare_images
 
 PALIGEMMA = "paligemma_with_expert.paligemma.model."
 
@@ -158,7 +158,10 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         periods = {"min_period": self.config.min_period, "max_period": self.config.max_period}
         if form == "openpi":
             if tuple(periods.values()) != (MIN_PERIOD, MAX_PERIOD):
-                raise UserError(f"openpi has the periods {MIN_PERIOD} to {MAX_PERIOD} alone: give format=lerobot.")
+                raise UserError(
+                    f"openpi has the periods {MIN_PERIOD} to {MAX_PERIOD} alone: give format=lerobot.",
+                    code="export-not-expressible",
+                )
             return variants | {"precision": "float32"}
         sides = {"image_resolution": [self.config.resolution] * 2}
         return variants | {"dtype": "float32", "num_inference_steps": steps} | periods | sides
@@ -284,9 +287,30 @@ def _check_robot(
         if robot > network:
             raise UserError(
                 f"The robot has {robot} {name} entries, the network takes {network}: choose a simulator with fewer, or "
-                f"a network with policy.{name}_dim={robot}."
+                f"a network with policy.{name}_dim={robot}.",
+                code="policy-robot-mismatch",
             )
     if not cameras:
-        raise UserError("policy.cameras: this policy needs at least one camera.")
+        raise UserError("policy.cameras: this policy needs at least one camera.", code="camera-missing")
     if auxiliary_names:
-        raise UserError("algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.")
+        raise UserError(
+            "algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.",
+            code="auxiliary-head-missing",
+        )
+
+
+def prepare_images(images: Tensor, size: int) -> Tensor:
+    """Convert images: uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1]; pad to a square with black.
+
+    The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot; openpi's data loader
+    uses Pillow, which applies anti-aliasing when it shrinks an image.
+    """
+    pixels = images.permute(0, 3, 1, 2).float() / 255
+    height, width = pixels.shape[-2:]
+    if (height, width) != (size, size):
+        ratio = max(height, width) / size
+        new = int(height / ratio), int(width / ratio)
+        resized = F.interpolate(pixels, size=new, mode="bilinear", align_corners=False)
+        top, left = (size - new[0]) // 2, (size - new[1]) // 2
+        pixels = F.pad(resized, (left, size - new[1] - left, top, size - new[0] - top))
+    return pixels * 2 - 1

@@ -42,7 +42,9 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
     try:
         found: dict[str, Any] = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
-        raise UserError(f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.") from None
+        raise UserError(
+            f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.", code="checkpoint-unsupported"
+        ) from None
     _check_resolution(config, found["resolution"])
     if (width := found["vision_width"]) in VISION_HEADS:
         found["vision_heads"] = VISION_HEADS[width]
@@ -55,7 +57,7 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
     untold = [key for key in UNTOLD if key not in found and key not in given]
     if untold:
         listed = ", nor ".join(f"{UNTOLD[key]}: give policy.{key}=<number>" for key in untold)
-        raise UserError(f"The checkpoint does not say {listed}.")
+        raise UserError(f"The checkpoint does not say {listed}.", code="checkpoint-incomplete")
     return found
 
 
@@ -64,7 +66,8 @@ def _check_resolution(config: Mapping[str, Any], resolution: int) -> None:
         if config.get(key) not in (None, [resolution, resolution]):
             raise UserError(
                 f"The checkpoint's {key} is {config[key]}, while its vision tower takes squares of {resolution} "
-                "pixels; not supported."
+                "pixels; not supported.",
+                code="checkpoint-unsupported",
             )
 
 

@@ -83,40 +83,52 @@ class SmolVLAConfig:
         for entry in fields(self):
             value, least = getattr(self, entry.name), 0 if entry.name in MAY_BE_ZERO else 1
             if isinstance(value, int) and not isinstance(value, bool) and value < least:
-                raise UserError(f"policy.{entry.name}={value} must be at least {least}.")
+                raise UserError(f"policy.{entry.name}={value} must be at least {least}.", code="value-out-of-range")
         self._check_attention()
         self._check_images()
         if not 0 < self.min_period < self.max_period:
-            raise UserError(f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.")
+            raise UserError(
+                f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.",
+                code="value-out-of-range",
+            )
 
     def _check_attention(self) -> None:
         if self.heads % self.key_value_heads:
             raise UserError(
-                f"policy.heads={self.heads} must be a multiple of policy.key_value_heads={self.key_value_heads}."
+                f"policy.heads={self.heads} must be a multiple of policy.key_value_heads={self.key_value_heads}.",
+                code="policy-sizes-invalid",
             )
         for name, layers in {"layers": self.layers, "vision_layers": self.vision_layers}.items():
             if layers > MAX_LAYERS:
-                raise UserError(f"policy.{name}={layers} must be at most {MAX_LAYERS}.")
+                raise UserError(f"policy.{name}={layers} must be at most {MAX_LAYERS}.", code="value-out-of-range")
         if self.head_dim % 2:
-            raise UserError(f"policy.head_dim={self.head_dim} must be even: rotary positions rotate pairs of entries.")
+            raise UserError(
+                f"policy.head_dim={self.head_dim} must be even: rotary positions rotate pairs of entries.",
+                code="policy-sizes-invalid",
+            )
         if self.expert_width % 2:
-            raise UserError(f"policy.expert_width={self.expert_width} must be even (time embedding).")
+            raise UserError(
+                f"policy.expert_width={self.expert_width} must be even (time embedding).", code="policy-sizes-invalid"
+            )
 
     def _check_images(self) -> None:
         if self.vision_width % self.vision_heads:
             raise UserError(
                 f"policy.vision_width={self.vision_width} must be a multiple of "
-                f"policy.vision_heads={self.vision_heads}."
+                f"policy.vision_heads={self.vision_heads}.",
+                code="policy-sizes-invalid",
             )
         if self.resolution % (self.patch * self.pixel_shuffle):
             raise UserError(
                 f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch} times "
-                f"policy.pixel_shuffle={self.pixel_shuffle}."
+                f"policy.pixel_shuffle={self.pixel_shuffle}.",
+                code="policy-sizes-invalid",
             )
         highest = max(self.fake_image_token, self.global_image_token)
         if self.image_special_tokens and self.vocabulary is not None and highest >= self.vocabulary:
             raise UserError(
                 f"policy.fake_image_token={self.fake_image_token} and policy.global_image_token="
                 f"{self.global_image_token} must be below policy.vocabulary={self.vocabulary}, or "
-                "policy.image_special_tokens false."
+                "policy.image_special_tokens false.",
+                code="value-out-of-range",
             )

@@ -64,13 +64,17 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
     try:
         found = _language(shapes) | _expert(shapes) | _vision(shapes)
     except KeyError as error:
-        raise UserError(f"The checkpoint is not a SmolVLA: {error.args[0]} is missing.") from None
+        raise UserError(
+            f"The checkpoint is not a SmolVLA: {error.args[0]} is missing.", code="checkpoint-unsupported"
+        ) from None
     _check_resolution(config, found["resolution"])
     found |= {ours: config[theirs] for ours, theirs in CONFIGURED.items() if config.get(theirs) is not None}
     found |= _known_head_sizes(found, given)
     for key, meaning in UNTOLD.items():
         if key not in found and key not in given:
-            raise UserError(f"The checkpoint does not say {meaning}: give policy.{key}=<number>.")
+            raise UserError(
+                f"The checkpoint does not say {meaning}: give policy.{key}=<number>.", code="checkpoint-incomplete"
+            )
     found |= _heads(shapes, {**found, **given}["head_dim"])
     return found | {"self_attention_every": _self_attention_every(config)}
 
@@ -93,11 +97,15 @@ def _reject_unsupported_settings(config: Mapping[str, Any]) -> None:
     """Reject settings that this network does not support."""
     if config.get("adapt_to_pi_aloha"):
         raise UserError(
-            "The checkpoint has adapt_to_pi_aloha, which converts joints and grippers; it is not supported."
+            "The checkpoint has adapt_to_pi_aloha, which converts joints and grippers; it is not supported.",
+            code="checkpoint-unsupported",
         )
     layers, expert = config.get("num_vlm_layers", 0), config.get("num_expert_layers", 0)
     if expert > 0 and expert != layers:
-        raise UserError(f"The checkpoint has {expert} expert layers on {layers} of the language model; not supported.")
+        raise UserError(
+            f"The checkpoint has {expert} expert layers on {layers} of the language model; not supported.",
+            code="checkpoint-unsupported",
+        )
 
 
 def _check_resolution(config: Mapping[str, Any], resolution: int) -> None:
@@ -105,7 +113,8 @@ def _check_resolution(config: Mapping[str, Any], resolution: int) -> None:
     if given not in (None, [resolution, resolution]):
         raise UserError(
             f"The checkpoint's resize_imgs_with_padding is {given}, while its vision tower takes squares of "
-            f"{resolution} pixels; not supported."
+            f"{resolution} pixels; not supported.",
+            code="checkpoint-unsupported",
         )
 
 

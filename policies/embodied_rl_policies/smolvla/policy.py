@@ -28,7 +28,6 @@ from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Po
 from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.smolvla import lerobot_config
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
-from embodied_rl_policies.smolvla.images import prepare_images
 from embodied_rl_policies.smolvla.native import make_connector, make_vision_tower
 from embodied_rl_policies.smolvla.network import Expert, LanguageModel, embed_time
 
@@ -77,9 +76,12 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         super().__init__()
         _check_fit(config, action_dim, state_dim, vocabulary_size, token_length)
         if not cameras:
-            raise UserError("SmolVLA needs a camera; give it one in the simulator's cameras.")
+            raise UserError("SmolVLA needs a camera; give it one in the simulator's cameras.", code="camera-missing")
         if auxiliary_names:
-            raise UserError("algo.auxiliary_names: SmolVLA has no head that predicts positions; give [].")
+            raise UserError(
+                "algo.auxiliary_names: SmolVLA has no head that predicts positions; give [].",
+                code="auxiliary-head-missing",
+            )
         self.config = config
         self.spec = PolicySpec(
             horizon=config.horizon,
@@ -148,7 +150,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
             UserError: the format is openpi, which has no SmolVLA.
         """
         if form != "lerobot":
-            raise UserError(f"{form} has no SmolVLA: give format=lerobot.")
+            raise UserError(f"{form} has no SmolVLA: give format=lerobot.", code="format-does-not-support-policy")
         return lerobot_config.make_configuration(self.config, steps)
 
     def perception_parameters(self) -> list[nn.Parameter]:
@@ -261,4 +263,22 @@ def _check_fit(config: SmolVLAConfig, action_dim: int, state_dim: int, vocabular
     for name, value in needed.items():
         limit = getattr(config, name)
         if limit is not None and value > limit:
-            raise UserError(f"policy.{name}={limit} is less than the {value} that are needed.")
+            raise UserError(
+                f"policy.{name}={limit} is less than the {value} that are needed.", code="policy-does-not-fit"
+            )
+
+
+def prepare_images(images: Tensor, size: int) -> Tensor:
+    """Convert images: uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1]; pad to a square with black.
+
+    The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot's SmolVLA, which
+    places the picture in the lower right corner.
+    """
+    pixels = images.permute(0, 3, 1, 2).float() / 255
+    height, width = pixels.shape[-2:]
+    if (height, width) != (size, size):
+        ratio = max(height, width) / size
+        new = int(height / ratio), int(width / ratio)
+        resized = F.interpolate(pixels, size=new, mode="bilinear", align_corners=False)
+        pixels = F.pad(resized, (size - new[1], 0, size - new[0], 0))
+    return pixels * 2 - 1

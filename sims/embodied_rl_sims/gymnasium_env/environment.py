@@ -55,7 +55,8 @@ class GymnasiumEnvironment:
         if truncated and not terminated and self._steps < self._spec.horizon:
             raise UserError(
                 f"{self._config.id} reached its own time limit after {self._steps} control steps. Set "
-                f"sim.horizon={self._steps} or less, or raise that limit in sim.options."
+                f"sim.horizon={self._steps} or less, or raise that limit in sim.options.",
+                code="environment-time-limit",
             )
         success = read_success(self._config, info)
         over = bool(terminated) or (success and self._config.terminate_on_success)

@@ -64,9 +64,11 @@ def make_environment(config: GymnasiumConfig, render: bool) -> Any:
                 raise
             return gymnasium.make(config.id, render_mode="rgb_array", **keys)
     except unregistered:
-        raise UserError(f"sim.id: unknown environment '{config.id}'.{_nearest(gymnasium, config)}") from None
+        raise UserError(
+            f"sim.id: unknown environment '{config.id}'.{_nearest(gymnasium, config)}", code="environment-unknown"
+        ) from None
     except TypeError as error:
-        raise UserError(f"sim.options={config.options}: {error}") from error
+        raise UserError(f"sim.options={config.options}: {error}", code="option-invalid") from error
 
 
 def _size(config: GymnasiumConfig) -> dict[str, int]:

@@ -54,7 +54,10 @@ def make_operator(id: str) -> Callable[[Mapping[str, Any]], Array]:
     for name, act in (("FetchReach", reach), ("FetchPush", push), ("FetchPickAndPlace", pick_and_place)):
         if id.startswith(name):
             return act
-    raise UserError(f"sim.id={id} has no scripted operator; FetchReach, FetchPush and FetchPickAndPlace have one.")
+    raise UserError(
+        f"sim.id={id} has no scripted operator; FetchReach, FetchPush and FetchPickAndPlace have one.",
+        code="operator-missing",
+    )
 
 
 def reach(observation: Mapping[str, Any]) -> Array:

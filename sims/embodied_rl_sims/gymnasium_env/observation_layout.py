@@ -72,13 +72,15 @@ def find_action_limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float
     if type(space).__name__ != "Box" or np.dtype(space.dtype).kind != "f":
         raise UserError(
             f"sim.id={config.id}: its actions are {space}. Policies here choose continuous ones, a Box of floats. "
-            "Look for a continuous variant; LunarLander-v3, for instance, takes sim.options={continuous: true}."
+            "Look for a continuous variant; LunarLander-v3, for instance, takes sim.options={continuous: true}.",
+            code="action-space-unsupported",
         )
     low, high = (np.ravel(limit).astype(np.float32) for limit in (space.low, space.high))
     if not (np.isfinite(low) & np.isfinite(high)).all():
         raise UserError(
             f"sim.id={config.id}: its actions have no limits ({space}). Register a variant of it that is wrapped in "
-            "gymnasium.wrappers.RescaleAction or TransformAction, and name it in sim.id."
+            "gymnasium.wrappers.RescaleAction or TransformAction, and name it in sim.id.",
+            code="action-space-unsupported",
         )
     return tuple(low.tolist()), tuple(high.tolist())
 
@@ -103,7 +105,8 @@ def _check_numbers(config: GymnasiumConfig, space: Any, key: str) -> None:
         raise UserError(
             f"sim.id={config.id}: its observation{f' {key!r}' if key else ''} is {space}, which is no list of numbers. "
             "Arrays of one or two dimensions, and dicts of them, can make a state; pictures are drawn by `render`."
-            + (" Choose others: sim.state_keys=[…]" if key else "")
+            + (" Choose others: sim.state_keys=[…]" if key else ""),
+            code="observation-space-unsupported",
         )
 
 
@@ -117,10 +120,15 @@ def _keys(config: GymnasiumConfig, known: Sequence[str]) -> list[str]:
     }
     if unknown := [asked for asked, keys in found.items() if not keys or asked == ""]:
         has = "none: its observation is one array" if list(known) == [""] else ", ".join(known)
-        raise UserError(f"sim.state_keys={unknown}: the observation of {config.id} has {has}.")
+        raise UserError(
+            f"sim.state_keys={unknown}: the observation of {config.id} has {has}.", code="observation-entry-unknown"
+        )
     chosen = [key for keys in found.values() for key in keys]
     if twice := [key for key in dict.fromkeys(chosen) if chosen.count(key) > 1]:
-        raise UserError(f"sim.state_keys={list(config.state_keys)}: {', '.join(twice)} would occur twice.")
+        raise UserError(
+            f"sim.state_keys={list(config.state_keys)}: {', '.join(twice)} would occur twice.",
+            code="observation-entry-twice",
+        )
     return chosen
 
 
@@ -131,5 +139,8 @@ def _entries(config: GymnasiumConfig, positions: Array) -> Array:
     if entries is None:
         return positions
     if max(entries, default=0) >= len(positions):
-        raise UserError(f"sim.state_entries={list(entries)}: the state of {config.id} has {len(positions)} numbers.")
+        raise UserError(
+            f"sim.state_entries={list(entries)}: the state of {config.id} has {len(positions)} numbers.",
+            code="observation-entry-unknown",
+        )
     return positions[np.array(entries, np.int64)]

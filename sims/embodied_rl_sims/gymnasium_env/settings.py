@@ -56,20 +56,28 @@ class GymnasiumConfig:
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import the module before the colon
             module, _, name = self.id.rpartition(":")
-            raise UserError(f"sim.id={self.id}: give the module separately, sim.id={name} sim.package={module}.")
+            raise UserError(
+                f"sim.id={self.id}: give the module separately, sim.id={name} sim.package={module}.",
+                code="package-in-id",
+            )
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
-                raise UserError(f"sim.{name}={value}: it must be at least 1.")
+                raise UserError(f"sim.{name}={value}: it must be at least 1.", code="value-out-of-range")
         if self.control_hz is not None and self.control_hz <= 0:
-            raise UserError(f"sim.control_hz={self.control_hz}: it must be positive.")
+            raise UserError(f"sim.control_hz={self.control_hz}: it must be positive.", code="value-out-of-range")
         if self.success is None and self.reward == "success":
-            raise UserError("sim.reward=success needs sim.success, the entry of `info` that states success.")
+            raise UserError(
+                "sim.reward=success needs sim.success, the entry of `info` that states success.", code="key-missing"
+            )
         for name, key in _OURS.items():
             if name in self.options:
-                raise UserError(f"sim.options.{name}: set {key} instead.")
+                raise UserError(f"sim.options.{name}: set {key} instead.", code="option-invalid")
         entries = self.state_entries or ()
         if len(set(entries)) != len(entries) or min(entries, default=0) < 0:
-            raise UserError(f"sim.state_entries={list(entries)}: they count from 0, and none can occur twice.")
+            raise UserError(
+                f"sim.state_entries={list(entries)}: they count from 0, and none can occur twice.",
+                code="observation-entry-twice",
+            )
 
 
 def read_success(config: GymnasiumConfig, info: Mapping[str, Any]) -> bool:
@@ -87,6 +95,7 @@ def read_success(config: GymnasiumConfig, info: Mapping[str, Any]) -> bool:
         known = ", ".join(map(str, info)) or "nothing"
         raise UserError(
             f"sim.success={key}: the `info` of {config.id} has {known}. Name the entry that states success, "
-            "or set sim.success=null."
+            "or set sim.success=null.",
+            code="success-entry-unknown",
         )
     return not info[key] if key == "tasks_to_complete" else bool(np.all(info[key]))

@@ -40,7 +40,9 @@ class Gymnasium(Rows):
         """
         operate = fetch.make_operator(self.config.id)
         if faulty:
-            raise UserError(f"sim.id={self.config.id} has no operator with faults; use the expert.")
+            raise UserError(
+                f"sim.id={self.config.id} has no operator with faults; use the expert.", code="operator-missing"
+            )
 
         def actions() -> Array:
             moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)

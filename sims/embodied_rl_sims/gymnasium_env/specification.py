@@ -27,7 +27,10 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
     finally:
         environment.close()
     if config.observations == "rgb" and "rgb_array" not in modes:
-        raise UserError(f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.")
+        raise UserError(
+            f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.",
+            code="rendering-unsupported",
+        )
     camera = Camera(config.camera, config.image_size, config.image_size)
     instruction, name = make_instruction(config), config.id
     known = fetch.is_fetch(config.id) and len(low) == len(fetch.ACTIONS)
@@ -50,7 +53,9 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
 def _horizon(config: GymnasiumConfig) -> int:
     registered = load_package(config).spec(config.id).max_episode_steps
     if (horizon := config.horizon or registered) is None:
-        raise UserError(f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.")
+        raise UserError(
+            f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.", code="horizon-missing"
+        )
     return horizon
 
 
@@ -60,4 +65,6 @@ def _control_hz(config: GymnasiumConfig, environment: Any) -> float:
         return 1 / float(step)
     if rate := environment.metadata.get("render_fps"):
         return float(rate)
-    raise UserError(f"sim.id={config.id} does not state its control rate: set sim.control_hz.")
+    raise UserError(
+        f"sim.id={config.id} does not state its control rate: set sim.control_hz.", code="control-rate-missing"
+    )

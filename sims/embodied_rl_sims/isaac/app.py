@@ -70,7 +70,7 @@ def make_environment(config: IsaacLabConfig, num_envs: int) -> Any:
     if config.id not in gymnasium.registry:
         near = difflib.get_close_matches(config.id, list(gymnasium.registry), 3)
         hint = f"Did you mean {', '.join(near)}?" if near else f"Is it one of sim.package={config.package}?"
-        raise UserError(f"sim.id: unknown environment '{config.id}'. {hint}")
+        raise UserError(f"sim.id: unknown environment '{config.id}'. {hint}", code="environment-unknown")
     own = import_module("isaaclab_tasks.utils").parse_env_cfg(config.id, device=config.device, num_envs=num_envs)
     adapt_config(config, own)
     return gymnasium.make(config.id, cfg=own).unwrapped
@@ -103,7 +103,7 @@ def _set(own: Any, path: str, value: Any) -> None:
     for parent in parents:
         own = getattr(own, parent, None)
     if not hasattr(own, last):
-        raise UserError(f"sim.options: the environment's configuration has no '{path}'.")
+        raise UserError(f"sim.options: the environment's configuration has no '{path}'.", code="option-unknown")
     setattr(own, last, value)
 
 
@@ -114,4 +114,7 @@ def _camera(own: Any, name: str) -> Any:
         if hasattr(getattr(place, name, None), "data_types"):
             return getattr(place, name)
     known = [each for place in places for each in vars(place) if hasattr(getattr(place, each), "data_types")]
-    raise UserError(f"sim.cameras: the environment has no camera '{name}'; it has {', '.join(known) or 'none'}.")
+    raise UserError(
+        f"sim.cameras: the environment has no camera '{name}'; it has {', '.join(known) or 'none'}.",
+        code="camera-unknown",
+    )

@@ -41,13 +41,18 @@ class IsaacLabConfig:
     def __post_init__(self) -> None:
         if ":" in self.id:  # Gymnasium would import the module before the colon
             module, _, name = self.id.rpartition(":")
-            raise UserError(f"sim.id={self.id}: give the module separately, sim.id={name} sim.package={module}.")
+            raise UserError(
+                f"sim.id={self.id}: give the module separately, sim.id={name} sim.package={module}.",
+                code="package-in-id",
+            )
         for name, value in (("image_size", self.image_size), ("horizon", self.horizon)):
             if value is not None and value < 1:
-                raise UserError(f"sim.{name}={value}: it must be at least 1.")
+                raise UserError(f"sim.{name}={value}: it must be at least 1.", code="value-out-of-range")
         if self.action_limit <= 0:
-            raise UserError(f"sim.action_limit={self.action_limit}: it must be positive.")
+            raise UserError(f"sim.action_limit={self.action_limit}: it must be positive.", code="value-out-of-range")
         if self.success is None and self.reward == "success":
-            raise UserError("sim.reward=success needs sim.success, which states when the goal is reached.")
+            raise UserError(
+                "sim.reward=success needs sim.success, which states when the goal is reached.", code="key-missing"
+            )
         if len(set(self.cameras)) != len(self.cameras):
-            raise UserError(f"sim.cameras={list(self.cameras)}: a name occurs twice.")
+            raise UserError(f"sim.cameras={list(self.cameras)}: a name occurs twice.", code="camera-twice")

@@ -21,9 +21,8 @@ from embodied_rl.interfaces.sim import (
 )
 from embodied_rl_sims.chunks import NoSnapshots, make_empty_result
 from embodied_rl_sims.isaac import app, diagnosis
-from embodied_rl_sims.isaac.histories import restore_histories
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
-from embodied_rl_sims.isaac.views import ObservationTensors, ViewReader
+from embodied_rl_sims.isaac.views import ObservationTensors, ViewReader, restore_histories
 from embodied_rl_sims.pictures import resize_picture
 from embodied_rl_sims.seeds import fold_seed
 
@@ -158,7 +157,8 @@ class IsaacLab(NoSnapshots):
             return extras[name].cpu().numpy().astype(bool)
         raise UserError(
             f"sim.success={name}: {self.config.id} has the termination terms {list(terms)} and `extras` with "
-            f"{list(extras)}. Name one with one value an environment, or set sim.success=null."
+            f"{list(extras)}. Name one with one value an environment, or set sim.success=null.",
+            code="success-entry-unknown",
         )
 
     def _begin(self, rows: Array) -> None:

@@ -1,6 +1,7 @@
 """Observations of Isaac Lab's environments: tensors on their device, copied before the next step overwrites them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from math import prod
@@ -66,13 +67,18 @@ class ViewReader:
         widths = _widths(environment, observation, _POLICY)
         chosen = tuple(widths) if config.state_terms is None else config.state_terms
         if unknown := [name for name in chosen if name not in widths]:
-            raise UserError(f"sim.state_terms={unknown}: the group 'policy' of {config.id} has {', '.join(widths)}.")
+            raise UserError(
+                f"sim.state_terms={unknown}: the group 'policy' of {config.id} has {', '.join(widths)}.",
+                code="observation-entry-unknown",
+            )
         starts = dict(zip(widths, np.cumsum([0, *widths.values()]).tolist(), strict=False))
         self._entries = [starts[name] + number for name in chosen for number in range(widths[name])]
         self.state_names = _names({name: widths[name] for name in chosen})
         self.privileged_names = _names(_widths(environment, observation, self._truth))
         if unknown := [name for name in config.cameras if name not in environment.scene.sensors]:
-            raise UserError(f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.")
+            raise UserError(
+                f"sim.cameras={unknown}: the scene has {', '.join(environment.scene.sensors)}.", code="camera-unknown"
+            )
 
     def read(self, observation: Mapping[str, Any]) -> ObservationTensors:
         """Copy the environment's present observation.
@@ -89,7 +95,10 @@ class ViewReader:
         picture = output["rgb" if "rgb" in output else "rgba"][..., :3]
         size = self._config.image_size
         if (found := tuple(picture.shape[1:])) != (size, size, 3):
-            raise UserError(f"camera '{name}' gives pictures of {found}: sim.image_size={size} did not reach it.")
+            raise UserError(
+                f"camera '{name}' gives pictures of {found}: sim.image_size={size} did not reach it.",
+                code="image-size-mismatch",
+            )
         return picture.clone()
 
 
@@ -127,3 +136,28 @@ def _names(widths: Mapping[str, int]) -> tuple[str, ...]:
 
 def _host(tensor: Any) -> Array:
     return tensor.cpu().numpy()
+
+
+@contextmanager
+def restore_histories(manager: Any, running: Any) -> Iterator[None]:
+    """Remove, after the `with` block, the entries added to the histories of running environments.
+
+    Isaac Lab's `reset` of some environments observes all of them and appends to every history: running environments
+    would get their present observation twice.
+
+    Args:
+        manager: Isaac Lab's observation manager; None if the environment is direct.
+        running: bool tensor [N], the running environments.
+    """
+    before = [(each, each._buffer.clone(), each._num_pushes.clone()) for each in list_histories(manager)]
+    yield
+    for history, entries, pushes in before:
+        # shifted by one in the ring buffer, because the pointer, which all environments share, has moved
+        history._buffer[:, running] = entries.roll(1, dims=0)[:, running]
+        history._num_pushes[running] = pushes[running]
+
+
+def list_histories(manager: Any) -> list[Any]:
+    """List the ring buffers [length, N, …] of a manager's terms."""
+    groups = getattr(manager, "_group_obs_term_history_buffer", {}).values()
+    return [history for terms in groups for history in terms.values() if history._buffer is not None]

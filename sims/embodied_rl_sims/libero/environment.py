@@ -130,5 +130,8 @@ def _initial_state(problem: package.Problem, episode: Episode) -> Array:
     if number is None:
         number = int(np.random.default_rng([episode.seed, _STATE_STREAM]).integers(len(states)))
     if not 0 <= number < len(states):
-        raise UserError(f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.")
+        raise UserError(
+            f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.",
+            code="initial-state-unknown",
+        )
     return states[number]

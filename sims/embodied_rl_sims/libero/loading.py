@@ -54,7 +54,10 @@ def load_package(renderer: str, place: Path) -> ModuleType:
     if "robosuite" not in sys.modules:
         os.environ["MUJOCO_GL"] = os.environ["PYOPENGL_PLATFORM"] = renderer
     elif os.environ.get("MUJOCO_GL") != renderer:
-        raise UserError(f"sim.renderer={renderer}: this process renders with {os.environ.get('MUJOCO_GL')} already.")
+        raise UserError(
+            f"sim.renderer={renderer}: this process renders with {os.environ.get('MUJOCO_GL')} already.",
+            code="renderer-already-chosen",
+        )
     with explain_driver_errors(renderer, ImportError, AttributeError):
         _import_robosuite()
     libero = _import_quietly()

@@ -149,7 +149,10 @@ class LiberoScene:
 def _check_cameras(wanted: tuple[str, ...], known: tuple[str, ...]) -> None:
     unknown = set(wanted) - set(known)
     if unknown:
-        raise UserError(f"sim.cameras: LIBERO's scenes have no {', '.join(sorted(unknown))}, but {', '.join(known)}.")
+        raise UserError(
+            f"sim.cameras: LIBERO's scenes have no {', '.join(sorted(unknown))}, but {', '.join(known)}.",
+            code="camera-unknown",
+        )
 
 
 @contextmanager

@@ -58,9 +58,9 @@ class LiberoConfig:
         for key, limit in least.items():
             value = getattr(self, key)
             if value is not None and value < limit:
-                raise UserError(f"sim.{key}={value}: it must be at least {limit}.")
+                raise UserError(f"sim.{key}={value}: it must be at least {limit}.", code="value-out-of-range")
         if len(set(self.cameras)) < len(self.cameras):
-            raise UserError(f"sim.cameras={list(self.cameras)}: a camera is named twice.")
+            raise UserError(f"sim.cameras={list(self.cameras)}: a camera is named twice.", code="camera-twice")
 
     @property
     def episode_steps(self) -> int:
@@ -69,4 +69,4 @@ class LiberoConfig:
 
 def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
     if value not in choices:
-        raise UserError(f"sim.{key}={value}: it is one of {', '.join(choices)}.")
+        raise UserError(f"sim.{key}={value}: it is one of {', '.join(choices)}.", code="choice-unknown")

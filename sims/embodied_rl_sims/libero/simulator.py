@@ -80,7 +80,8 @@ class Libero(Rows):
         """
         if self.config.suite != "libero_object" or faulty:
             raise UserError(
-                f"sim.suite={self.config.suite}: LIBERO's scripted operator is for libero_object, and has no faults."
+                f"sim.suite={self.config.suite}: LIBERO's scripted operator is for libero_object, and has no faults.",
+                code="operator-missing",
             )
 
         def actions() -> Array:

@@ -28,7 +28,8 @@ def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     raise UserError(
         f"no demonstrator for sim.task={config.task} with sim.control_mode={config.control_mode}. "
         f"{' and '.join(operator.OPERATORS)} have an operator in {' and '.join(operator.MODES)}; with {planner.MODE}, "
-        "the package's motion planners serve these and others."
+        "the package's motion planners serve these and others.",
+        code="operator-missing",
     )
 
 

@@ -82,7 +82,9 @@ def find_entry(config: ManiSkillConfig) -> Any:
     rewards = [name for name in entry.cls.SUPPORTED_REWARD_MODES if name != "none"]
     if config.reward not in rewards:
         known = f"it has {' and '.join(rewards)}" if rewards else "it has none"
-        raise UserError(f"sim.reward={config.reward}: '{config.task}' has no such reward; {known}.")
+        raise UserError(
+            f"sim.reward={config.reward}: '{config.task}' has no such reward; {known}.", code="choice-unknown"
+        )
     return entry
 
 
@@ -90,7 +92,7 @@ def _check_name(key: str, name: str, known: list[str]) -> None:
     if name not in known:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {len(known)}, as {', '.join(known[:5])}."
-        raise UserError(f"sim.{key}={name}: ManiSkill has no such {key}. {hint}")
+        raise UserError(f"sim.{key}={name}: ManiSkill has no such {key}. {hint}", code="choice-unknown")
 
 
 def _renderer(config: ManiSkillConfig) -> str:
@@ -112,7 +114,7 @@ def _translated(config: ManiSkillConfig) -> Iterator[None]:
         raise
     except AssertionError as error:
         if "not in supported modes" in str(error):
-            raise UserError(f"sim.control_mode: {error}") from error
+            raise UserError(f"sim.control_mode: {error}", code="choice-unknown") from error
         raise
     except (RuntimeError, OSError) as error:
         if any(text in str(error) for text in _DRIVER_ERRORS):

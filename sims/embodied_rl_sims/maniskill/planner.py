@@ -29,7 +29,9 @@ class Planner:
         _check_numpy()
         solvers = import_module("mani_skill.examples.motionplanning.panda.run").MP_SOLUTIONS
         if task not in solvers:
-            raise UserError(f"sim.task={task}: the package plans for {', '.join(sorted(solvers))} alone.")
+            raise UserError(
+                f"sim.task={task}: the package plans for {', '.join(sorted(solvers))} alone.", code="operator-missing"
+            )
         self._solve, self._env = solvers[task], env
 
     def plan(self, episode: Episode) -> Array:

@@ -46,18 +46,25 @@ class ManiSkillConfig:
     def __post_init__(self) -> None:
         self._check_choices()
         if self.image_size < 1:
-            raise UserError(f"sim.image_size={self.image_size}: a picture has at least one pixel.")
+            raise UserError(
+                f"sim.image_size={self.image_size}: a picture has at least one pixel.", code="value-out-of-range"
+            )
         if self.horizon is not None and self.horizon < 1:
-            raise UserError(f"sim.horizon={self.horizon}: give at least 1, or null for the benchmark's limit.")
+            raise UserError(
+                f"sim.horizon={self.horizon}: give at least 1, or null for the benchmark's limit.",
+                code="value-out-of-range",
+            )
         if self.reconfiguration_freq not in (None, 0, 1):
             raise UserError(
                 f"sim.reconfiguration_freq={self.reconfiguration_freq}: give 0, 1 or null; with any other value what "
-                "an episode holds would depend on the episodes before it."
+                "an episode holds would depend on the episodes before it.",
+                code="value-out-of-range",
             )
         if self.backend == "gpu" and (self.reconfiguration_freq == 1 or self.renderer == "cpu"):
             raise UserError(
                 "sim.backend=gpu steps one scene of all environments and draws it on the same device: leave out "
-                "sim.reconfiguration_freq=1 and sim.renderer=cpu."
+                "sim.reconfiguration_freq=1 and sim.renderer=cpu.",
+                code="keys-contradict",
             )
 
     def _check_choices(self) -> None:
@@ -70,4 +77,6 @@ class ManiSkillConfig:
         }
         for key, known in choices.items():
             if getattr(self, key) not in known:
-                raise UserError(f"sim.{key}={getattr(self, key)}: give one of {', '.join(known)}.")
+                raise UserError(
+                    f"sim.{key}={getattr(self, key)}: give one of {', '.join(known)}.", code="choice-unknown"
+                )

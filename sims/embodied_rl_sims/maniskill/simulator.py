@@ -110,9 +110,11 @@ class ManiSkill:
             Unavailable: the motion planner cannot be loaded.
         """
         if faulty:
-            raise UserError("ManiSkill has no faulty operator; leave out operator=faulty.")
+            raise UserError("ManiSkill has no faulty operator; leave out operator=faulty.", code="operator-missing")
         if self.config.backend == "gpu":
-            raise UserError("sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.")
+            raise UserError(
+                "sim.backend=gpu has no operator: record demonstrations with sim.backend=cpu.", code="operator-missing"
+            )
         assert isinstance(self._inner, Rows)
         if self._expert is None:  # a planner has its own environment
             self._expert = make_expert(self.config, self._inner)
@@ -135,11 +137,14 @@ def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[
     """Return names and limits of the actions: "arm_0" … "gripper", after the package's controllers."""
     space = env.single_action_space
     if not hasattr(space, "low"):
-        raise UserError(f"sim.task={config.task}: tasks with several robots are not supported.")
+        raise UserError(
+            f"sim.task={config.task}: tasks with several robots are not supported.", code="task-unsupported"
+        )
     if not np.isfinite([space.low, space.high]).all():
         raise UserError(
             f"sim.control_mode={config.control_mode}: its actions have no limits; '{config.task}' also has "
-            f"{', '.join(name for name in env.agent.supported_control_modes if name != config.control_mode)}."
+            f"{', '.join(name for name in env.agent.supported_control_modes if name != config.control_mode)}.",
+            code="action-space-unsupported",
         )
     parts = getattr(env.agent.controller, "action_mapping", {"arm": (0, len(space.low))})
     names = [
@@ -158,7 +163,10 @@ def _hold(config: ManiSkillConfig, names: tuple[str, ...]) -> tuple[float, ...] 
 def _horizon(config: ManiSkillConfig) -> int:
     horizon = config.horizon or find_entry(config).max_episode_steps
     if horizon is None:
-        raise UserError(f"sim.horizon=null: '{config.task}' has no time limit; give a number of control steps.")
+        raise UserError(
+            f"sim.horizon=null: '{config.task}' has no time limit; give a number of control steps.",
+            code="horizon-missing",
+        )
     return int(horizon)
 
 

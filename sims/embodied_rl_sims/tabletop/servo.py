@@ -36,7 +36,8 @@ class TabletopServo(Tabletop):
         if config.state_noise or config.inference_delay != (0, 0):
             raise UserError(
                 "sim.state_noise and sim.inference_delay belong to the simulator alone: a robot's states are measured, "
-                "and its delays are real. Leave them out."
+                "and its delays are real. Leave them out.",
+                code="key-unused",
             )
         super().__init__(config, 1)
         self.focal: Mapping[str, float] = {
@@ -157,10 +158,13 @@ class TabletopServo(Tabletop):
 
 def _check_episode(episode: Episode, tasks: tuple[object, ...], splits: tuple[str, ...]) -> None:
     if not 0 <= episode.task < len(tasks):
-        raise UserError(f"task={episode.task}: there are tasks 0 … {len(tasks) - 1}.")
+        raise UserError(f"task={episode.task}: there are tasks 0 … {len(tasks) - 1}.", code="task-unknown")
     if episode.split not in ("train", *splits):
-        raise UserError(f"split={episode.split!r} is none of {', '.join(('train', *splits))}.")
+        raise UserError(f"split={episode.split!r} is none of {', '.join(('train', *splits))}.", code="split-unknown")
     if episode.initial_state is not None:
-        raise UserError(f"initial_state={episode.initial_state}: the tabletop's tasks have no numbered initial states.")
+        raise UserError(
+            f"initial_state={episode.initial_state}: the tabletop's tasks have no numbered initial states.",
+            code="initial-states-missing",
+        )
     if episode.seed < 0:
-        raise UserError(f"seed={episode.seed} must be at least 0.")
+        raise UserError(f"seed={episode.seed} must be at least 0.", code="seed-invalid")

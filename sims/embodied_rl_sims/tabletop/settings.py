@@ -44,11 +44,20 @@ class TabletopConfig:
     def __post_init__(self) -> None:
         least, most = self.inference_delay
         if min(self.horizon, self.image_size) < 1 or min(self.state_noise, self.image_noise) < 0:
-            raise UserError("sim.horizon and sim.image_size must be at least 1, sim.state_noise and image_noise 0.")
+            raise UserError(
+                "sim.horizon and sim.image_size must be at least 1, sim.state_noise and image_noise 0.",
+                code="value-out-of-range",
+            )
         if not 0 <= least <= most:
-            raise UserError(f"sim.inference_delay=[{least},{most}]: it is (least, most), both at least 0.")
+            raise UserError(
+                f"sim.inference_delay=[{least},{most}]: it is (least, most), both at least 0.",
+                code="value-out-of-range",
+            )
         if not 1 <= self.goals <= MOST_GOALS:
-            raise UserError(f"sim.goals={self.goals}: an episode has 1 … {MOST_GOALS} goals, one after the other.")
+            raise UserError(
+                f"sim.goals={self.goals}: an episode has 1 … {MOST_GOALS} goals, one after the other.",
+                code="value-out-of-range",
+            )
 
 
 def spec_of(config: TabletopConfig) -> SimulatorSpec:

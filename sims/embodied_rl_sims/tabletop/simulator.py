@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+import mujoco
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
@@ -11,14 +12,13 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, Step
 from embodied_rl_sims.chunks import make_empty_result, wants_final_picture
 from embodied_rl_sims.tabletop import operator
 from embodied_rl_sims.tabletop.all_goals import AllGoals
-from embodied_rl_sims.tabletop.bodies import Bodies
+from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
 from embodied_rl_sims.tabletop.chain import GoalChains, draw_chain
 from embodied_rl_sims.tabletop.episodes import pack_episode, unpack_episode
 from embodied_rl_sims.tabletop.goals import Goals
 from embodied_rl_sims.tabletop.layout import Layout
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
-from embodied_rl_sims.tabletop.painting import paint_scene
 from embodied_rl_sims.tabletop.progress import ProgressMeter
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from embodied_rl_sims.tabletop.steering import follow_action
@@ -161,7 +161,8 @@ class Tabletop:
         """
         if self.config.goals > 1:
             raise UserError(
-                f"sim.goals={self.config.goals}: all goals of a scene are watched in episodes of one goal; sim.goals=1."
+                f"sim.goals={self.config.goals}: observing all goals of a scene needs sim.goals=1.",
+                code="keys-contradict",
             )
         self._watch = AllGoals(self.num_envs)
         return self._watch
@@ -346,3 +347,11 @@ class Tabletop:
         self._privileged.begin(row, layout)
         if self._progress is not None:
             self._progress.begin(row, layout.family)
+
+
+def paint_scene(model: mujoco.MjModel, colours: Array, layout: Layout) -> None:
+    """Write the colours of a layout into `colours` [geometries, 3], 0…255; others keep the model's colour."""
+    names = (*layout.object_colours, *layout.fixture_colours)
+    for geometry, name in zip((*OBJECTS, *FIXTURES), names, strict=True):
+        if name:
+            colours[model.geom(geometry).id] = np.array(layout.look.colours[name]) * 255

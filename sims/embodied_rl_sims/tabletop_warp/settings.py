@@ -22,4 +22,4 @@ class TabletopWarpConfig(TabletopConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise UserError(f"sim.device={self.device}: it is auto, cpu, cuda or cuda:<number>.")
+            raise UserError(f"sim.device={self.device}: it is auto, cpu, cuda or cuda:<number>.", code="device-unknown")

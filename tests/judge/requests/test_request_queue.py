@@ -9,8 +9,8 @@ import pytest
 from embodied_rl.interfaces.scorer import Score, ScoreKind
 from embodied_rl.judge.requests import request_queue
 from embodied_rl.judge.requests.request_queue import RequestQueue, Ticket
-from embodied_rl.judge.scorers import shared_pictures
-from embodied_rl.judge.scorers.shared_pictures import Picture, SharedPictures
+from embodied_rl.judge.scorers import shared_images
+from embodied_rl.judge.scorers.shared_images import Picture, SharedImages
 from tests.support.scoring import ToldScorer, request
 
 
@@ -67,12 +67,12 @@ def test_a_pair_shows_what_was_before_the_one_that_it_replaces(
 def test_pictures_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = [Picture(np.full((2, 2, 3), code, np.uint8)) for code in range(5)]
     hashed: list[bytes] = []
-    real = shared_pictures.hashlib.sha256
-    monkeypatch.setattr(shared_pictures.hashlib, "sha256", lambda data: hashed.append(data) or real(data))
+    real = shared_images.hashlib.sha256
+    monkeypatch.setattr(shared_images.hashlib, "sha256", lambda data: hashed.append(data) or real(data))
     found = set()
     for end in range(1, 6):
-        frames = SharedPictures({"top": tuple(shown[:end])})
-        asked = replace(request(), frames=frames, first=SharedPictures({"top": shown[0]}))
+        frames = SharedImages({"top": tuple(shown[:end])})
+        asked = replace(request(), frames=frames, first=SharedImages({"top": shown[0]}))
         found.add(request_queue.hash_request(asked, "it"))
         plain = replace(asked, frames=dict(frames), first=dict(asked.first))
         assert request_queue.hash_request(plain, "it") in found, "arrays are the same question"

@@ -16,6 +16,7 @@ from embodied_rl.judge.requests import service as service_module
 from embodied_rl.judge.requests.attempts import RETRIES
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
 from tests.support.ended import wait_for
+from tests.support.refusals import refuses
 from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving
 
 
@@ -404,7 +405,7 @@ def test_a_scorer_that_never_opens_is_given_up_and_named(held_up: str, monkeypat
 
     monkeypatch.setattr("embodied_rl.judge.requests.service.CLOSE_TIMEOUT", 1.0)
     try:
-        with pytest.raises(UserError, match=r"told was not ready within 1 s: check that the disk"):
+        with refuses("scorer-timeout", "told", "1 s"):
             ScoreService(Slow, ServiceLimits(opening=1.0))
     finally:
         ended.set()

@@ -13,9 +13,9 @@ import pytest
 from embodied_rl.interfaces.scorer import Score, ScoreKind, ScoreRequest
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward import scoring_writer
-from embodied_rl.judge.reward.counting import summarise_scores
 from embodied_rl.judge.reward.decision_scores import DecisionScores
 from embodied_rl.judge.reward.pair_progress import advance
+from embodied_rl.judge.reward.score_counts import summarise_scores
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores
 from embodied_rl.rollout.writer import Writer

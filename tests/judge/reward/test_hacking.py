@@ -12,8 +12,8 @@ from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Array, Episode, Observation
 from embodied_rl.judge.reward.modes.base import ModeOptions
-from embodied_rl.judge.reward.modes.choice import make_mode
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
+from embodied_rl.judge.reward.scoring_writer import MODES
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
 from embodied_rl.mathematics.objectives.advantages import make_discounts
 from embodied_rl.rollout.buffer import Rollout
@@ -69,7 +69,7 @@ def earn(mode: str, rollout: Rollout, scores: RolloutScores) -> float:
     """The mean discounted return of the episodes from their beginning, their Φ(start) added in shaping."""
     rollout = replace(rollout, shaping=torch.zeros_like(rollout.shaping), bonus=torch.zeros_like(rollout.bonus))
     node = RewardNode(name="told", mode=mode, weight=WEIGHT)  # type: ignore[arg-type]
-    make_mode(ModeOptions(node, ROWS, DISCOUNT, limit_ends=True)).settle(rollout, scores)
+    MODES[node.mode](ModeOptions(node, ROWS, DISCOUNT, limit_ends=True)).settle(rollout, scores)
     reward = torch.where(rollout.valid, compose_reward(rollout, DISCOUNT), 0.0)
     after = make_discounts(rollout.steps, DISCOUNT.gamma, DISCOUNT.per)
     before = torch.cat([torch.ones_like(after[:1]), after[:-1]]).cumprod(0)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout
+from embodied_rl.judge.reward.potential_ledger import PotentialLedger, ScoredRollout
 from tests.support.enumeration import GAMMA, HORIZON, RANDOM, TRUE, WRONG, Path, error
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits, Span
-from embodied_rl.judge.reward.asking import Question
 from embodied_rl.judge.reward.pair_progress import advance
+from embodied_rl.judge.reward.scoring_requests import Question
 from embodied_rl.judge.reward.scoring_writer import ScoringWriter, choose_question
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import read_scores

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import StepResult
@@ -20,6 +19,7 @@ from embodied_rl.judge.scorers.score_log import read_scores
 from embodied_rl.rollout.buffer import Rollout
 from tests.support import row_clock
 from tests.support.collecting import SPEC, KillingActor, N, T, half_skilled, inline, make, workers
+from tests.support.refusals import refuses
 from tests.support.row_clock import observe
 from tests.support.scoring import ToldScorer, read_code
 from tests.support.scoring_writers import GAMMA, NODE, Coded, collect
@@ -231,7 +231,7 @@ def test_a_scorer_that_is_down_may_end_the_run(writing: Callable[..., ScoringWri
 
     writer = writing(ToldScorer(gone), node=replace(NODE, on_down="abort"))
     collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
-    with pytest.raises(UserError, match=r"nobody answers at http://here.*reward.on_down=continue"):
+    with refuses("scorer-down", "http://here", "reward.on_down=continue"):
         collector.collect(actor)
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.strip_keeper import FollowedEpisode, StripKeeper, choose_episodes
 from embodied_rl.reports.strips import FOLDER, FRAMES, KEPT, KeptStrip, make_strip_section, read_strips
 from tests.support.collecting import half_skilled, inline, make
 from tests.support.ended import wait_for
+from tests.support.refusals import refuses
 from tests.support.scoring import ToldScorer, request
 from tests.support.scoring_writers import Coded, make_writer
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_written_is_said_at_the_next_rollout(tmp_path: Path) -> N
     keeper = StripKeeper(tmp_path, 0)
     keeper._working = keeper._pool.submit(keeper._write, [("failure_high", follow([0.1], reached=False))])
     keeper.close()
-    with pytest.raises(UserError, match="strips cannot be written"):
+    with refuses("folder-not-writable", "strips"):
         keeper.check()
 
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.counting import summarise_scores
 from embodied_rl.judge.reward.modes.base import ModeOptions
 from embodied_rl.judge.reward.modes.terminal import Terminal
+from embodied_rl.judge.reward.score_counts import summarise_scores
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.critic.examination.examined import check_run_scorer
+from embodied_rl.critic.evaluation.validation import check_run_scorer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScorerTraits
 from embodied_rl.judge.scorers.calibration import (
@@ -19,10 +19,11 @@ from embodied_rl.judge.scorers.calibration import (
     PlattMap,
     read_calibration,
 )
-from embodied_rl.judge.scorers.choice import configure_scorer
+from embodied_rl.judge.scorers.registry import configure_scorer
 from embodied_rl.schema import RewardNode
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.collecting import SPEC
+from tests.support.refusals import refuses
 from tests.support.scoring import Answer, ToldScorer, request
 
 
@@ -78,25 +79,25 @@ def test_the_identity_tells_the_maps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("changes", "code", "named"),
     [
-        ({"identity": "another"}, "is of another, and the scorer is told"),
-        ({"format": "x"}, "is no calibration that"),
-        ({"version": 9}, "is no calibration that"),
-        ({"progress": {"slope": -1.0, "offset": 0.0}}, "are no calibration"),
-        ({"progress": {"slope": 1e9, "offset": 0.0}}, "are no calibration"),
-        ({"progress": {"slope": 1.0, "offset": float("nan")}}, "are no calibration"),
-        ({"progress": {"slope": 1.0}}, "offset"),
-        ({"progress": 3}, "progress"),
+        ({"identity": "another"}, "calibration-of-another-scorer", "another"),
+        ({"format": "x"}, "calibration-damaged", "calibrate=true"),
+        ({"version": 9}, "calibration-damaged", "calibrate=true"),
+        ({"progress": {"slope": -1.0, "offset": 0.0}}, "calibration-damaged", "slope -1"),
+        ({"progress": {"slope": 1e9, "offset": 0.0}}, "calibration-damaged", "slope 1e+09"),
+        ({"progress": {"slope": 1.0, "offset": float("nan")}}, "calibration-damaged", "offset nan"),
+        ({"progress": {"slope": 1.0}}, "key-missing", "offset"),
+        ({"progress": 3}, "value-wrong-type", "progress"),
     ],
 )
-def test_what_does_not_fit_is_refused_by_name(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_unsuitable_calibrations_are_refused(tmp_path: Path, changes: dict[str, Any], code: str, named: str) -> None:
+    with refuses(code, named):
         build(write(tmp_path, **changes), lambda asked: Score(0.5))
 
 
 def test_a_scorer_of_changes_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="does not say how far a task is"):
+    with refuses("scorer-without-progress"):
         build(write(tmp_path), lambda asked: Score(0.5), kinds=("pair",))
     with pytest.raises(UserError, match="cannot be read"):
         read_calibration(tmp_path / "nothing.json")
@@ -108,7 +109,7 @@ def test_a_calibrated_critic_has_to_be_examined_anew(tmp_path: Path) -> None:
     kind, options = configure_scorer(RewardNode("embedded"))
     file = write(tmp_path, identity=kind(options, spec).traits.identity)
     assert check_run_scorer(RewardNode("embedded"), spec) is None
-    with pytest.raises(UserError, match=r"calibrated: .* was never examined"):
+    with refuses("scorer-not-evaluated", "calibrated: "):
         check_run_scorer(RewardNode("embedded", calibration=file), spec)
     assert check_run_scorer(RewardNode("embedded", mode="audit", calibration=file), spec) is None
 

@@ -17,9 +17,10 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Array, Camera
 from embodied_rl.judge.scorers.clip import ClipConfig, ClipScorer
+from embodied_rl.judge.scorers.clip_images import FILE, prepare_pictures, read_settings
 from embodied_rl.judge.scorers.clip_model import find_kind
-from embodied_rl.judge.scorers.clip_pictures import FILE, prepare_pictures, read_settings
 from tests.support.collecting import SPEC
+from tests.support.refusals import refuses
 from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 ONE = replace(SPEC, cameras=(Camera("front", 24, 32),))
@@ -141,7 +142,7 @@ def test_pictures_are_prepared_as_by_transformers(tmp_path: Path, kind: str, pic
 
 
 def test_a_text_that_is_too_long_is_refused_not_cut(checkpoint: Path) -> None:
-    with pytest.raises(UserError, match="reads 40 tokens"):
+    with refuses("prompt-too-long", "40 tokens"):
         ask(checkpoint, [make_request(1, "lift it and " * 10)])
 
 
@@ -188,7 +189,7 @@ def test_settings_that_make_no_picture(tmp_path: Path, wrong: dict[str, Any]) ->
     (tmp_path / FILE).write_text(json.dumps(sound))
     read_settings(tmp_path)
     (tmp_path / FILE).write_text(json.dumps(sound | wrong))
-    with pytest.raises(UserError, match=rf"{FILE} lacks a setting, or it is not a number"):
+    with refuses("preprocessor-invalid", FILE):
         read_settings(tmp_path)
 
 

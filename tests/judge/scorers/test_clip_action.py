@@ -13,7 +13,6 @@ from PIL import Image
 
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.scorers.clip_action import ClipActionConfig, ClipActionScorer, find_moves
@@ -21,6 +20,7 @@ from embodied_rl.schema import RewardNode, TrainConfig
 from embodied_rl.schema.compose import compose_config
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.judge.scorers.test_clip import ONE, TWO, draw, write_checkpoint
+from tests.support.refusals import refuses
 
 MOVES = {"moves up": "+z", "moves down": "-z", "opens": "+grip", "closes": "-grip"}
 TEXT = "{instruction}: {move}"
@@ -109,19 +109,19 @@ def test_movements_follow_from_the_change_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("config", "message"),
+    ("config", "code", "named"),
     [
-        ({"moves": {"up": "+z"}}, "needs two movements"),
-        ({"moves": {"up": "+z", "down": "z"}}, r"'down' needs an entry of the state that begins with \+ or -"),
-        ({"moves": {"up": "+z", "down": "-zz"}}, r"'down' is -zz, and the state has no 'zz'.* Did you mean 'z'"),
-        ({"text": "{instruction} {moves}"}, "placeholder"),
-        ({"still": 0.0}, "reward.still more than 0"),
-        ({"path": "/nowhere"}, "holds no checkpoint"),
-        ({"path": None}, "reward.path is missing"),
+        ({"moves": {"up": "+z"}}, "texts-too-few", "reward.moves"),
+        ({"moves": {"up": "+z", "down": "z"}}, "state-entry-invalid", "'down'"),
+        ({"moves": {"up": "+z", "down": "-zz"}}, "state-entry-unknown", "Did you mean 'z'"),
+        ({"text": "{instruction} {moves}"}, "prompt-invalid", "{moves}"),
+        ({"still": 0.0}, "value-out-of-range", "reward.still"),
+        ({"path": "/nowhere"}, "file-unreadable", "reward.path=/nowhere"),
+        ({"path": None}, "key-missing", "reward.path"),
     ],
 )
-def test_what_cannot_be_is_refused(checkpoint: Path, config: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
+def test_invalid_settings_are_refused(checkpoint: Path, config: dict[str, Any], code: str, named: str) -> None:
+    with refuses(code, named):
         ask(checkpoint, [], **config)
 
 

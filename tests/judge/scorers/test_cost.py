@@ -12,6 +12,7 @@ from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.judge.scorers.cost import CostMeter, Prices, check_budget, check_prices, describe_cost, find_prices
 from embodied_rl.schema import RewardNode
 from tests.support.ended import wait_for
+from tests.support.refusals import refuses
 from tests.support.scoring import ToldScorer, request, serving
 
 PRICES = Prices(2.0, 10.0)
@@ -150,9 +151,9 @@ def test_a_budget_without_a_price_is_refused(settings: dict[str, float], says: s
 
 def test_prices_without_tokens_are_refused() -> None:
     node = RewardNode(name="embedded", price_per_1k_tokens=1.0)
-    with pytest.raises(UserError, match="reward=embedded is paid by no tokens"):
+    with refuses("key-unused", "reward=embedded"):
         check_prices(node, counts_tokens=False)
     check_prices(node, counts_tokens=True)
     check_budget(node, counts_tokens=False)
-    with pytest.raises(UserError, match=r"budget_money=2: the server does not count tokens.*reward.budget limits"):
+    with refuses("token-usage-missing", "budget_money=2", "reward.budget"):
         check_budget(replace(node, budget_money=2.0), counts_tokens=False)

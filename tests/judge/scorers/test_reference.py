@@ -68,7 +68,7 @@ def test_what_is_no_reference(tmp_path: Path) -> None:
     np.save(tmp_path / "array.npy", np.zeros(3))
     refuse(tmp_path / "array.npy", "an episode file")
     np.savez(tmp_path / "e.npz", allow_pickle=False, **{"images/side": draw(1, 2)})
-    refuse(tmp_path / "e.npz", "no pictures of the camera 'top', but of: side")
+    refuse(tmp_path / "e.npz", "no images of camera 'top', but of: side")
     np.savez(tmp_path / "f.npz", allow_pickle=False, **{"images/top": np.zeros((2, 4, 4, 3))})
     refuse(tmp_path / "f.npz", "float64")
     np.savez(tmp_path / "g.npz", allow_pickle=False, **{"images/top": draw(1)})

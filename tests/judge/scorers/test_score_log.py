@@ -12,6 +12,7 @@ from embodied_rl.interfaces.scorer import Score
 from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
 from embodied_rl.judge.scorers.score_log import ScoreLog, describe_score, read_scores
 from tests.support.collecting import SPEC
+from tests.support.refusals import refuses
 from tests.support.scoring import request
 
 LINE = describe_score(3, 1, "absolute", "go", Score(0.1 + 0.2), 0.5, used=True)
@@ -79,14 +80,14 @@ def test_a_damaged_line_is_refused_by_name(tmp_path: Path, line: str) -> None:
     folder = write(tmp_path, LINE)
     with (folder / "scores" / "0.jsonl").open("ab") as file:
         file.write(line.encode("latin-1") + b"\n")
-    with pytest.raises(UserError, match=r"0\.jsonl, line 3"):
+    with refuses("score-log-damaged", "0.jsonl, line 3"):
         list(read_scores(folder))
 
 
 def test_a_folder_without_scores_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no scores"):
+    with refuses("score-log-missing"):
         ReplayScorer(ReplayConfig(str(tmp_path)), SPEC)
-    with pytest.raises(UserError, match=r"reward\.log is missing"):
+    with refuses("key-missing", "reward.log"):
         ReplayScorer(ReplayConfig(), SPEC)
 
 

@@ -10,6 +10,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreRequest, ScorerError
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
 from embodied_rl.testing.fakes import FakeSimulator
+from tests.support.refusals import refuses
 from tests.support.scoring import request
 
 SPEC = replace(FakeSimulator.spec_of(FakeSimulator.Config()), reports_progress=True)
@@ -54,7 +55,7 @@ def test_a_hackable_judge_likes_bright_pictures() -> None:
 
 def test_a_simulator_without_progress_is_refused() -> None:
     spec = replace(SPEC, reports_progress=False)
-    with pytest.raises(UserError, match=r"reward.judge=oracle.*sim.progress=true"):
+    with refuses("scorer-needs-ground-truth", "reward.judge=oracle", "sim.progress=true"):
         ScriptedScorer(ScriptedConfig(), spec)
     ScriptedScorer(ScriptedConfig(judge="constant"), spec)
 

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.simulators.python_environments import read_recipe
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.diagnosis import PINS
 from embodied_rl_sims.gymnasium_env.environment import make_instruction
 from embodied_rl_sims.gymnasium_env.settings import read_success
 from embodied_rl_sims.pictures import resize_picture
+from tests.support.refusals import refuses
 
 
 @pytest.mark.parametrize(
@@ -73,5 +73,5 @@ def test_success_is_found_in_the_environments_of_gymnasium_robotics(id: str, inf
 
 def test_a_named_entry_of_info_must_be_there() -> None:
     assert read_success(GymnasiumConfig(id="Custom-v0", success=None), {}) is False
-    with pytest.raises(UserError, match=r"sim\.success=won: the `info` of Custom-v0 has lost"):
+    with refuses("success-entry-unknown", "sim.success=won", "Custom-v0", "lost"):
         read_success(GymnasiumConfig(id="Custom-v0", success="won"), {"lost": True})

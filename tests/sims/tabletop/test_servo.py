@@ -4,12 +4,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.testing.contract import check_servo
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from embodied_rl_sims.tabletop.servo import JOINTS, TabletopServo
 from embodied_rl_sims.tabletop.settings import WORKSPACE_HIGH
+from tests.support.refusals import refuses
 
 SMALL = 8
 
@@ -124,26 +124,26 @@ def test_an_episode_that_ended_stays_to_be_seen(robot: TabletopServo) -> None:
 
 
 @pytest.mark.parametrize(
-    ("episode", "words"),
+    ("episode", "code", "named"),
     [
-        (Episode(0, 7, 0), "task=7: there are tasks 0 … 6."),
-        (Episode(0, 0, 0, split="test"), "split='test' is none of train, vision"),
-        (Episode(0, 0, 0, initial_state=0), "no numbered initial states"),
-        (Episode(0, 0, -1), "seed=-1 must be at least 0"),
+        (Episode(0, 7, 0), "task-unknown", "task=7: there are tasks 0 … 6."),
+        (Episode(0, 0, 0, split="test"), "split-unknown", "split='test' is none of train, vision"),
+        (Episode(0, 0, 0, initial_state=0), "initial-states-missing", "initial_state=0"),
+        (Episode(0, 0, -1), "seed-invalid", "seed=-1"),
     ],
 )
 def test_an_episode_that_is_not_is_refused_and_the_scene_stays(
-    robot: TabletopServo, episode: Episode, words: str
+    robot: TabletopServo, episode: Episode, code: str, named: str
 ) -> None:
     before = robot.instruction, robot.read().position
-    with pytest.raises(UserError, match=words):
+    with refuses(code, named):
         robot.begin(episode)
     assert robot.instruction == before[0] and np.array_equal(robot.read().position, before[1])
 
 
 @pytest.mark.parametrize("settings", [{"state_noise": 0.01}, {"inference_delay": (0, 2)}])
 def test_settings_that_a_robot_has_by_itself_are_refused(settings: dict) -> None:
-    with pytest.raises(UserError, match="belong to the simulator alone"):
+    with refuses("key-unused"):
         TabletopServo(TabletopConfig(**settings))
 
 

@@ -1,4 +1,7 @@
-"""Modes `late` and `sync`: scores are potentials, and shape the simulator's reward without changing what is optimal."""
+"""Reward modes of score differences: `late` and `sync` (potentials), `rises`, `audit` and `distill`.
+
+Potential-based shaping does not change the optimal policy.
+"""
 
 from collections.abc import Mapping
 
@@ -7,15 +10,15 @@ import torch
 
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.judge.reward.ledger import PotentialLedger, ScoredRollout, Settlement
 from embodied_rl.judge.reward.modes.base import ModeOptions
+from embodied_rl.judge.reward.potential_ledger import PotentialLedger, ScoredRollout, Settlement
 from embodied_rl.judge.reward.score_table import RolloutScores
 from embodied_rl.mathematics.objectives.advantages import make_discounts
 from embodied_rl.rollout.buffer import Rollout
 
 
 class Shaping:
-    """Writes the columns `shaping` and `potential`.
+    """Modes `late` and `sync`: scores are potentials; writes the columns `shaping` and `potential`.
 
     Args:
         options: with a discount.
@@ -39,6 +42,78 @@ class Shaping:
 
     def load(self, state: Mapping[str, Array]) -> None:
         self._ledger.load({"carried": state["carried"]})
+
+
+class PositiveDelta:
+    """Mode `rises`: the positive part of each score difference is the reward (`bonus`). A baseline.
+
+    This is not potential-based: it rewards falling and rising again, so it changes the optimal policy.
+    A missing score is held, as in shaping. After a termination nothing is scored, so that nothing is paid.
+
+    Args:
+        options: of the mode.
+    """
+
+    def __init__(self, options: ModeOptions) -> None:
+        self._limit_ends, self._weight = options.limit_ends, options.reward.weight
+        self._ledger = PotentialLedger(options.num_envs)
+        self.asks_finals = not options.limit_ends
+
+    def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
+        known = join_known(rollout, scores, self._weight, Discount(1.0), self._limit_ends)
+        settled = self._ledger.settle(known)
+        paid = np.maximum(settled.shaping, 0.0)  # scores are 0…1: the 0 at a termination is never a rise
+        rollout.bonus.copy_(torch.from_numpy(paid).to(rollout.bonus))
+        return count_settled(known, settled, self._weight, scores.age)
+
+    def state(self) -> dict[str, Array]:
+        return self._ledger.state()
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        self._ledger.load({"carried": state["carried"]})
+
+
+class Audit:
+    """Mode `audit`: counts the scores, and changes no reward.
+
+    Args:
+        options: of the mode.
+    """
+
+    asks_finals = True
+
+    def __init__(self, options: ModeOptions) -> None:
+        self._limit_ends, self._ledger = options.limit_ends, PotentialLedger(options.num_envs)
+
+    def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
+        known = join_known(rollout, scores, 1.0, Discount(1.0), self._limit_ends)
+        return count_settled(known, self._ledger.settle(known), 1.0, scores.age)
+
+    def state(self) -> dict[str, Array]:
+        return self._ledger.state()
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        self._ledger.load({"carried": state["carried"]})
+
+
+class Distill:
+    """Mode `distill` in a collector: computes no reward. The `Distiller` does so in the learner.
+
+    Args:
+        options: of the mode.
+    """
+
+    def __init__(self, options: ModeOptions) -> None:
+        self.asks_finals = not options.limit_ends
+
+    def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
+        return {}
+
+    def state(self) -> dict[str, Array]:
+        return {}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Nothing is remembered."""
 
 
 def join_known(

@@ -1,0 +1,1 @@
+"""Evaluation of scorers: episodes, reports, calibration, server probe, and filtering of demonstrations."""
