@@ -5,6 +5,8 @@ PYTEST_ARGS ?=
 # Tests side by side, files whole, those first that start processes of their own (tests/conftest.py). These often wait:
 # one worker more than there are cores. With more than a few they only wait for each other.
 PYTEST_WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+# Each process that a test starts would compile the package and the tests once more.
+unexport PYTHONDONTWRITEBYTECODE
 RUN := $(VENV)/bin/
 # torch goes first and alone: its pin decides which build is taken, and nothing after it may change that.
 PIP := $(RUN)python -m pip install --quiet --constraint constraints.txt

@@ -39,6 +39,8 @@ settings.register_profile("shared machine", deadline=None)
 settings.load_profile("shared machine")
 
 _VARIABLES = dict(os.environ)
+THOROUGH = {"thorough", "sim"}
+"""Tests so marked run with `--thorough`, where `-m` names one of their marks, and where their file is named."""
 APART = {"slow", "packaging", "gpu", "network"}
 """Tests so marked run only where `-m` names one of their marks, whatever else it says."""
 
@@ -96,20 +98,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--skips-allowed", metavar="FILE", type=Path, help="fail when more tests are skipped than FILE allows"
     )
+    parser.addoption("--thorough", action="store_true", help="run the tests marked `thorough` or `sim` as well")
     parser.addoption("--backwards", action="store_true", help="the last test first")
     parser.addoption("--fault-cases", metavar="COUNT", type=int, default=4, help="so many runs under faults")
     parser.addoption("--fault-seed", metavar="SEED", type=int, default=140, help="the first of their seeds, one a run")
 
 
+def is_left_out(marks: set[str], config: pytest.Config, named: bool) -> bool:
+    """Return whether tests with these marks run only when they are asked for, and are not."""
+    asked = set(re.findall(r"\w+", config.option.markexpr))
+    if not named and not config.getoption("--thorough"):
+        return bool(marks & (APART | THOROUGH)) and not marks & asked
+    return bool(marks & APART) and not marks & asked
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import a file whose `pytestmark` leaves out all its tests; not called for a file that is named."""
+    if collection_path.suffix != ".py":
+        return None
+    marked = re.search(r"^pytestmark = .*", collection_path.read_text(), re.MULTILINE)
+    return (marked and is_left_out(set(re.findall(r"mark\.(\w+)", marked[0])), config, named=False)) or None
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what runs only when it is asked for."""
     for item in items:
         if item.get_closest_marker("sim"):
             item.add_marker("process")
-    asked = set(re.findall(r"\w+", config.getoption("markexpr")))
-    marks = [APART & {mark.name for mark in item.iter_markers()} for item in items]
-    left = [item for item, marked in zip(items, marks, strict=True) if marked and not marked & asked]
+    left: list[pytest.Item] = []
+    for item in items:
+        if is_left_out({mark.name for mark in item.iter_markers()}, config, session.isinitpath(item.path)):
+            left.append(item)
     if left:
         config.hook.pytest_deselected(items=left)
     unwanted = set(left)

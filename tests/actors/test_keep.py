@@ -7,8 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.assembly import build
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -65,6 +63,7 @@ def everywhere(test: Callable[..., None]) -> Callable[..., None]:
     return test
 
 
+@pytest.mark.thorough
 @everywhere
 def test_the_contract_of_an_actor(make: Make, simulator_spec: SimulatorSpec, family: str, sampler: str, keep: str):
     check_actor(lambda: make(family, sampler, keep), simulator_spec)

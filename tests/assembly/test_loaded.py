@@ -186,6 +186,7 @@ print(actions.shape, slow)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_nothing_slow_is_imported() -> None:
     """These imports take longer than loading the policy; torch's compiler alone takes seconds."""

@@ -39,6 +39,7 @@ def test_sleeping_is_not_waiting_for_a_core() -> None:
     assert 0 <= min(waited) < 0.05
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.skipif(not TOLD, reason="the system does not tell")
 def test_programs_that_share_a_core_wait_for_each_other() -> None:

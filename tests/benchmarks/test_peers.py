@@ -8,6 +8,8 @@ import pytest
 from tests.benchmarks import peers
 from tests.benchmarks.peers import PEERS, Peer, measure_peer, measure_speed
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.fixture
 def installed(monkeypatch):

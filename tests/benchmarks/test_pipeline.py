@@ -8,6 +8,7 @@ from tests.benchmarks import pipeline
 from tests.benchmarks.pipeline import Overhead, PipelineCase, PipelineOutcome, measure_case, predict_case
 from tests.benchmarks.sleeping_stages import SleepingConfig, SleepingSimulator
 
+pytestmark = pytest.mark.thorough
 NOTHING = Overhead(0.0, LinearCost())
 SIMULATE, INFER = (0.02, 0.0), (0.02, 0.0)
 

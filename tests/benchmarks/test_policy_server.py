@@ -10,6 +10,7 @@ from embodied_rl.interfaces.errors import RunFailed
 from tests.benchmarks.policy_server import CLIENTS, count_answers, measure_serving
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_served_policy_is_measured() -> None:
     found = measure_serving("asset:tabletop_base.safetensors", seconds=0.2)

@@ -16,6 +16,7 @@ from tests.benchmarks.prefix_cache import PrefixCase
 from tests.benchmarks.settings import BenchmarkConfig
 from tests.support import pi_sizes
 
+pytestmark = pytest.mark.thorough
 LEAST = replace(
     TINY, name="least", cameras=1, picture=28, tokens={"pi0": 4, "pi05": 5},
     options={**TINY.options, "layers": 2, "width": 16, "resolution": 28, "horizon": 3},

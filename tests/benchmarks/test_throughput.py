@@ -11,6 +11,8 @@ from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.runtime.processes.remote import RemoteSimulator
 from embodied_rl.testing.fakes import FakeSimulator
 
+pytestmark = pytest.mark.thorough
+
 
 class Counting(FakeSimulator):
     """Counts what is asked of it."""

@@ -7,6 +7,8 @@ from embodied_rl.schema import SimNode
 from tests.benchmarks import recovery, transport
 from tests.benchmarks.transport import Load, StillSimulator
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.process
 def test_pictures_of_the_size_that_is_told_are_carried() -> None:

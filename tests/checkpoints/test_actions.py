@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-
-pytest.importorskip("transformers")
-
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor

@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.normalisation import Normalisation
@@ -29,6 +26,8 @@ from tests.support.using_checkpoints import (
     stored,
     there_and_back,
 )
+
+pytestmark = pytest.mark.thorough
 
 
 def changed(known: Normalisation) -> Normalisation:

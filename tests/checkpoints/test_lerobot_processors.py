@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-pytest.importorskip("transformers")
-
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import PROMPT_STEP, lerobot, simulator, statistics
 from tests.support.using_checkpoints import attach, attach_any, smolvla_folder

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-pytest.importorskip("transformers")
-
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import detection
 from tests.support import pi_sizes as sizes

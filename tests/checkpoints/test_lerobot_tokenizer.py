@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("transformers")
-
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, lerobot, openpi

@@ -8,8 +8,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-pytest.importorskip("transformers")
-
 from embodied_rl.checkpoints import detection
 from embodied_rl.commands import inspect
 from embodied_rl.schema import InspectConfig

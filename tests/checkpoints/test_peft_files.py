@@ -6,11 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-
-import peft
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -24,6 +19,7 @@ from tests.support.building_checkpoints import lerobot, openpi, prefixed, tensor
 from tests.support.refusals import refuses
 from tests.support.using_checkpoints import attach_any, exported, save, smolvla_folder, stored, velocity
 
+pytestmark = pytest.mark.thorough
 FAMILIES = ("pi0", "pi05", "smolvla")
 RANK, ALPHA = 2, 6.0
 families = pytest.mark.parametrize("family", FAMILIES)
@@ -88,7 +84,9 @@ def test_peft_makes_the_merged_network_of_base_and_adapters(tmp_path: Path, fami
     network, _ = attach_any(base, family)
     before = velocity(network)
     names = [name for name, _ in network.named_children()]
-    model = peft.PeftModel.from_pretrained(as_lerobot_has_it(network), str(folder))
+    from peft import PeftModel
+
+    model = PeftModel.from_pretrained(as_lerobot_has_it(network), str(folder))
     put_back(network, model.base_model.model, names)
     after = velocity(network)
     assert (after - before).abs().max() > 0.1

@@ -7,9 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from safetensors.torch import save_file
 
 from embodied_rl.checkpoints import detection

@@ -6,9 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-
 from safetensors import safe_open
 from safetensors.torch import load_file
 
@@ -42,6 +39,8 @@ from tests.support.using_checkpoints import (
     there_and_back,
     velocity,
 )
+
+pytestmark = pytest.mark.thorough
 
 
 def all_bfloat16(family: str) -> dict[str, torch.Tensor]:

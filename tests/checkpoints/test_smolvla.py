@@ -7,6 +7,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.assembly import build
+from embodied_rl.schema import PolicyNode
 from tests.support.building_checkpoints import simulator
 from tests.support.using_checkpoints import (
     SMOLVLA_TOLD,
@@ -18,12 +21,6 @@ from tests.support.using_checkpoints import (
     stored,
     velocity,
 )
-
-pytest.importorskip("transformers")
-
-from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.assembly import build
-from embodied_rl.schema import PolicyNode
 
 
 @pytest.fixture

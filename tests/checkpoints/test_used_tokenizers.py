@@ -7,8 +7,6 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("transformers")
-
 from embodied_rl.actors import tokenizer
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.sim import Observation

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("transformers")
-
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import build
 from embodied_rl.checkpoints import detection

@@ -10,8 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-pytest.importorskip("transformers")
-
 from tests.support import building_checkpoints as building
 from tests.support.building_checkpoints import EMBEDDING, HEAD, prefixed, tensors
 from tests.support.wrong_checkpoints import change_weights, refused

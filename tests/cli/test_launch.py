@@ -130,6 +130,7 @@ def test_the_exit_code_is_the_bodys(run, monkeypatch) -> None:
     assert run("doctor")[0] == 1
 
 
+@pytest.mark.thorough
 def test_a_sweep_runs_every_combination(run, received, tmp_path) -> None:
     code, _, _ = run("train", "experiment=toy_run", "seed=0,1", "algo.lr=0.1,0.2", "-m")
     assert code == 0
@@ -158,6 +159,7 @@ def test_a_sweep_ends_with_a_comparison_of_its_runs(run, monkeypatch, tmp_path) 
     assert record.resolve().parent == (tmp_path / "runs" / "sweeps").resolve() and (record / "multirun.yaml").is_file()
 
 
+@pytest.mark.thorough
 def test_runs_of_a_sweep_record_the_typed_command(run, monkeypatch) -> None:
     """Hydra reads `sys.argv`, which is replaced while it runs."""
     seen: list = []
@@ -170,6 +172,7 @@ def test_runs_of_a_sweep_record_the_typed_command(run, monkeypatch) -> None:
     assert sys.argv[0] == "/opt/bin/embodied-rl"
 
 
+@pytest.mark.thorough
 def test_a_sweep_restores_arguments_and_environment(run, received, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     before, words = dict(os.environ), list(sys.argv)
@@ -177,6 +180,7 @@ def test_a_sweep_restores_arguments_and_environment(run, received, monkeypatch: 
     assert len(received) == 2 and (dict(os.environ), sys.argv) == (before, words)
 
 
+@pytest.mark.thorough
 def test_a_sweep_over_words(run, received) -> None:
     run("play", "sim=toy", "policy=expert,random", "-m")
     assert [config.policy for config in received] == ["expert", "random"]
@@ -189,6 +193,7 @@ def test_mistake_in_a_sweep_is_found_before_its_first_run(run, received, tmp_pat
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_hydra_info(toy_package) -> None:
     """In another process: Hydra prints through logging, which it configures once per process."""

@@ -20,6 +20,7 @@ print(json.dumps([code, *(name for name in {HEAVY} if name in sys.modules)]))
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -119,6 +119,7 @@ def test_a_dataset_is_not_collected_into_twice(tmp_path) -> None:
         run(config)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_missing_package_is_named_with_its_extra(tmp_path) -> None:
     """Before anything is built; in a process of its own, since the package is asked for once."""

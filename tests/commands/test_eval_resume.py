@@ -69,6 +69,7 @@ def cut(kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cut"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("after", [0, 9])
 def test_what_was_interrupted_ends_with_the_report_of_what_was_not(
@@ -297,6 +298,7 @@ ARGUMENTS = {
 QUIET = ("video.episodes=0", "video.best=0", "video.worst=0")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("who", ARGUMENTS)
 def test_killed_in_the_middle_and_continued_it_is_equal_to_the_bit(

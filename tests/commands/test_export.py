@@ -5,10 +5,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("transformers")
-pytest.importorskip("pyarrow")
-pytest.importorskip("av")
-
 from embodied_rl.cli.main import main
 from tests.support import strangers
 from tests.support.building_checkpoints import lerobot
@@ -31,6 +27,7 @@ def test_a_dry_run_says_what_an_import_would_read_and_write(tmp_path: Path, caps
     assert not out.exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("steps", ["evil", float("nan"), 1.5, [], None, True, 0, -(10**30)])
 @pytest.mark.parametrize("dry", [(), ("--dry-run",)], ids=["run", "dry run"])
 def test_denoise_steps_that_are_none(

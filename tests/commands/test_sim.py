@@ -60,6 +60,7 @@ def config(**keys) -> EnvironmentConfig:
     return EnvironmentConfig(("install", "tabletop"), **keys)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_an_environment_is_made_used_and_examined(recipe: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert python_environments.find_interpreter(SimNode("tabletop")) is None
@@ -130,6 +131,7 @@ def list_made() -> list[str]:
     return sorted(place.name for place in places if place.name != ".tabletop.lock")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_what_works_stays_until_another_that_works_takes_its_place(recipe: Path) -> None:
     install.run(config())
@@ -170,6 +172,7 @@ def test_two_at_once_do_not_meet(recipe: Path, monkeypatch: pytest.MonkeyPatch) 
         pass
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_step_ends_with_who_began_it(tmp_path: Path) -> None:
     """Even with one that is killed: its children's children, too."""

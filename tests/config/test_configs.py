@@ -49,6 +49,7 @@ def test_every_experiment(name: str) -> None:
     assert EXPERIMENTS[name].summary
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "choice",
     sorted(

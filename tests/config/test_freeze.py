@@ -148,6 +148,7 @@ def test_saved_configuration_round_trips(tmp_path_factory, seed, noise, weights,
     assert load_config(TrainConfig, path) == config
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("logger", [{}, {"name": "json", "live": False}])
 def test_truncated_configuration_is_refused(tmp_path, logger) -> None:
     """Truncated at any place: defaults never replace lost values, except in `logger`."""

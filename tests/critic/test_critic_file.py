@@ -52,6 +52,7 @@ def nothing(_: dict) -> None:
     pass
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("header", "tensors", "named"),
     [

@@ -50,6 +50,7 @@ def test_shares_are_whole() -> None:
         assert min(source.episodes for source in sources) > 0
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_processes_gather_the_same_episodes() -> None:
     sources = [EpisodeKind("careful", 3), EpisodeKind("faulty", 2)]

@@ -125,6 +125,7 @@ def test_reports_are_judged_anew(tmp_path: Path) -> None:
     assert read_evaluation(write(tmp_path)).verdicts["terminal"].passed
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -5,10 +5,10 @@ import math
 
 import numpy as np
 import pytest
+import scipy  # which imports its parts when they are used
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy import stats
 
 from embodied_rl.critic import measures
 from embodied_rl.critic.measures import Tally
@@ -29,14 +29,14 @@ def test_spearman_is_scipys(both: tuple[np.ndarray, np.ndarray]) -> None:
     if np.ptp(first) == 0 or np.ptp(second) == 0:
         assert math.isnan(found)
     else:
-        assert found == pytest.approx(stats.spearmanr(first, second).statistic, abs=1e-9)
+        assert found == pytest.approx(scipy.stats.spearmanr(first, second).statistic, abs=1e-9)
 
 
 @given(st.permutations(range(9)))
 def test_tau_without_ties_is_scipys(order: list[int]) -> None:
     """SciPy computes τ-b, which is τ-a where nothing is tied."""
     found = measures.measure_tau(np.arange(9.0), np.array(order, np.float64))
-    assert found == pytest.approx(stats.kendalltau(np.arange(9), order).statistic, abs=1e-12)
+    assert found == pytest.approx(scipy.stats.kendalltau(np.arange(9), order).statistic, abs=1e-12)
 
 
 @given(pairs())

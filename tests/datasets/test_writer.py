@@ -140,6 +140,7 @@ def test_videos_of_another_encoder_get_new_files(tmp_path) -> None:
     assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize(("episodes", "more"), [(0, 3), (3, 0), (3, 4)])
 def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:

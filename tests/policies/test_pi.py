@@ -11,10 +11,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from tests.support.small_pi import CLOSE, FAMILIES, GOLDEN, after_steps, build, golden, integrate, row
-
-pytest.importorskip("transformers")
-
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import weight_names
@@ -27,6 +23,7 @@ from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import lerobot, openpi, tokenizer_files
 from tests.support.double_precision import in_float64
 from tests.support.key_lists import read
+from tests.support.small_pi import CLOSE, FAMILIES, GOLDEN, after_steps, build, golden, integrate, row
 from tests.support.using_checkpoints import OPENPI, attach
 
 

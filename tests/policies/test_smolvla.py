@@ -11,6 +11,8 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.testing.contract import check_backbone
+from embodied_rl_policies.smolvla.policy import SmolVLA, prepare_images
+from tests.support import smolvla_sizes as sizes
 from tests.support.double_precision import in_float64
 from tests.support.small_smolvla import (
     CLOSE,
@@ -27,11 +29,6 @@ from tests.support.small_smolvla import (
     observation,
     times,
 )
-
-pytest.importorskip("transformers")
-
-from embodied_rl_policies.smolvla.policy import SmolVLA, prepare_images
-from tests.support import smolvla_sizes as sizes
 
 
 @pytest.mark.parametrize("variant", sizes.VARIANTS)
@@ -223,6 +220,7 @@ def test_pooled_is_the_mean_of_the_tokens_that_enter_the_last_layer() -> None:
     assert difference(context.pooled, expected) <= 1e-6
 
 
+@pytest.mark.thorough
 @torch.no_grad()
 def test_encoding_and_a_denoise_step_are_one_graph_each() -> None:
     """So that `torch.compile(fullgraph=True)` takes them; only traced here, with a layer of each kind, not compiled."""

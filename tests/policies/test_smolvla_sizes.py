@@ -7,12 +7,9 @@ import pytest
 import torch
 
 from embodied_rl.checkpoints import weight_names
-from tests.support.small_smolvla import KEYS, TINY, build, checkpoint_key, network
-
-pytest.importorskip("transformers")
-
 from embodied_rl_policies.smolvla.policy import SmolVLA
 from tests.support import smolvla_sizes as sizes
+from tests.support.small_smolvla import KEYS, TINY, build, checkpoint_key, network
 
 
 def full() -> SmolVLA:

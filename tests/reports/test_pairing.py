@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest
+import scipy  # which imports its parts when they are used
 
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.reports.pairing import index_outcomes, pair_reports
@@ -142,7 +142,7 @@ def test_random_reports_against_brute_force() -> None:
         test = pair_reports(report(drawn[0]), report(drawn[1])).test
         first, second = pairs.count((True, False)), pairs.count((False, True))
         assert (test.episodes, test.only_first, test.only_second) == (len(pairs), first, second)
-        expected = binomtest(first, first + second).pvalue if first + second else 1.0
+        expected = scipy.stats.binomtest(first, first + second).pvalue if first + second else 1.0
         assert test.p_value == pytest.approx(expected, rel=1e-9)
 
 

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
+import scipy  # which imports its parts when they are used
 
 from embodied_rl.reports.statistics import is_as_good, mcnemar_test, mean_interval, wilson_interval
 from tests.support.refusals import refuses
@@ -12,7 +12,7 @@ from tests.support.refusals import refuses
 
 @pytest.mark.parametrize(("successes", "n"), [(0, 1), (1, 1), (0, 256), (256, 256), (65, 256), (1, 3), (990, 1000)])
 def test_wilson_is_scipys(successes, n):
-    expected = stats.binomtest(successes, n).proportion_ci(method="wilson")
+    expected = scipy.stats.binomtest(successes, n).proportion_ci(method="wilson")
     assert wilson_interval(successes, n) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
@@ -34,7 +34,7 @@ def test_mcnemar_is_the_binomial_test_on_discordant_pairs(only_first, only_secon
     second = [False] * only_first + [True] * only_second + [True] * both + [False] * neither
     found = mcnemar_test(first, second)
     discordant = only_first + only_second
-    expected = stats.binomtest(only_first, discordant).pvalue if discordant else 1.0
+    expected = scipy.stats.binomtest(only_first, discordant).pvalue if discordant else 1.0
     assert (found.only_first, found.only_second, found.episodes) == (only_first, only_second, len(first))
     assert found.p_value == pytest.approx(expected)
     assert mcnemar_test(second, first).p_value == found.p_value
@@ -43,7 +43,7 @@ def test_mcnemar_is_the_binomial_test_on_discordant_pairs(only_first, only_secon
 def test_mcnemar_of_thousands_of_pairs_does_not_overflow():
     first = [True] * 1500 + [False] * 1300
     assert mcnemar_test(first, [not value for value in first]).p_value == pytest.approx(
-        stats.binomtest(1500, 2800).pvalue
+        scipy.stats.binomtest(1500, 2800).pvalue
     )
 
 
@@ -64,7 +64,7 @@ def test_student_quantiles_are_the_closed_forms_of_one_and_two_degrees_of_freedo
 def test_mean_interval_is_scipys():
     values = [0.95, 0.91, 0.97, 0.93]
     found = mean_interval(values)
-    expected = stats.t.interval(0.95, 3, loc=np.mean(values), scale=stats.sem(values))
+    expected = scipy.stats.t.interval(0.95, 3, loc=np.mean(values), scale=scipy.stats.sem(values))
     assert (found.low, found.high) == pytest.approx(expected) and found.mean == pytest.approx(0.94) and found.count == 4
 
 

@@ -58,6 +58,7 @@ def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None
             assert torch.equal(left[:, : N // 2], right[:, : N // 2]), name
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: Callable) -> None:
     handles = closing(workers(2))
@@ -75,6 +76,7 @@ def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: C
     assert resumed.restarts == 1
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
     handles = closing(workers(1, replace(CONFIG, fault="crash"), max_restarts=1))
@@ -102,6 +104,7 @@ def test_nan_of_the_simulator_is_named(fault: str, what: str, decision: int) -> 
         collector.collect(actor)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("apart", [False, True])
 def test_physics_that_breaks_is_named_by_the_environment_of_all(apart: bool, closing: Callable) -> None:
@@ -114,6 +117,7 @@ def test_physics_that_breaks_is_named_by_the_environment_of_all(apart: bool, clo
         collector.collect(actor)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_worker_that_dies_while_it_continues_costs_its_episodes(closing: Callable) -> None:
     collector, actor = make(inline(2))
@@ -172,6 +176,7 @@ def test_a_simulator_that_contradicts_itself_is_refused() -> None:
         collector.collect(actor)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
     handles = closing(fast_and_slow())

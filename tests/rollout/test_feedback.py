@@ -123,6 +123,7 @@ def test_a_group_is_of_one_task_whenever_its_episodes_start(kind: str) -> None:
     assert {group[0][1].task for group in groups.values()} == {0, 1}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("before", [0, 1, 2, 3])
 def test_a_resumed_run_is_the_uninterrupted_one(kind: str, before: int) -> None:

@@ -127,6 +127,7 @@ def test_ready_order_gives_the_decisions_of_exact_order(closing: Callable) -> No
     assert_equal(copied(collector.collect(actor)), second)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_worker_killed_in_ready_order_costs_its_own_episodes(closing: Callable) -> None:
     handles = closing(workers(PARTS))

@@ -120,6 +120,7 @@ class DyingHandle:
         return getattr(self.worker, method)(*args)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("deaths", [(), (1,), (3,), (4, 5), (2, 3, 9, 14, 15)])
 def test_a_replaced_worker_gets_all_weights(deaths: tuple[int, ...]) -> None:
     """While it loads, acts or values, and right after: the rollouts are those of the shared module."""
@@ -130,6 +131,7 @@ def test_a_replaced_worker_gets_all_weights(deaths: tuple[int, ...]) -> None:
     assert policy.restarts == len(deaths)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.usefixtures("forks")
 def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
@@ -152,6 +154,7 @@ def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     assert remote.restarts == 2
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.usefixtures("forks")
 def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> None:

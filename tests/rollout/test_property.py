@@ -19,6 +19,7 @@ from embodied_rl.runtime.processes.local import ProcessHandle
 from tests.support.echo_simulator import SPEC, EchoConfig
 from tests.support.echoing import DECISIONS, Books, EchoActor, FlakyHandle
 
+pytestmark = pytest.mark.thorough
 ENOUGH = 10_000
 FACTORY = "tests.support.echo_simulator:EchoSimulator"
 

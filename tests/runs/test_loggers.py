@@ -7,9 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from mlflow import MlflowClient
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from wandb.proto import wandb_internal_pb2
 
 from embodied_rl.config.plugins import configure_plugin, list_names
 from embodied_rl.interfaces.logger import LoggedRun, NoKeys
@@ -20,8 +17,6 @@ from embodied_rl.runs.loggers.tensorboard import TensorBoard
 from embodied_rl.schema import LoggerNode
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.refusals import refuses
-
-Record: Any = wandb_internal_pb2.Record  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
@@ -48,6 +43,8 @@ def test_every_logger_has_a_file_of_its_own_and_is_offered() -> None:
 def test_tensorboard_gets_the_finite_numbers(tmp_path: Path) -> None:
     with logged(tmp_path / "run", "tensorboard") as log:
         write(log, 1, 2)
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert events.Tags()["scalars"] == ["rollout/success"]
@@ -61,6 +58,8 @@ def test_tensorboard_hides_what_a_resumed_run_repeats(tmp_path: Path) -> None:
     file.rename(file.with_name("events.out.tfevents.0000000001.machine.1"))
     with logged(tmp_path / "run", "tensorboard", resumed=2) as log:
         log.write(3, {"rollout/success": 1.0})
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
     assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5), (3, 1.0)]
@@ -91,6 +90,8 @@ def test_mlflow_continues_a_resumed_run(tmp_path: Path, uri: str) -> None:
     with logged(tmp_path / "run", "mlflow", resumed=2, uri=uri) as log:
         write(log, 3)
         log.write_films([film])
+    from mlflow import MlflowClient
+
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("embodied-rl")
     assert experiment is not None
@@ -104,6 +105,8 @@ def test_mlflow_continues_a_resumed_run(tmp_path: Path, uri: str) -> None:
 def test_mlflow_marks_a_run_that_ends_by_an_exception(tmp_path: Path, uri: str) -> None:
     with pytest.raises(ZeroDivisionError), logged(tmp_path / "run", "mlflow", uri=uri):
         raise ZeroDivisionError
+    from mlflow import MlflowClient
+
     client = MlflowClient(uri)
     (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
     assert run.info.status == "FAILED"
@@ -111,11 +114,13 @@ def test_mlflow_marks_a_run_that_ends_by_an_exception(tmp_path: Path, uri: str) 
 
 def read_wandb_records(data: bytes) -> Iterator[Any]:
     """Read a file of W&B under 32 KiB: a header, then records in frames of LevelDB's log (CRC, length, type)."""
+    from wandb.proto import wandb_internal_pb2
+
     position = 7
     while position < len(data):
         _, length, kind = struct.unpack_from("<IHB", data, position)
         assert kind == 1, "one whole record a frame"
-        yield Record.FromString(data[position + 7 : position + 7 + length])
+        yield wandb_internal_pb2.Record.FromString(data[position + 7 : position + 7 + length])
         position += 7 + length
 
 

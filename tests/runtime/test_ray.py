@@ -36,7 +36,7 @@ from tests.support.ended import gone, wait_for
 from tests.support.guests import Nosy
 from tests.support.ray_nodes import two_nodes
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 FAKE = "embodied_rl.testing.fake_simulator:FakeSimulator"
 EPISODES = [Episode(index, index % 2, seed=index) for index in range(3)]

@@ -26,7 +26,7 @@ from tests.support.ended import gone, wait_for
 from tests.support.ray_nodes import two_nodes
 from tests.support.refusals import refuses
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 
 @pytest.fixture(scope="module")

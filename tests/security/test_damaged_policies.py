@@ -17,6 +17,7 @@ from embodied_rl.config.assets import resolve_path
 from embodied_rl.deployment.policy_server.weight_follower import WeightFollower
 from embodied_rl.interfaces.errors import UserError
 
+pytestmark = pytest.mark.thorough
 ASSET = "asset:tabletop_base.safetensors"
 DRAWS = pytest.mark.parametrize("tries", [4, pytest.param(200, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])])
 """Damaged files for each command, drawn from the seeds 0, 1, …"""

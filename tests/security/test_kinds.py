@@ -11,10 +11,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("transformers")
-pytest.importorskip("pyarrow")
-pytest.importorskip("av")
-
 from tests.support import building_checkpoints as building
 from tests.support import strangers
 from tests.support.planting import Plant
@@ -31,6 +27,7 @@ from tests.support.strangers import (
     written,
 )
 
+pytestmark = pytest.mark.thorough
 Typed = Callable[..., tuple[int, str]]
 Kind = Callable[[Plant], Path]
 Change = Callable[[Json], object]

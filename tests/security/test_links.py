@@ -18,6 +18,7 @@ from tests.security.test_trust import write_run
 from tests.support import strangers
 from tests.support.planting import Plant
 
+pytestmark = pytest.mark.thorough
 Typed = Callable[..., tuple[int, str]]
 FOLDERS = ("tensorboard", "timelines", "videos", "eval", "eval/after", "checkpoints", "scores", "scores/strips")
 

@@ -67,6 +67,7 @@ def test_a_policy_file_names_code(plant: Plant, typed: Typed, tmp_path: Path, wh
     assert code == 2 and KEYS[what] in said and "Traceback" not in said
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("what", NODES)
 def test_a_run_folder_names_code(plant: Plant, typed: Typed, tmp_path: Path, what: str) -> None:
     run = run_folder(tmp_path, NODES[what](plant))
@@ -150,6 +151,7 @@ OPENS = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", OPENS)
 def test_no_command_opens_a_pickle(plant: Plant, typed: Typed, tmp_path: Path, command: str) -> None:
     """Whatever it is called, and wherever in a folder it lies; by itself, a file of each kind."""

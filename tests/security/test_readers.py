@@ -11,10 +11,6 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-pytest.importorskip("transformers")
-pytest.importorskip("pyarrow")
-pytest.importorskip("av")
-
 from embodied_rl.actors.learning import shards
 from embodied_rl.actors.learning.checkpoint import load_checkpoint
 from embodied_rl.assembly.build import load_backbone
@@ -42,6 +38,7 @@ from tests.support import strangers
 from tests.support.planting import Plant
 from tests.support.replaying import layout
 
+pytestmark = pytest.mark.thorough
 WRONG: tuple[Any, ...] = (None, True, -1, 1e308, "evil", "../../outside/x", [], ["evil"], {}, {"evil": 1})
 
 

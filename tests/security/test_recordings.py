@@ -11,9 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-pytest.importorskip("rosbags")
-pytest.importorskip("mcap")
-
 from embodied_rl.deployment.execution.demonstration import read_demonstration
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.return_points import load_return_points

@@ -5,11 +5,9 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("rosbags")
-pytest.importorskip("mcap")
-
 from tests.support.planting import Plant
 
+pytestmark = pytest.mark.thorough
 Typed = Callable[..., tuple[int, str]]
 ROBOTS = {
     "doctor": ("doctor", "robot={}"),

@@ -33,6 +33,7 @@ from tests.support.recording import TEXT
 from tests.support.robots import change_robot, make_tabletop_messages, write_robot
 from tests.support.strangers import DEEP
 
+pytestmark = pytest.mark.thorough
 MESSAGES = Messages()
 ESCAPE = "\x1b]0;evil\x07"
 

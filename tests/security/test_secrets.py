@@ -25,6 +25,7 @@ from embodied_rl.system.untrusted_files import SecretFilter
 from tests.support.faulty_policy_server import METADATA, faulty_server, reply
 from tests.support.policy_serving import make_observation
 
+pytestmark = pytest.mark.thorough
 KEY = 'sk-planted/4711"\\&x=y'
 FORMS: dict[str, Callable[[str], str]] = {
     "raw": str,

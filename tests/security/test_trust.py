@@ -58,6 +58,7 @@ from tests.support.planting import Plant
 from tests.support.strangers import policy
 from tests.support.strangers import run as strangers_run
 
+pytestmark = pytest.mark.thorough
 Typed = Callable[..., tuple[int, str]]
 SECRET = "planted-secret-4711"
 VARIABLE = "PLANTED_SECRET"

@@ -102,6 +102,7 @@ def test_the_command(tmp_path: Path, critic: ProgressCritic) -> None:
         assert code == 128 + signal.SIGINT and "The server has ended." in said and "Traceback" not in said
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_command_with_a_folder_and_a_token(tmp_path: Path) -> None:
     save_idefics(tmp_path / "tiny")

@@ -48,6 +48,7 @@ def started(*words: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         process.wait(DEADLINE)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("held", [False, True])
@@ -71,6 +72,7 @@ def test_a_signal_ends_it_within_seconds(number: signal.Signals, held: bool) -> 
         assert time.monotonic() - began < 30
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_client_that_waits_is_given_up() -> None:
     """Its request is cut off; the end does not wait for the model."""

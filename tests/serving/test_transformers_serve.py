@@ -26,7 +26,7 @@ from tests.serving.test_vlm_scorer import SPECIFICATION, make_request
 from tests.support.serving import running
 from tests.support.tiny_vlms import save_idefics
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 DEADLINE = 240.0
 STARTING = "from transformers.cli.transformers import main; main()"
 REQUESTS = [make_request(seed) for seed in range(8)]

@@ -5,26 +5,35 @@ import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import openai
 import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving.chat import ChatRequest, Message
 from embodied_rl.serving.model_folder import check_folder
 from embodied_rl.serving.refusal import Refusal
-from embodied_rl.serving.vision_language import VisionLanguageModel, load_model
 from tests.support.refusals import refuses
 from tests.support.serving import encode, make_picture, running
 from tests.support.tiny_vlms import IDEFICS_TEMPLATE, QWEN_TEMPLATE, SAVERS
 
+if TYPE_CHECKING:
+    import openai
+
+    from embodied_rl.serving.vision_language import VisionLanguageModel
+
 SIZES = ((16, 16), (12, 16), (16, 12), (8, 16))
+
+
+def load_model(*settings: Any) -> "VisionLanguageModel":
+    """Import transformers only when a test runs: it takes seconds."""
+    from embodied_rl.serving import vision_language
+
+    return vision_language.load_model(*settings)
 
 
 @pytest.fixture(scope="module", params=sorted(SAVERS))
@@ -36,7 +45,7 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="module")
-def model(folder: Path) -> VisionLanguageModel:
+def model(folder: Path) -> "VisionLanguageModel":
     return load_model(folder, "tiny", "cpu", "float32")
 
 
@@ -59,6 +68,8 @@ def make_request(
 
 def generate(folder: Path, request: ChatRequest) -> Any:
     """What transformers makes of a request: the template by hand, the parts loaded one by one, no padding."""
+    from transformers import AutoImageProcessor, AutoModelForImageTextToText, AutoTokenizer
+
     model: Any = AutoModelForImageTextToText.from_pretrained(folder)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     (message,) = request.messages
@@ -87,7 +98,7 @@ def generate(folder: Path, request: ChatRequest) -> Any:
     return tokenizer, made.sequences[0, words["input_ids"].shape[1] :].tolist(), logprobs
 
 
-def test_a_batch_answers_as_transformers_does_one_by_one(folder: Path, model: VisionLanguageModel) -> None:
+def test_a_batch_answers_as_transformers_does_one_by_one(folder: Path, model: "VisionLanguageModel") -> None:
     """Of texts of different lengths and pictures of different sizes, so that rows are padded on their left."""
     requests = [make_request(seed, "yes or no" + " the" * (3 * seed)) for seed in range(4)]
     replies = model.answer([model.prepare(each) for each in requests])
@@ -104,7 +115,7 @@ def test_a_batch_answers_as_transformers_does_one_by_one(folder: Path, model: Vi
     assert len({reply.tokens[0].logprob for reply in replies}) == 4, "questions differ"
 
 
-def test_several_tokens_have_their_own_log_probabilities(folder: Path, model: VisionLanguageModel) -> None:
+def test_several_tokens_have_their_own_log_probabilities(folder: Path, model: "VisionLanguageModel") -> None:
     requests = [make_request(seed, "what is the" + " no" * seed, tokens=12) for seed in range(5)]
     replies = model.answer([model.prepare(each) for each in requests])
     for request, reply in zip(requests, replies, strict=True):
@@ -117,7 +128,7 @@ def test_several_tokens_have_their_own_log_probabilities(folder: Path, model: Vi
         assert reply.finish == ("stop" if ended else "length") and (ended or len(words) == 12)
 
 
-def test_an_answer_ends_with_the_token_that_ends_it(copy: Path, model: VisionLanguageModel) -> None:
+def test_an_answer_ends_with_the_token_that_ends_it(copy: Path, model: "VisionLanguageModel") -> None:
     """Where the model itself would go on; the other row of the batch does."""
     requests = [make_request(seed, "what is the" + " no" * seed, tokens=12) for seed in range(5)]
     whole = [reply.tokens for reply in model.answer([model.prepare(each) for each in requests])]
@@ -134,7 +145,7 @@ def test_an_answer_ends_with_the_token_that_ends_it(copy: Path, model: VisionLan
         assert [token.text for token in reply.tokens] == said, "the folder's own way of sampling counts for nothing"
 
 
-def test_choices_have_the_models_own_probabilities(folder: Path, model: VisionLanguageModel) -> None:
+def test_choices_have_the_models_own_probabilities(folder: Path, model: "VisionLanguageModel") -> None:
     """A word counts with and without a space before it."""
     request = make_request(1, "well?", choices=("yes", "no", "7"))
     (reply,) = model.answer([model.prepare(request)])
@@ -151,13 +162,13 @@ def test_choices_have_the_models_own_probabilities(folder: Path, model: VisionLa
     assert told == pytest.approx(wanted, rel=1e-4) and reply.text == max(wanted, key=lambda word: wanted[word])
 
 
-def test_a_choice_of_several_tokens_is_refused(model: VisionLanguageModel) -> None:
+def test_a_choice_of_several_tokens_is_refused(model: "VisionLanguageModel") -> None:
     with pytest.raises(Refusal, match="'perhaps' is more than one token"):
         model.prepare(make_request(0, "well?", choices=("perhaps",)))
 
 
 @pytest.mark.parametrize("word", ["<image>", "<|im_end|>", "<|image_pad|>", "<end_of_utterance>"])
-def test_words_that_steer_the_model_are_refused(model: VisionLanguageModel, folder: Path, word: str) -> None:
+def test_words_that_steer_the_model_are_refused(model: "VisionLanguageModel", folder: Path, word: str) -> None:
     template = IDEFICS_TEMPLATE if "idefics3" in folder.name else QWEN_TEMPLATE
     if word in template:
         with pytest.raises(Refusal, match="a control token of this model"):
@@ -165,18 +176,20 @@ def test_words_that_steer_the_model_are_refused(model: VisionLanguageModel, fold
 
 
 @pytest.fixture(scope="module")
-def client(model: VisionLanguageModel) -> Iterator[openai.OpenAI]:
+def client(model: "VisionLanguageModel") -> Iterator["openai.OpenAI"]:
+    import openai
+
     with running(model) as server, openai.OpenAI(base_url=server.url, api_key="x", max_retries=0) as made:
         yield made
 
 
-def ask(client: openai.OpenAI, text: str, **fields: Any) -> Any:
+def ask(client: "openai.OpenAI", text: str, **fields: Any) -> Any:
     parts = [{"type": "image_url", "image_url": {"url": encode(make_picture(seed))}} for seed in range(2)]
     content: Any = [*parts, {"type": "text", "text": text}]
     return client.chat.completions.create(model="tiny", messages=[{"role": "user", "content": content}], **fields)
 
 
-def test_the_official_client(client: openai.OpenAI) -> None:
+def test_the_official_client(client: "openai.OpenAI") -> None:
     answer = ask(client, "yes or no?", max_tokens=3, logprobs=True, top_logprobs=5)
     content = answer.choices[0].logprobs.content
     assert 1 <= len(content) <= 3 and all(len(token.top_logprobs) == 5 for token in content)
@@ -185,14 +198,16 @@ def test_the_official_client(client: openai.OpenAI) -> None:
     assert chosen.choices[0].message.content in ("yes", "no")
 
 
-def test_a_question_that_is_too_long_fails_alone(client: openai.OpenAI, model: VisionLanguageModel) -> None:
-    with pytest.raises(openai.BadRequestError, match="the model reads 256"):
+def test_a_question_that_is_too_long_fails_alone(client: "openai.OpenAI", model: "VisionLanguageModel") -> None:
+    from openai import BadRequestError
+
+    with pytest.raises(BadRequestError, match="the model reads 256"):
         ask(client, "the " * 300)
     with refuses("prompt-too-long", "256"):
         model.answer([model.prepare(make_request(0, text)) for text in ("yes", "the " * 300)])
 
 
-def test_texts_alone_are_answered(client: openai.OpenAI) -> None:
+def test_texts_alone_are_answered(client: "openai.OpenAI") -> None:
     messages: Any = [{"role": "system", "content": "no"}, {"role": "user", "content": "yes"}]
     assert client.chat.completions.create(model="tiny", messages=messages, max_tokens=2).choices[0].finish_reason
 
@@ -280,7 +295,7 @@ def test_a_folder_without_template_or_tokenizer_is_named(copy: Path) -> None:
         load_model(copy, "x", "cpu", "float32")
 
 
-def test_pictures_change_the_answer(model: VisionLanguageModel) -> None:
+def test_pictures_change_the_answer(model: "VisionLanguageModel") -> None:
     one, other = make_request(0, "yes"), make_request(0, "yes")
     black = tuple(np.zeros_like(part) if not isinstance(part, str) else part for part in other.messages[0].parts)
     other = ChatRequest("tiny", (Message("user", black),), 1, 20, ())

@@ -1,8 +1,7 @@
 """Optima of sampled motions under limits, by linear programming, and by the closed forms of continuous time."""
 
 import numpy as np
-from scipy.optimize import linprog
-from scipy.sparse import csr_array
+import scipy  # which imports its parts when they are used
 
 
 def sum_speeds(speed: float, acceleration: float, ticks: int, limits: tuple[float, float, float]) -> float | None:
@@ -57,8 +56,8 @@ def _solve(
     changes, bends = np.zeros(ticks), np.zeros(ticks)
     changes[0] = speed  # the first acceleration is v₀ - speed, and the first jerk is that minus `before`
     bends[0], bends[1] = speed + before, -speed
-    rows = csr_array(np.vstack([first, -first, second, -second]))
+    rows = scipy.sparse.csr_array(np.vstack([first, -first, second, -second]))
     ends = [acceleration + changes, acceleration - changes, jerk + bends, jerk - bends]
     bounds = [speeds] * (ticks - 2) + [(0.0, 0.0)] * 2
-    solved = linprog(cost, A_ub=rows, b_ub=np.concatenate(ends), bounds=bounds, method="highs")
+    solved = scipy.optimize.linprog(cost, A_ub=rows, b_ub=np.concatenate(ends), bounds=bounds, method="highs")
     return solved.x if solved.status == 0 else None

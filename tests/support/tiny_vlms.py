@@ -5,15 +5,6 @@ from typing import Any
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    Idefics3Config,
-    Idefics3ForConditionalGeneration,
-    Idefics3ImageProcessorPil,
-    PreTrainedTokenizerFast,
-    Qwen2_5_VLConfig,
-    Qwen2_5_VLForConditionalGeneration,
-    Qwen2VLImageProcessorPil,
-)
 
 IDEFICS_SPECIAL = (
     "<|im_start|>",
@@ -40,6 +31,8 @@ MERGES = (("y", "e"), ("ye", "s"), ("n", "o"), ("Ġ", "yes"), ("Ġ", "no"), ("t"
 
 def save_idefics(folder: Path) -> Any:
     """SmolVLM's kind: 16 × 16 pixels are four tokens. Returns the model."""
+    from transformers import Idefics3Config, Idefics3ForConditionalGeneration, Idefics3ImageProcessorPil
+
     tokenizer = _make_tokenizer(IDEFICS_SPECIAL, "<|im_end|>", "<end_of_utterance>")
     ids = tokenizer.convert_tokens_to_ids
     text = {"model_type": "llama", "vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64,
@@ -62,6 +55,8 @@ def save_idefics(folder: Path) -> Any:
 
 def save_qwen(folder: Path) -> Any:
     """Qwen2.5-VL's kind: 8 × 8 pixels are a token. Returns the model."""
+    from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration, Qwen2VLImageProcessorPil
+
     tokenizer = _make_tokenizer(QWEN_SPECIAL, "<|endoftext|>", "<|im_end|>")
     ids = tokenizer.convert_tokens_to_ids
     text = {"vocab_size": len(tokenizer), "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2,
@@ -99,6 +94,8 @@ def _save(folder: Path, model: Any, tokenizer: Any, pictures: Any, template: str
 
 def _make_tokenizer(special: tuple[str, ...], pad: str, end: str) -> Any:
     """Bytes, and a few words of more letters: "yes" and "no" are tokens, with and without a space."""
+    from transformers import PreTrainedTokenizerFast
+
     words = [*special, *sorted(pre_tokenizers.ByteLevel.alphabet()), *("".join(pair) for pair in MERGES)]
     tokenizer = Tokenizer(models.BPE(vocab={word: number for number, word in enumerate(words)}, merges=list(MERGES)))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)

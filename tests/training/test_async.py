@@ -22,7 +22,7 @@ from tests.support.running import (
     with_plan,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 WORKERS = ("plan.ranks=2", "plan.rollout_workers=2")
 AHEAD = ("mode=async", "staleness=1", "plan.ranks=1", "plan.rollout_workers=2")

@@ -16,6 +16,8 @@ from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL, TABLETOP
 
+pytestmark = pytest.mark.thorough
+
 
 def configured(*overrides: str) -> TrainConfig:
     """A small run."""

@@ -33,6 +33,7 @@ def test_another_packages_curriculum_is_one_file(example: None, typed: Callable[
     assert "curriculum/effective_tasks" not in rows[0] and 1 < rows[-1]["curriculum/effective_tasks"] < 2
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_ranks_draw_the_same_episodes(plugin_path: str, tmp_path: Path) -> None:
     """Each rank collects half of the episodes, and its curriculum gets all."""

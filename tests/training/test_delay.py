@@ -22,6 +22,7 @@ from embodied_rl_policies.pocket import Pocket
 from tests.support.reaching import Reaching, ReachingConfig
 from tests.support.running import POLICY, REACHING, SMALL, assert_same, complete, figures, with_plan
 
+pytestmark = pytest.mark.thorough
 SIZES = Pocket.Config(width=16, layers=1, heads=2, horizon=7, keypoints=4, stem_channels=8)
 TRAINED_TO = 2
 

@@ -15,6 +15,7 @@ from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import DEADLINE, SMALL, TABLETOP, assert_learned_alike, complete
 from tests.support.stopping import assert_stopped_goes_on_alike
 
+pytestmark = pytest.mark.thorough
 ORACLE = ("reward=oracle", "sim.progress=true")
 LEARNING = ("reward.distill.steps=4", "reward.distill.batch=32", "reward.distill.held_out=0.3")
 DISTILL = (*ORACLE, "reward.mode=distill", *LEARNING)

@@ -35,6 +35,7 @@ KINDS = {
 }  # fmt: skip
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_policy_in_a_separate_process_changes_no_bit(split_reference: Path, tmp_path: Path) -> None:
     settings = ("plan=split", "plan.policy=process")
@@ -53,6 +54,7 @@ def test_a_stopped_run_continues_as_if_nothing_had_happened(
     assert any(row.get("rollout/success", 0) > 0 for row in figures(straight))
 
 
+@pytest.mark.thorough
 def test_another_seed_gives_another_run(typed: Callable[..., Any], tmp_path: Path) -> None:
     """Otherwise equality would mean nothing."""
     for seed in (0, 1):

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.running import REACHING, SMALL, assert_same, complete
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 STEADY = ("algo.lr_final=1", "plan.ranks=1")
 SIX = (*SMALL, *REACHING, *STEADY)

@@ -18,6 +18,7 @@ from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.faulty_server import KINDS, LYING, served
 from tests.support.running import SMALL, TABLETOP
 
+pytestmark = pytest.mark.thorough
 HONEST = 5 / 9
 JUDGED = ("reward=vlm", "reward.timeout=0.3", "reward.deadline=0.5", "reward.wait_share=null", "reward.in_flight=4")
 

@@ -8,8 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-pytest.importorskip("transformers")
-
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.training.trainer import Trainer
 from tests.support import building_checkpoints as building
@@ -17,6 +15,7 @@ from tests.support.building_checkpoints import EMBEDDING, HEAD, lerobot, openpi
 from tests.support.running import REACHING, SMALL, assert_same
 from tests.support.using_checkpoints import attach, save
 
+pytestmark = pytest.mark.thorough
 Typed = Callable[..., tuple[int, str, str]]
 CAMERAS = "policy.cameras={base_0_rgb: top, left_wrist_0_rgb: null, right_wrist_0_rgb: null}"
 ATTACHED = (CAMERAS, "policy.vision_heads=2")

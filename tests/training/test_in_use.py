@@ -10,7 +10,7 @@ import pytest
 from embodied_rl.runs.lock import FILE, hold_run
 from tests.support.running import REACHING, SMALL, started
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 
 def test_a_run_that_trains_refuses_a_second_process(plugin_path: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
 import yaml
 
 from tests.support.faulty_server import LYING, served
@@ -15,6 +16,7 @@ JUDGED = ("reward=vlm", "reward.deadline=20", "reward.wait_share=null", "plan.ra
 OTHER = {"data": [{"id": "another", "object": "model"}]}
 
 
+@pytest.mark.thorough
 def test_a_run_and_its_logs_name_the_only_model_of_a_server(typed: Callable[..., Any], tmp_path: Path) -> None:
     with served(LYING, Random(0), 10**9, None) as server:
         code, out, err = typed("train", *SMALL, *TABLETOP, *JUDGED, f"reward.url={server.url}")

@@ -24,7 +24,7 @@ from tests.support.running import (
     started_apart,
 )
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 Moment = Callable[[Process], bool]
 

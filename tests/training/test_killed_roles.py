@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.running import REACHING, SMALL, Process, assert_same, complete, started_apart
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 SOON = 120.0
 """Seconds in which the others must have noticed."""

@@ -33,6 +33,7 @@ def policy(reference: Path) -> str:
     return str(reference / "policy.safetensors")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     "words",
     [
@@ -50,6 +51,7 @@ def test_a_large_network_without_a_checkpoint(typed: Callable[..., Any], words: 
     assert code == 0 and "missing" not in out
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_checkpoint_of_another_network(
     typed: Callable[..., Any], reference: Path, policy: str, tmp_path: Path
@@ -62,11 +64,13 @@ def test_a_checkpoint_of_another_network(
     assert not (tmp_path / "runs").exists(), "nothing was started"
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_checkpoint_of_another_robot(typed: Callable[..., Any], policy: str) -> None:
     refused(typed("train", *settings({"policy.checkpoint": policy})), "The policy sees camera 'front'")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
     cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"
@@ -76,6 +80,7 @@ def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str,
     refused(typed("train", *settings({"policy.checkpoint": str(pickled)})), "pickled.safetensors is a pickle")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_finished_run_is_not_resumed(typed: Callable[..., Any], reference: Path) -> None:
     refused(typed("train", f"resume={reference}"), f"{reference} is finished: 6 of 6 iterations", "policy.checkpoint=")
@@ -113,6 +118,7 @@ def test_a_simulator_that_returns_nan_is_named(typed: Callable[..., Any]) -> Non
     refused(result, "NaN or infinity in the simulator's state: environment 5, decision 1 of episode 5")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_simulator_of_another_rank_that_returns_nan_is_named(plugin_path: str, tmp_path: Path) -> None:
     """Environments 4 to 7 are those of rank 1."""
@@ -124,6 +130,7 @@ def test_a_simulator_of_another_rank_that_returns_nan_is_named(plugin_path: str,
     assert "Traceback" not in output
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_run_folder_that_is_removed_is_named_at_the_next_write(plugin_path: str, tmp_path: Path) -> None:
     """The folder is not created again, and the run ends."""
@@ -165,6 +172,7 @@ def test_a_gradient_that_is_nan_is_named(typed: Callable[..., Any]) -> None:
 DRY = ("--dry-run",)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("words", "expected"),
     [

@@ -22,9 +22,7 @@ from tests.support.running import (
     started_apart,
 )
 
-pytest.importorskip("ray")
-
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 RAY = ("runtime=ray", "cluster=local")
 TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 APART = ("plan=split", "plan.ranks=2", "plan.rollout_workers=2", "plan.workers=1", "mode=async", "staleness=0")

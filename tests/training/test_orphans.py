@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.running import REACHING, SMALL, Process, in_chunk, started, started_apart
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 AHEAD = ("mode=async", "plan=split", "plan.ranks=1", "plan.rollout_workers=2", "plan.workers=1")
 PLANS = {"colocated": (), "split": ("plan=split", "plan.ranks=2", "plan.workers=2"), "ahead": AHEAD}

@@ -43,6 +43,7 @@ def costs(tmp_path: Path) -> str:
     return str(file)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_stages_of_known_length_are_measured(typed, tmp_path) -> None:
     code, out, err = typed(*PLAN, f"sim.seconds={STEP}")
@@ -130,6 +131,7 @@ def test_the_median_at_each_size_makes_the_line() -> None:
 AUTO = ("train", *SMALL, *REACHING, "plan=auto", "train.iterations=2", "plan.call_timeout=77")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_run_measures_once_and_keeps_its_plan(typed, cache, tmp_path) -> None:
     code, out, err = typed(*AUTO)
@@ -199,6 +201,7 @@ def test_settings_that_auto_chooses_cannot_be_set(typed, key) -> None:
     assert code == 2 and f"{key}: plan=auto" in err and f"plan=colocated {key}" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_slow_prescribed_plan_is_reported(typed, store, tmp_path) -> None:
     store.write_text(CostFile(TWO_ARE_BETTER, {"measured": "long ago"}).text())
@@ -280,6 +283,7 @@ def test_a_probe_that_dies_leaves_a_way_out(typed, cache, monkeypatch) -> None:
     assert code == 2 and "probe (pid 7)" in err and "[plan-costs-not-measured]" in err
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_measuring_leaves_nothing_in_this_process(typed, cache) -> None:
     """The probe's networks and rollouts live and die elsewhere."""

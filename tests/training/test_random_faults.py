@@ -12,7 +12,7 @@ from tests.support.faults import draw_faults, opened_disk
 from tests.support.running import complete
 from tests.support.trials import Trial
 
-pytestmark = [pytest.mark.process, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.process, pytest.mark.timeout(3600), pytest.mark.thorough]
 
 SHARED = 6
 """Cases that disturb the same run, which is run undisturbed once for all of them."""

@@ -17,6 +17,7 @@ def test_a_run_on_two_ranks_films_the_same_episodes_before_and_after(reference: 
     assert all((reference / "videos" / f"pair_{index}.mp4").is_file() for index in range(4))
 
 
+@pytest.mark.thorough
 def test_without_films_the_page_stands_all_the_same(split_reference: Path) -> None:
     """By `train.film=false`."""
     assert not (split_reference / "videos").exists() or not [*(split_reference / "videos").rglob("*.mp4")]

@@ -80,6 +80,7 @@ CHANGES: dict[str, tuple[str, Change]] = {
 }
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_state_of_another_run(tiny: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], name: str) -> None:
     """Its checksums match, as the sender of a checkpoint can compute them."""

@@ -115,6 +115,7 @@ SIZES = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("words", "problem", "remedy"), SIZES, ids=[" ".join(words) for words, *_ in SIZES])
 def test_impossible_sizes_are_refused(typed: Callable[..., Any], words: list[str], problem: str, remedy: str) -> None:
     given = {word.partition("=")[0] for word in words}

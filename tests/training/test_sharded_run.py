@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from tests.support.running import SMALL, TABLETOP, assert_learned_alike, assert_same, complete, figures, started
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 SHORT = (*SMALL, *TABLETOP, "train.iterations=2", "checkpoint.every=1", "train.eval_every=0", "algo.critic_warmup=0")
 

@@ -11,6 +11,8 @@ import pytest
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import REACHING, SMALL
 
+pytestmark = pytest.mark.thorough
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_stopped_run_is_the_last_of_its_sweep(

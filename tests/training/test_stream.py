@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from tests.support.running import REACHING, SMALL, assert_learned_alike, complete, figures, started
 
+pytestmark = pytest.mark.thorough
 STREAM = ("mode=stream", "segments=3", "algo.epochs=2")
 
 

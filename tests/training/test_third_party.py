@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 
 from embodied_rl.runs.metrics_file import read_metrics
 
+pytestmark = pytest.mark.thorough
 CHOSEN = {"sim": "reacher", "policy": "small_flow", "algo": "reinforce", "curriculum": "hardest"}
 LOOP = (
     "sim.num_envs=4", "sim.horizon=6", "sim.image_size=16", "policy.width=16", "train.iterations=2",

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(9000)]
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(9000), pytest.mark.thorough]
 
 
 def typed(folder: Path, *arguments: str) -> str:

@@ -14,7 +14,7 @@ import pytest
 from embodied_rl.runs.metrics_file import read_metrics
 from tests.support.running import DEADLINE, SMALL, TABLETOP, assert_same
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 MODULE = ("-m", "embodied_rl")

@@ -41,6 +41,7 @@ def test_its_steps_are_those_of_pytorch() -> None:
     assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_it_loads_no_compiler() -> None:
     done = subprocess.run([sys.executable, "-c", SCRIPT], check=False, timeout=200)

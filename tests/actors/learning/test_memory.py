@@ -8,8 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-pytest.importorskip("transformers")
-
 from embodied_rl.actors.learning import memory_budget, update_memory
 from embodied_rl.actors.learning.memory_budget import LiveBytes, measure_peak
 from embodied_rl.actors.learning.optimiser import Optimiser
@@ -21,6 +19,7 @@ from tests.benchmarks import networks
 from tests.benchmarks.networks import TINY
 from tests.support.experience import make_update
 
+pytestmark = pytest.mark.thorough
 ROWS = 24
 ERROR = 0.01
 

@@ -17,6 +17,7 @@ from embodied_rl.runtime.ranks.launch import RankFailed, Ranks, launch_ranks
 from tests.support import spreading
 from tests.support.refusals import refuses
 
+pytestmark = pytest.mark.thorough
 State = dict[str, Tensor]
 TAKEN_BACK = ("backbone.stem.mix.bias", "backbone.stem.heat.2.bias")
 """What a normalisation of single channels, or a softmax, takes back: its gradient is rounding, and Adam enlarges it."""

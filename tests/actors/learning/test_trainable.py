@@ -6,10 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-
-pytest.importorskip("transformers")
-pytest.importorskip("peft")
-
 from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
@@ -82,6 +78,7 @@ def moved(network: nn.Module, before: dict[str, Tensor]) -> set[str]:
     return {name for name, value in network.named_parameters() if not torch.equal(value, before[name])}
 
 
+@pytest.mark.thorough
 @families
 def test_adapters_are_added_to_the_named_modules_only(family: str) -> None:
     """All linear maps of language model and expert that something reads: counted by hand for three layers."""

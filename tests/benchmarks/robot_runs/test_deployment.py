@@ -39,6 +39,7 @@ from tests.deployment.bridge.test_lockstep import RecordingObserver
 from tests.support.bridging import POLICY, load_local
 from tests.support.ended import gone, wait_for
 
+pytestmark = pytest.mark.thorough
 DEPLOY = DeployConfig(POLICY, episodes=2, film=False)
 PATIENT = replace(DEPLOY, strategy="stop")
 """In real time; `strategy=stop` waits for the policy, so that a slow machine does not matter."""

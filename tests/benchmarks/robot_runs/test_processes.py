@@ -16,7 +16,7 @@ from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.ended import gone, wait_for
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 PARENT = """
 import sys, time

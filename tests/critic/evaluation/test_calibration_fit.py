@@ -134,6 +134,7 @@ def configure(out: Path, **changes: Any) -> CriticEvalConfig:
     return replace(CriticEvalConfig(reward, sim=sim, episodes=60, calibrate=True, out=str(out)), **changes)
 
 
+@pytest.mark.thorough
 def test_an_evaluation_calibrates_and_a_second_one_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run(configure(tmp_path))
     out = capsys.readouterr().out

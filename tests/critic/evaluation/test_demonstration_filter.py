@@ -76,6 +76,7 @@ def share_left_out(records: Sequence[Record], folder: Path) -> float:
     return len(left) / len(records)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("what", "least", "most"),
     [("good", 0.0, 0.05), ("reversed", 0.95, 1.0), ("stagnation", 0.95, 1.0), ("dropped", 0.9, 1.0)],

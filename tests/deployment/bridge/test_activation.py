@@ -72,6 +72,7 @@ def test_a_sound_robot_and_policy_run() -> None:
     assert len(bench.commands) > 20
 
 
+@pytest.mark.thorough
 def test_a_robot_that_is_measured_with_another_sign_is_deactivated_by_the_probe() -> None:
     bench = RealTimeBench(StillPolicy(), description=replace(ROBOT, probe=True))
     bench.prepare()

@@ -22,6 +22,7 @@ from tests.support.policy_serving import DEADLINE, running_policy
 from tests.support.refusals import refuses
 from tests.support.robots import describe_policy
 
+pytestmark = pytest.mark.thorough
 ROBOT = load_robot("tabletop")
 SPEC = replace(describe_policy(ROBOT), horizon=50, executed=50)
 CONFIG = BridgeConfig("tabletop", "ws://127.0.0.1:1")

@@ -170,6 +170,7 @@ def test_failed_writes_are_reported_and_retried_with_the_next_change(file: Path)
         mine.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_bridge_that_is_killed_while_it_writes_leaves_the_old_file(file: Path) -> None:
     child = os.fork()

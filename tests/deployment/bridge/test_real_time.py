@@ -164,6 +164,7 @@ def request_episode(bench: RealTimeBench, index: int) -> None:
     bench.run(0.2)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("fault", "said"),
     [

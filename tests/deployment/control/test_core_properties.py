@@ -203,6 +203,7 @@ def test_fuzzing_finds_commands_that_go_on_after_the_robot_stopped_by_itself(mon
     assert finds("settling before commands begin again")
 
 
+@pytest.mark.thorough
 def test_fuzzing_finds_commands_that_begin_again_elsewhere_than_the_robot_is(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = SafetyFilter.begin
 

@@ -21,6 +21,7 @@ from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.schema import BridgeConfig
 
+pytestmark = pytest.mark.thorough
 ROBOT = load_robot("tabletop")
 SETTINGS = make_core_settings(
     ROBOT,

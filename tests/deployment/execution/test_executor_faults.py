@@ -139,6 +139,7 @@ class Network:
             self.robot.executor.receive(chunk)
 
 
+@pytest.mark.thorough
 @budget(max_examples=150, deadline=None)
 @given(data=st.data(), strategy=st.sampled_from(STRATEGIES))
 def test_with_any_input_each_action_is_of_its_own_step_and_within_its_budget(

@@ -9,6 +9,7 @@ from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, FuzzedRo
 from embodied_rl.deployment.execution.limiter import Limiter
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryKind, EntryLimits
 
+pytestmark = pytest.mark.thorough
 PERIOD = 0.01
 
 

@@ -106,6 +106,7 @@ def mutate(random: Random) -> bytes:
     return pack(given)
 
 
+@pytest.mark.thorough
 def test_a_thousand_random_messages_are_answered_or_refused(running: RunningPolicy) -> None:
     random, answered, refused = Random(3), 0, 0
     connection = open_raw(running.url)

@@ -326,6 +326,7 @@ def start_server(port: int = 0) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip()
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_server_that_is_killed_or_stopped_is_an_error_in_time_and_found_again() -> None:
     process, url = start_server()

@@ -77,6 +77,7 @@ def test_what_is_served_is_measured_to_the_same_bits(tmp_path: Path, capsys: pyt
         assert "The server has ended." in process.stdout.read()  # type: ignore[union-attr]
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_newest_weights_of_a_run_are_followed(tmp_path: Path) -> None:
     checkpoints = tmp_path / "run" / "checkpoints"
@@ -155,6 +156,7 @@ def test_a_run_without_a_checkpoint_is_not_followed_yet(tmp_path: Path, capsys: 
     assert "has no checkpoint yet" in capsys.readouterr().err
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_server_of_others_is_measured_and_what_nobody_checks_is_said(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

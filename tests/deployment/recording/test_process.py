@@ -26,7 +26,7 @@ from tests.support.recording import JOINTS, TEXT
 from tests.support.refusals import refuses
 from tests.support.transports import LONG_S, borrow_environment
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 TOPICS = (RecordedTopic("/joints", JOINTS), RecordedTopic("/note", TEXT, latched=True), RecordedTopic("/absent", TEXT))
 
 

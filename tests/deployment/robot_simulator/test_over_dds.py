@@ -16,6 +16,7 @@ from tests.support.ready_line import start_until_ready
 from tests.support.refusals import refuses
 from tests.support.transports import borrow_domain
 
+pytestmark = pytest.mark.thorough
 READY = r"The robot tabletop is simulated in .*; Ctrl-C ends it\."
 MOVE = np.tile(np.float32([0.0, 0.004, 0.0, 1.0]), (1, 3, 1))
 

@@ -25,6 +25,7 @@ from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL
 
+pytestmark = pytest.mark.thorough
 FEW = ("train.decisions=30", "train.iterations=2", "policy.critic=prefix", "algo.critic_warmup=0", "algo.minibatch=8")
 OWN = ("sim=tabletop", "sim.num_envs=1", "plan=colocated", "plan.ranks=1")
 

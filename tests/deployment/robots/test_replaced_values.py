@@ -14,6 +14,7 @@ from embodied_rl.deployment.rosetta.contract_writing import write_contract
 from embodied_rl.interfaces.errors import UserError
 from tests.support.robots import read_keys, write_robot
 
+pytestmark = pytest.mark.thorough
 ODD = (
     None,
     True,

@@ -140,6 +140,7 @@ def test_a_dry_run_opens_nothing(capsys: pytest.CaptureFixture[str], monkeypatch
     assert "tabletop: 5 topics, 12.5 actions a second" in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_it_says_its_domain_and_leaves_at_a_signal(domain: int, number: signal.Signals) -> None:

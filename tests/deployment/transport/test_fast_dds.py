@@ -16,7 +16,7 @@ from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.deployment.transport.qos import QoS
 from tests.support.transports import JOINTS, LONG_S, borrow_domain
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 SOURCE = Path(__file__).parent / "fastdds_peer" / "peer.cpp"
 IMAGE = "sensor_msgs/msg/Image"

@@ -11,6 +11,7 @@ import pytest
 from embodied_rl.deployment.transport.dds_types import DdsTypes
 from embodied_rl.deployment.transport.messages import ARRAY, BASE, NAME, Messages
 
+pytestmark = pytest.mark.thorough
 JAZZY = Messages("jazzy")
 TYPES = DdsTypes(JAZZY)
 SHORT = 5

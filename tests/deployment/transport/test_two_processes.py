@@ -20,7 +20,7 @@ from embodied_rl.interfaces.errors import TransportError
 from tests.support.echoing_node import KEPT, TYPES
 from tests.support.transports import LONG_S, borrow_environment
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 
 
 def start_echo(environment: RosEnvironment) -> "subprocess.Popen[str]":

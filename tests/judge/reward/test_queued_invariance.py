@@ -104,6 +104,7 @@ def measure(
     return float(np.abs(gradient(shape, START, horizon) - true).max() / np.abs(true).max()), max(largest)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("case", CASES)
 def test_the_gradient_stays_whatever_counts(case: str, tmp_path: Folder) -> None:
     error, shaping = measure(tmp_path, **CASES[case])

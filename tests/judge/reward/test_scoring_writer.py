@@ -211,6 +211,7 @@ def test_a_resumed_run_uses_what_was_settled_before(writing: Callable[..., Scori
         assert 0 <= following <= 0.5 + 1e-6
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_episodes_lost_with_their_worker_are_settled_as_new_ones(
     writing: Callable[..., ScoringWriter], closing: Callable

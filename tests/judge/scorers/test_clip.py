@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from PIL import Image
 from tokenizers import processors
 
@@ -39,6 +38,8 @@ SIGLIP_PICTURES = {"size": {"height": 16, "width": 16}}
 
 
 def write_checkpoint(folder: Path, kind: str, **pictures: Any) -> Path:
+    import transformers
+
     torch.manual_seed(3)
     if kind == "clip":
         config = transformers.CLIPConfig(text_config=TEXT, vision_config=VISION, projection_dim=16)
@@ -87,6 +88,8 @@ def ask(folder: Path, requests: list[ScoreRequest], spec: Any = ONE, **config: A
 
 def expect(folder: Path, request: ScoreRequest, cameras: tuple[str, ...] = ("front",), temperature: float = 1) -> float:
     """The same by transformers' own processor and whole forward pass."""
+    import transformers
+
     model = transformers.AutoModel.from_pretrained(folder).eval()
     processor = {"clip": transformers.CLIPImageProcessorPil, "siglip": transformers.SiglipImageProcessorPil}
     pixels = processor[model.config.model_type].from_pretrained(folder)(
@@ -130,6 +133,8 @@ CROPS = [
     [*(("clip", each) for each in [*PICTURES, *CROPS]), *(("siglip", each) for each in PICTURES)],  # which never cuts
 )
 def test_pictures_are_prepared_as_by_transformers(tmp_path: Path, kind: str, pictures: dict[str, Any]) -> None:
+    import transformers
+
     processor = transformers.CLIPImageProcessorPil if kind == "clip" else transformers.SiglipImageProcessorPil
     made = processor(**(CLIP_PICTURES if kind == "clip" else SIGLIP_PICTURES) | pictures)
     made.save_pretrained(tmp_path)

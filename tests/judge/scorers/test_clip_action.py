@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import transformers
 from PIL import Image
 
 from embodied_rl.config import plugins
@@ -55,6 +54,8 @@ def pair(seed: int, change: tuple[float, float, float] | None) -> ScoreRequest:
 
 def expect(folder: Path, pictures: list[Array]) -> Array:
     """Probabilities of all five movements by transformers' own processor and whole forward pass."""
+    import transformers
+
     model = transformers.AutoModel.from_pretrained(folder).eval()
     processor = {"clip": transformers.CLIPImageProcessorPil, "siglip": transformers.SiglipImageProcessorPil}
     pixels = processor[model.config.model_type].from_pretrained(folder)(
@@ -72,6 +73,7 @@ def expect(folder: Path, pictures: list[Array]) -> Array:
 UP, CLOSE, UP_AND_OPEN, STILL = (0, 0.02, 0), (0, 0.001, -0.03), (0, 0.02, 0.015), (0.5, 0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("change", "made", "others"),
     [(UP, 0, [1, 2, 3, 4]), (CLOSE, 3, [0, 1, 2, 4]), (UP_AND_OPEN, 0, [1, 3, 4]), (STILL, 4, [0, 1, 2, 3])],

@@ -154,6 +154,7 @@ def test_bandit_with_shuffled_advantages_does_not_find_the_optimum(seed, pretrai
     assert abs(float(actions.mean()) - 1.4) > 0.1 or float(quadratic(actions, actions).mean()) < -0.02
 
 
+@pytest.mark.thorough
 def test_modes_of_equal_reward_are_each_paid_for(pretrained):
     """Whatever is drawn from either mode is good, with the entropy bonus and without; the bonus keeps the noise up.
 
@@ -215,6 +216,7 @@ def test_a_resumed_run_is_bit_equal(kind, pretrained):
         assert torch.equal(a, b)
 
 
+@pytest.mark.thorough
 def test_delayed_reward_reaches_early_decisions(pretrained):
     """Five decisions move a point; only where it ends is rewarded, so the first four learn through the critic alone."""
     decisions, rows = 5, 128

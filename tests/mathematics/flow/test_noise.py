@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+import scipy  # which imports its parts when they are used
 import torch
-from scipy import stats
 
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import (
@@ -67,7 +67,7 @@ def test_normals_are_standard_and_independent(make_keys):
     """Kolmogorov-Smirnov over all entries; no correlation of neighbouring episodes, positions or streams."""
     keys = make_keys(2_000, seed=7)
     x = draw_normal(keys, NoiseStream.INITIAL, (20,)).double().numpy()
-    assert stats.kstest(x.ravel(), "norm").pvalue > 1e-3
+    assert scipy.stats.kstest(x.ravel(), "norm").pvalue > 1e-3
     other = draw_normal(keys, NoiseStream.INJECTED, (20,)).double().numpy()
     pairs = [(x[1:], x[:-1]), (x[:, 1:], x[:, :-1]), (x, other)]
     for a, b in pairs:

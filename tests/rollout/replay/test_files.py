@@ -119,6 +119,7 @@ def assert_invented(storage: ReplayStorage) -> set[tuple[int, int]]:
     return found.keys()
 
 
+@pytest.mark.thorough
 def test_a_process_that_ends_between_any_two_stores_leaves_a_storage_that_is_right(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +145,7 @@ def test_a_process_that_ends_between_any_two_stores_leaves_a_storage_that_is_rig
     assert stores > 100
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_kill_9_at_any_moment_leaves_whole_transitions(tmp_path: Path) -> None:
     """Three times, on the same folder: each process continues where the one before it was killed, once round and more

@@ -77,6 +77,7 @@ def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG)))
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 @pytest.mark.parametrize(("call", "episode"), [(11, 1), (17, 2)], ids=["within a rollout", "across two"])
 def test_a_lost_episode_is_not_sampled_wherever_it_began(closing: Callable, call: int, episode: int) -> None:
@@ -127,6 +128,7 @@ def test_each_observation_is_stored_once() -> None:
     assert storage.nbytes == N * 40 * (image + numbers + chunk + 9 * 8 + 1 + 8 + 1 + 1)
 
 
+@pytest.mark.thorough
 def test_memory_does_not_grow() -> None:
     """Once it is made: many times what it has room for leaves less behind than it holds."""
     storage, rng = ReplayStorage(layout(30, tracks=4)), np.random.default_rng(0)

@@ -98,6 +98,7 @@ def test_render_is_available_only_if_the_simulator_has_it(start: Start) -> None:
     assert not isinstance(other, Rendered) and other.render_seconds == 0.0
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_observations_on_an_accelerator_are_copied_to_the_host(start: Start) -> None:
     remote, plain = RemoteSimulator(start("tests.support.guests:OnDevice"), 2, FakeSimulator), FakeSimulator(2)
@@ -119,6 +120,7 @@ def test_inline_observations_on_an_accelerator_are_copied_to_the_host() -> None:
     assert_same(ours, theirs, "a chunk differs")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_images_do_not_change_with_later_steps(start: Start) -> None:
     remote = RemoteSimulator(start(FAKE), 2, FakeSimulator)
@@ -129,6 +131,7 @@ def test_images_do_not_change_with_later_steps(start: Start) -> None:
     np.testing.assert_array_equal(first.images["top"], before)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_an_environment_without_numpy_is_reported(tmp_path: Path, start: Start) -> None:
     bare = Interpreter.find(str(environment(tmp_path / "bare", packages=())))
@@ -202,6 +205,7 @@ def test_a_missing_package_is_named_with_its_remedy(foreign: Interpreter, start:
         _ = start("tests.support.guests:NeedsPackage").spec
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_unavailable_resources_are_reported_without_traceback(start: Start) -> None:
     with pytest.raises(Unavailable) as error:

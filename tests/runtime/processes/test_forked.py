@@ -14,7 +14,7 @@ from tests.support import forked
 from tests.support.ended import gone, wait_for
 from tests.support.forks import Forked
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.thorough]
 MODULE = "tests.support.self_portrait"
 DEADLINE = 240.0
 

@@ -185,6 +185,7 @@ def test_restarts_continue_if_the_new_worker_dies(tmp_path: Path) -> None:
         assert restarts == 2 and len(observation) == 3
 
 
+@pytest.mark.thorough
 def test_close_leaves_no_process_and_no_memory_even_during_a_call() -> None:
     gc.collect()  # objects of earlier tests must not close their descriptors in between
     descriptors = len(os.listdir("/proc/self/fd"))
@@ -201,6 +202,7 @@ def test_close_leaves_no_process_and_no_memory_even_during_a_call() -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors, "memory without a name goes with its descriptors"
 
 
+@pytest.mark.thorough
 def test_workers_end_when_their_parent_is_killed_during_a_call() -> None:
     code = """
 import sys, time

@@ -59,6 +59,7 @@ def test_the_exception_of_another_rank_is_raised() -> None:
     assert "PeerLost" not in str(caught.value) and caught.value.__suppress_context__
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_an_exception_on_rank_0_is_raised_and_ends_the_others(tmp_path: Path) -> None:
     with pytest.raises(KeyError, match="the first cause"):
@@ -72,6 +73,7 @@ def test_a_killed_rank_is_reported_with_its_signal() -> None:
         launch_ranks(rank_functions.fail, {"rank": 1, "how": "kill"}, 2, timeout=200)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_stalled_rank_fails_at_the_deadline(monkeypatch) -> None:
     monkeypatch.setattr("embodied_rl.runtime.ranks.launch.GRACE", 0.2)
@@ -81,6 +83,7 @@ def test_a_stalled_rank_fails_at_the_deadline(monkeypatch) -> None:
     assert time.monotonic() - started < 200
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_error_of_rank_0_is_shown_with_that_of_a_silent_rank(monkeypatch) -> None:
     """The silent rank may have waited for rank 0."""
@@ -90,11 +93,13 @@ def test_the_error_of_rank_0_is_shown_with_that_of_a_silent_rank(monkeypatch) ->
         launch_ranks(rank_functions.fail_like_a_lost_peer, None, 2, timeout=200)
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_rank_0_has_no_deadline_after_the_others_are_done() -> None:
     assert launch_ranks(rank_functions.finish_late, 6.0, 2, timeout=4) == "filmed"
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_failure_at_the_end_is_reported() -> None:
     with pytest.raises(RankFailed, match=r"rank 1 failed at the end(.|\n)*KeyError: 'too late'"):
@@ -146,6 +151,7 @@ def start_ranks(function: str, folder: Path) -> subprocess.Popen:
     return process
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
     process = start_ranks("report_and_wait", tmp_path)
@@ -256,6 +262,7 @@ with stop_on_signals(Ranks()) as stop_requested:
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_run_saves_after_its_terminal_was_closed(tmp_path: Path) -> None:
     """Writes to the terminal fail from then on."""

@@ -23,6 +23,7 @@ from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
 from tests.support import forked
 from tests.support.refusals import refuses
 
+pytestmark = pytest.mark.thorough
 HERE = Path(__file__).parent
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 Ended = list[tuple[int, str]]

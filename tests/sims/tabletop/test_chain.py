@@ -73,6 +73,7 @@ def test_later_goals_never_use_words_that_are_held_out() -> None:
             assert not is_held_out(goal.family, "button" if press else kinds[goal.target], colour)
 
 
+@pytest.mark.thorough
 def test_one_goal_is_the_scene_it_always_was_and_every_family_follows() -> None:
     again, later = 0, set[str]()
     for episode, chain in chains(seeds=100):

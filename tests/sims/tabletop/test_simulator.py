@@ -47,6 +47,7 @@ def results(simulator: Tabletop, first: int, chunks: int, episodes: list[Episode
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("split", ["train", *SPLITS])
 @pytest.mark.parametrize("settings", [{}, {**ROUGH, "terminate_on_success": False}], ids=["plain", "rough"])
 def test_a_snapshot_continues_to_the_bit(make, split, settings) -> None:

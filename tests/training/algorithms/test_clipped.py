@@ -273,6 +273,7 @@ def test_state_and_load_continue_to_the_bit() -> None:
     assert changed(actors[1], weights(actors[0])) == set()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("level", ["token", "action", "chunk"])
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])
 def test_micro_batches_give_the_gradient_and_the_figures_of_the_whole(level: str, critic: str) -> None:

@@ -8,7 +8,7 @@ from embodied_rl.runtime.ranks.launch import launch_ranks
 from tests.support import rank_learning
 from tests.support.experience import make_actor, weights
 
-pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks")]
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("forks"), pytest.mark.thorough]
 
 
 @pytest.mark.parametrize(

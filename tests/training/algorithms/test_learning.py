@@ -82,6 +82,7 @@ def deployed_error(actor: FlowActor) -> float:
     return float(np.mean((decision.actions[:, 0, 0] - observation.privileged[:, 0]) ** 2))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["ppo/flow_sde", "ppo/flow_noise", "grpo/flow_sde"])
 def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     """Close to where the instruction points; a policy that does not read it is off by 0.5 at least."""
@@ -90,6 +91,7 @@ def test_the_deployed_policy_comes_close_to_the_optimum(method: str) -> None:
     assert after < CLOSE**2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("method", "lag"),
     [pytest.param("ppo/flow_sde", 1, marks=pytest.mark.slow), ("ppo/flow_noise", 1), ("grpo/flow_sde", 2)],
@@ -100,6 +102,7 @@ def test_it_comes_close_with_data_of_earlier_versions(method: str, lag: int) -> 
     assert after < CLOSE**2
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("method", ["ppo/flow_sde", "grpo/flow_sde"])
 def test_with_the_wrong_sign_it_points_to_the_other_side(method: str) -> None:
     """Improvement by drift alone would pass the test above; it cannot pass this one."""

@@ -111,6 +111,7 @@ def test_ranks_of_this_module_are_ranks() -> None:
     assert issubclass(ThreadRanks, Ranks)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ["privileged", "prefix", "expert"])
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_unexecuted_unchosen_or_lost_actions_change_no_bit(sampler: str, critic: str) -> None:
@@ -155,6 +156,7 @@ def test_while_the_critic_warms_up_the_actor_stays_to_the_bit(options: tuple[str
     assert any(name.startswith("backbone.") for name in changed(actor, before))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ["prefix", "expert"])
 def test_a_critic_on_the_network_learns_with_the_policy(critic: str) -> None:
     """With a policy that stands still, it comes to explain the returns of one rollout."""
@@ -176,6 +178,7 @@ def test_a_critic_on_the_network_learns_with_the_policy(critic: str) -> None:
     assert error() < 0.5 * start
 
 
+@pytest.mark.thorough
 def test_a_privileged_critic_learns_from_the_last_rollouts() -> None:
     actor = make_actor()
     rollout = make_rollout(actor, decisions=6)
@@ -220,6 +223,7 @@ def test_a_privileged_critic_draws_from_all_rows_alike() -> None:
     assert loss == pytest.approx(float(errors.mean()), abs=5 * float(errors.std()) / 128)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])
 def test_value_clip_and_huber_act_on_every_critic(critic: str) -> None:
     """A tight clip around the recorded values keeps the critic near them; Huber's loss grows with the error, once."""

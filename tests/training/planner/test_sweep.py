@@ -12,6 +12,7 @@ from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import choose_allocation, predict_candidate
 from tests.support.refusals import refuses
 
+pytestmark = pytest.mark.thorough
 MACHINES = (
     Resources(2, memory=12e9),
     Resources(4, memory=16e9),

@@ -4,8 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy  # which imports its parts when they are used
 import torch
-from scipy import stats
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput
@@ -24,7 +24,7 @@ from tests.support.experience import MODEL_DIM, SMALL, changed, weights
 def test_times_have_openpi_s_distribution() -> None:
     """Beta(1.5, 1) · 0.999 + 0.001."""
     times = draw_flow_times(20_000, torch.Generator().manual_seed(0)).double().numpy()
-    assert stats.kstest(times, stats.beta(1.5, 1, loc=0.001, scale=0.999).cdf).pvalue > 0.01
+    assert scipy.stats.kstest(times, scipy.stats.beta(1.5, 1, loc=0.001, scale=0.999).cdf).pvalue > 0.01
     assert times.min() >= 0.001 and times.max() <= 1
 
 
@@ -127,6 +127,7 @@ def cloning_error(backbone: Pocket, inputs: PolicyInput, actions: Tensor) -> flo
     return float((chosen - actions)[..., :2].abs().mean())
 
 
+@pytest.mark.thorough
 def test_localising_then_cloning() -> None:
     """Perception learns in the first stage alone, and stays to the bit in the second; both reach their targets."""
     inputs, position, actions = spots(256)
@@ -204,6 +205,7 @@ def test_it_learns_where_the_network_lives() -> None:
     assert network.seen == {"meta"}
 
 
+@pytest.mark.thorough
 def test_products_in_bfloat16_teach_nearly_the_same() -> None:
     """Other bits, the same loss within the precision of eight bits."""
     inputs, _, actions = spots(64)
