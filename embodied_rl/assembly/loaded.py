@@ -123,7 +123,7 @@ def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, devi
     if not policy:
         raise UserError("load_policy('') names no policy. Give a run, a file or asset:<name>.", code="path-empty")
     if policy in WORDS or "://" in policy:
-        remedy = "embodied_rl.deployment.policy_server.client.PolicyClient asks a server" if "://" in policy else ""
+        remedy = "embodied_rl.deployment.policy_client.client.PolicyClient asks a server" if "://" in policy else ""
         raise UserError(
             f"{policy!r} is not a policy's file. Give a run, a file or asset:<name>. {remedy}".rstrip(),
             code="policy-not-a-file",

@@ -1,30 +1,13 @@
 """The connection to a policy server for evaluations, and checks of the served policy."""
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
-from embodied_rl.deployment.policy_server.client import PolicyClient
+from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.schema import ServedNode
 
 _REPORTED = ("embodied_rl", "policy", "sha256", "version", "normalisation", "control_hz", "executed")
-
-
-def connect(url: str, node: ServedNode) -> PolicyClient:
-    """Connect to a policy server.
-
-    Raises:
-        UserError: the address is not valid, or the token's variable is empty.
-        NoPolicyAnswer: the server does not answer.
-    """
-    token = None
-    if node.token_variable is not None and not (token := os.environ.get(node.token_variable)):
-        raise UserError(
-            f"server.token_variable={node.token_variable}: the environment variable is not set.", code="token-missing"
-        )
-    return PolicyClient(url, deadline=node.deadline, token=token, names=node.keys, key=node.actions)
 
 
 def check_server(client: PolicyClient, specs: Sequence[SimulatorSpec]) -> None:

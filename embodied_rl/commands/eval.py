@@ -23,10 +23,10 @@ from embodied_rl.assembly.evaluated_policies import (
     read_stored_chunks,
 )
 from embodied_rl.assembly.policy_factory import is_address, load_deployed, open_expert
-from embodied_rl.assembly.policy_server_client import check_server, connect, describe_server, disconnect
+from embodied_rl.assembly.policy_server_client import check_server, describe_server, disconnect
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
-from embodied_rl.deployment.policy_server.client import PolicyClient
+from embodied_rl.deployment.policy_client.client import PolicyClient, connect
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
 from embodied_rl.evaluate.metadata import describe_delays, describe_policy, make_metadata, measure_end
 from embodied_rl.evaluate.protocol import Results, evaluate_policy

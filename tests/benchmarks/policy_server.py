@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.deployment.policy_server.client import PolicyClient
+from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import RunFailed
 from tests.benchmarks.settings import BenchmarkConfig
@@ -98,7 +98,7 @@ async def count_answers(url: str, clients: int, seconds: float) -> float:
     """
     from websockets.asyncio.client import connect
 
-    from embodied_rl.deployment.policy_server.wire import pack, unpack
+    from embodied_rl.deployment.policy_client.wire import pack, unpack
 
     until = 0.0
 

@@ -14,8 +14,8 @@ from embodied_rl.actors.learning.checkpoint import save_checkpoint
 from embodied_rl.cli.main import USER_ERROR, main
 from embodied_rl.commands import serve
 from embodied_rl.config.assets import resolve_path
-from embodied_rl.deployment.policy_server.weight_follower import WeightFollower
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.policy_server.weight_follower import WeightFollower
 
 pytestmark = pytest.mark.thorough
 ASSET = "asset:tabletop_base.safetensors"

@@ -13,8 +13,6 @@ pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
 from embodied_rl.deployment.bridge.episodes import EpisodeTracker
-from embodied_rl.deployment.robot_simulator.episode_control import read_end
-from embodied_rl.deployment.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.deployment.robots.description import CameraEntry, OperatorTopics
 from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader
 from embodied_rl.deployment.robots.mapping import ObservationMapping
@@ -22,13 +20,15 @@ from embodied_rl.deployment.robots.pictures import read_picture
 from embodied_rl.deployment.robots.reading import load_robot, read_robot
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
 from embodied_rl.deployment.rosetta.contract_reading import read_contract
-from embodied_rl.deployment.simulated_robot.requests import read_faults
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.trust import Trust
+from embodied_rl.robot_simulator.episode_control import read_end
+from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.schema.config_file import read_config
 from embodied_rl.schema.untrusted_settings import list_settings
+from embodied_rl.simulated_robot.requests import read_faults
 from tests.support.recording import TEXT
 from tests.support.robots import change_robot, make_tabletop_messages, write_robot
 from tests.support.strangers import DEEP

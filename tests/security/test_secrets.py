@@ -17,8 +17,8 @@ import pytest
 pytest.importorskip("websockets")
 
 from embodied_rl.critic.evaluation.response_capture import ResponseCapture
-from embodied_rl.deployment.policy_server.client import PolicyClient
-from embodied_rl.deployment.policy_server.wire import pack
+from embodied_rl.deployment.policy_client.client import PolicyClient
+from embodied_rl.deployment.policy_client.wire import pack
 from embodied_rl.interfaces.scorer import ScorerError
 from embodied_rl.judge.scorers.http_json import JsonServer
 from embodied_rl.system.untrusted_files import SecretFilter

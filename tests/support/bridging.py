@@ -11,13 +11,13 @@ from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode, Robot
 from embodied_rl.deployment.bridge.bridge import Bridge
 from embodied_rl.deployment.bridge.motion_files import make_motion_manager
 from embodied_rl.deployment.robots.reading import load_robot
-from embodied_rl.deployment.simulated_robot.node import SimulatedRobot
-from embodied_rl.deployment.simulated_robot.settings import RobotSettings
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
 from embodied_rl.schema import BridgeConfig
+from embodied_rl.simulated_robot.node import SimulatedRobot
+from embodied_rl.simulated_robot.settings import RobotSettings
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import START_NS

@@ -9,7 +9,7 @@ import numpy as np
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
-from embodied_rl.deployment.policy_server.wire import pack, unpack
+from embodied_rl.deployment.policy_client.wire import pack, unpack
 from tests.support.policy_serving import SPEC
 
 METADATA = {**SPEC.to_dict(), "protocol": "embodied-rl", "protocol_version": 1, "version": 7, "rows": 256,

@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from websockets.sync.client import ClientConnection, connect
 
-from embodied_rl.deployment.policy_server.served import ServedPolicy, ServedWeights
-from embodied_rl.deployment.policy_server.server import PolicyServer
-from embodied_rl.deployment.policy_server.settings import PolicyServerSettings
-from embodied_rl.deployment.policy_server.wire import pack, unpack
+from embodied_rl.deployment.policy_client.wire import pack, unpack
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.observation_input import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
+from embodied_rl.policy_server.served import ServedPolicy, ServedWeights
+from embodied_rl.policy_server.server import PolicyServer
+from embodied_rl.policy_server.settings import PolicyServerSettings
 from embodied_rl.serving.access import find_token
 from embodied_rl.serving.listening import open_socket
 

@@ -149,7 +149,7 @@ def test_weights_are_saved_without_the_robot_that_would_evaluate_them(
     def fail(*_: object) -> None:
         raise UserError("/command: the robot does not listen")
 
-    monkeypatch.setattr("embodied_rl.deployment.robot_simulator.simulator.RobotSimulator.__init__", fail)
+    monkeypatch.setattr("embodied_rl.robot_simulator.simulator.RobotSimulator.__init__", fail)
     record_tabletop(tmp_path / "shown", ())
     code, out, err = typed(
         "sft", *(word for word in POLICY if "checkpoint" not in word), "sim=robot", f"dataset={tmp_path / 'shown'}",

@@ -25,7 +25,6 @@ from embodied_rl.benchmarks.robot_runs.results import (
 )
 from embodied_rl.checkpoints.policy_file import verify_weights
 from embodied_rl.config import freeze as configuration
-from embodied_rl.deployment.policy_server.settings import check_installed
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.environment import read_environment
@@ -107,7 +106,6 @@ def check_variables(config: DeployConfig) -> None:
     Raises:
         UserError: one of them has an unsupported value. Unavailable: an extra is missing.
     """
-    check_installed("deploy")
     if config.transport == "dds":
         require("cyclonedds", "deploy with transport=dds")
         read_environment({name: value for name, value in os.environ.items() if name not in OWN_VARIABLES})

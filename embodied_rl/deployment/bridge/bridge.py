@@ -30,7 +30,7 @@ from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import Mode, Tick
-from embodied_rl.deployment.policy_server.client import PolicyClient
+from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError

@@ -1,7 +1,6 @@
 """Parts of a bridge: the core's settings, the connection to the policy, its latency, and the source clock."""
 
 import math
-import os
 import time
 from collections.abc import Callable
 
@@ -9,7 +8,7 @@ from embodied_rl.deployment.bridge.checks import check_served_policy
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.settings import OVERRUN_S, CoreSettings, StreamRule
-from embodied_rl.deployment.policy_server.client import PolicyClient
+from embodied_rl.deployment.policy_client.client import PolicyClient, connect
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
@@ -86,12 +85,7 @@ def open_policy(config: BridgeConfig, robot: RobotDescription) -> tuple[PolicyCl
         NoPolicyAnswer: the server does not answer.
     """
     assert config.policy is not None, "the caller checked"
-    node, token = config.server, None
-    if node.token_variable is not None and not (token := os.environ.get(node.token_variable)):
-        raise UserError(
-            f"server.token_variable={node.token_variable}: the environment variable is not set.", code="token-missing"
-        )
-    client = PolicyClient(config.policy, deadline=node.deadline, token=token, names=node.keys, key=node.actions)
+    client = connect(config.policy, config.server)
     try:
         return client, check_served_policy(client.spec, robot, config.policy)
     except BaseException:

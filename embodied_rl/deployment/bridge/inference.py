@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.bridge.pacing import DurationHistogram
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
 from embodied_rl.deployment.execution.settings import CONTINUING, Strategy
-from embodied_rl.deployment.policy_server.client_messages import NoPolicyAnswer
+from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation

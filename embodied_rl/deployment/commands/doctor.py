@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.table import Table
 from rich.text import Text
 
-from embodied_rl.assembly.policy_server_client import connect
 from embodied_rl.cli.text import make_console
 from embodied_rl.deployment.configuration import RobotDoctorConfig
-from embodied_rl.deployment.policy_server.client_messages import NoPolicyAnswer
-from embodied_rl.deployment.policy_server.robot_check import check_served_policy
+from embodied_rl.deployment.policy_client.client import connect
+from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
+from embodied_rl.deployment.policy_client.policy_check import check_served_policy
 from embodied_rl.deployment.robots.inspection import inspect_robot
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport

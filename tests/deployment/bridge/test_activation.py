@@ -16,14 +16,14 @@ from embodied_rl.deployment.bridge.running import check_bridge, run_bridge
 from embodied_rl.deployment.execution.tick import Mode
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import find_robot_file, load_robot
-from embodied_rl.deployment.simulated_robot.node import SimulatedRobot
-from embodied_rl.deployment.simulated_robot.settings import RobotSettings
 from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.schema import BridgeConfig, FaultsNode
+from embodied_rl.simulated_robot.node import SimulatedRobot
+from embodied_rl.simulated_robot.settings import RobotSettings
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.bridging import RealTimeBench

@@ -10,7 +10,7 @@ from embodied_rl.deployment.bridge.bridge_factory import find_stop_timeout_s
 from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.running import check_bridge
 from embodied_rl.deployment.execution.tick import Mode, State, Tick
-from embodied_rl.deployment.policy_server.client_messages import NoPolicyAnswer
+from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
 from embodied_rl.deployment.recording.bag_writer import BagWriter
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.recorder import TopicRecorder

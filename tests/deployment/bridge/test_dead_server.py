@@ -14,7 +14,7 @@ import pytest
 
 from embodied_rl.deployment.bridge.executor_settings import choose_settings
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
-from embodied_rl.deployment.policy_server.client import PolicyClient
+from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.schema import BridgeConfig
 from tests.support.bridging import RealTimeBench

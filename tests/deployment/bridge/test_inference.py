@@ -9,7 +9,7 @@ import pytest
 
 from embodied_rl.deployment.bridge.inference import AsyncInference, ChunkClient, InferenceRequest
 from embodied_rl.deployment.execution.messages import ChunkRequest
-from embodied_rl.deployment.policy_server.client_messages import NoPolicyAnswer
+from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 from tests.support.ended import wait_for

@@ -13,7 +13,7 @@ from embodied_rl.deployment.bridge.bridge_factory import make_core_settings
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.pacing import read_seconds
 from embodied_rl.deployment.execution.operator_device import OperatorDevice
-from embodied_rl.deployment.policy_server.client_messages import NoPolicyAnswer
+from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.sim import Episode

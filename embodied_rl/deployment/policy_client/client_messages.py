@@ -1,0 +1,149 @@
+"""Write requests to a policy server, and validate its responses."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
+from embodied_rl.interfaces.errors import RunFailed, UserError
+from embodied_rl.interfaces.sim import Observation
+
+LARGEST = 64 * 2**20
+"""Maximum bytes of a response."""
+
+
+class NoPolicyAnswer(RunFailed):
+    """The server sent no valid response within the deadline; there is no action."""
+
+
+class RefusedConnection(ConnectionError):  # noqa: N818 - it says what happened
+    """The server refused the connection: unknown path, or missing or wrong token."""
+
+
+class PolicyRefusal(UserError):  # noqa: N818 - it says what happened
+    """The server answered with an error message."""
+
+
+class NoiseKeysLike(Protocol):
+    """Keys of the noise, such as `interfaces.policy.NoiseKeys`."""
+
+    @property
+    def seed(self) -> int: ...
+    @property
+    def episode(self) -> NDArray[Any]: ...
+    @property
+    def decision(self) -> NDArray[Any]: ...
+
+
+@dataclass(frozen=True)
+class ExpectedResponse:
+    """Properties that a valid response must have.
+
+    Attributes:
+        url: address of the server, for messages.
+        echoed: entries of the request that the response must repeat.
+        rows: number of rows n; None for a single observation.
+        spec: description of the policy; None if the server does not send one.
+        whole: whether all `spec.horizon` actions were requested.
+        key: name of the actions in the response.
+    """
+
+    url: str
+    echoed: Mapping[str, int]
+    rows: int | None
+    spec: PolicyDescription | None
+    whole: bool
+    key: str
+
+
+def read_map(message: bytes | str, url: str) -> dict[str, Any]:
+    """Return the map of a message.
+
+    Raises:
+        PolicyRefusal: the message is an error text.
+        NoPolicyAnswer: the message is damaged.
+    """
+    from embodied_rl.deployment.policy_client.wire import WireError, WireLimits, unpack  # needs the extra
+
+    if isinstance(message, str):
+        raise PolicyRefusal(f"{url}: {message.strip()[-2000:]}", code="server-refused")
+    try:
+        content = unpack(message, WireLimits(LARGEST, LARGEST, keys=100_000))
+    except WireError as error:
+        raise NoPolicyAnswer(f"{url} sent an invalid response: {error}") from None
+    if not isinstance(content, dict):
+        raise NoPolicyAnswer(f"{url} sent an invalid response: a {type(content).__name__}, not a map.")
+    return content
+
+
+def read_actions(answer: Mapping[str, Any], expected: ExpectedResponse) -> NDArray[np.float32]:
+    """Return the actions of a response, float32 [H, A], or [n, H, A] for n rows.
+
+    Raises:
+        NoPolicyAnswer: they belong to another request, are not finite, or do not fit the policy's description.
+    """
+    for name, value in expected.echoed.items():
+        if type(echo := answer.get(name)) is not int or echo != value:
+            raise NoPolicyAnswer(f"{expected.url} answered another request ({name} {ascii(echo)[:40]}, not {value}).")
+    actions = answer.get(expected.key)
+    if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f":
+        known = ", ".join(map(str, answer))
+        raise NoPolicyAnswer(f"{expected.url} sent no float array {expected.key!r}; its response has {known}.")
+    leading = () if expected.rows is None else (expected.rows,)
+    size = actions.shape[-1:] if expected.spec is None else (len(expected.spec.action_names),)
+    if actions.ndim != 2 + len(leading) or (actions.shape[:-2], actions.shape[-1:]) != (leading, size):
+        raise NoPolicyAnswer(f"{expected.url} sent actions of the shape {list(actions.shape)}.")
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinity
+        actions = np.array(actions, np.float32)
+    if not actions.size or not np.isfinite(actions).all():
+        raise NoPolicyAnswer(f"{expected.url} sent actions that are NaN, infinite or empty.")
+    if expected.spec is not None:
+        _check_fit(actions, expected, expected.spec)
+    return actions
+
+
+def _check_fit(actions: NDArray[np.float32], expected: ExpectedResponse, spec: PolicyDescription) -> None:
+    """Check the number of actions and their limits against the policy's description."""
+    least, given = spec.horizon if expected.whole else spec.executed, actions.shape[-2]
+    if not least <= given <= spec.horizon:
+        raise NoPolicyAnswer(
+            f"{expected.url} sent {given} actions; its policy executes {spec.executed} and predicts {spec.horizon}."
+        )
+    low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
+    if (outside := (actions < low) | (actions > high)).any():
+        *place, entry = np.argwhere(outside)[0]
+        raise NoPolicyAnswer(
+            f"{expected.url} sent {spec.action_names[entry]} = {actions[(*place, entry)]:g}, outside of its limits "
+            f"[{low[entry]:g}, {high[entry]:g}]."
+        )
+
+
+def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dict[str, Any]:
+    """Return the request entries of a prefix; entries that are None are not sent."""
+    return {
+        "prefix": None if prefix is None else np.asarray(prefix, np.float32),
+        "committed": committed,
+        "strategy": None if prefix is None else strategy,
+        "whole": whole or None,
+    }
+
+
+def select_keys(keys: NoiseKeysLike, rows: range) -> dict[str, Any]:
+    """Return the request entries of the noise keys of some rows."""
+    episode, decision = (np.asarray(each)[rows.start : rows.stop] for each in (keys.episode, keys.decision))
+    return {"seed": keys.seed, "episode": episode, "decision": decision}
+
+
+def write_observation(observation: Observation, single: bool) -> dict[str, Any]:
+    """Return the request entries of an observation; `single` removes the row axis."""
+    images = {f"{IMAGES}{name}": image for name, image in observation.images.items()}
+    if single:
+        return {
+            **{name: np.ascontiguousarray(image[0]) for name, image in images.items()},
+            STATE: observation.state[0],
+            PROMPT: observation.instruction[0],
+        }
+    return {**images, STATE: observation.state, PROMPT: list(observation.instruction)}

@@ -1,0 +1,185 @@
+"""Requests of clients: an observation, a committed prefix, noise keys, and entries to echo."""
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from embodied_rl.deployment.policy_client.wire_names import WireNames
+from embodied_rl.interfaces.description import PolicyDescription
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.observation_input import as_array, read_observation
+from embodied_rl.interfaces.sim import Observation
+
+PROTOCOL, PROTOCOL_VERSION = "embodied-rl", 1
+"""Name and version of our additions to openpi's protocol, sent in the metadata."""
+ROWS = 256
+"""Maximum rows of a request."""
+ECHOED = ("seq", "epoch")
+STRATEGIES = ("prefix", "replacement", "guided")
+"""How a chunk continues the committed actions; see `Actor.infer`."""
+ENDPOINTS = ("infer", "reset")
+"""Endpoints of RoboArena and vLLM-Omni clients; default: infer."""
+EXTRAS = (
+    *ECHOED, "prefix", "committed", "strategy", "whole", "seed", "episode", "decision", "protocol_version", "endpoint",
+    "session_id",
+)  # fmt: skip
+"""Entries of a request besides its observation. `session_id` is ignored: policies keep no state between requests."""
+
+
+@dataclass(frozen=True)
+class PolicyRequest:
+    """A request that fits the policy.
+
+    Attributes:
+        observation: n rows.
+        single: whether the observation and the response have no row axis.
+        prefix: float32 [n, d, A], planned actions, or None.
+        committed: int64 [n], number of committed actions of the prefix, or None without a prefix.
+        strategy: how the chunk continues the prefix.
+        whole: whether to return all H actions, not only those to execute.
+        seed: seed of the noise; None uses its mean.
+        episode, decision: int64 [n], further keys of the noise.
+        echoed: entries that the response repeats.
+    """
+
+    observation: Observation
+    single: bool
+    prefix: NDArray[np.float32] | None
+    committed: NDArray[np.int64] | None
+    strategy: str
+    whole: bool
+    seed: int | None
+    episode: NDArray[np.int64]
+    decision: NDArray[np.int64]
+    echoed: Mapping[str, int]
+
+    @property
+    def shape(self) -> Hashable:
+        """Return the properties that all requests of a batch must share."""
+        return (self.seed, None if self.prefix is None else (self.prefix.shape[1], self.strategy), self.whole)
+
+
+def is_reset(message: Any) -> bool:
+    """Return whether a message is a reset instead of a request for actions.
+
+    Raises:
+        UserError: the endpoint is unknown.
+    """
+    endpoint = message.get("endpoint", ENDPOINTS[0]) if isinstance(message, dict) else ENDPOINTS[0]
+    if not isinstance(endpoint, str) or endpoint not in ENDPOINTS:
+        raise UserError(
+            f"endpoint is one of {', '.join(ENDPOINTS)}, not {ascii(endpoint)[:40]}.", code="endpoint-unknown"
+        )
+    return endpoint == "reset"
+
+
+def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whole: bool = False) -> PolicyRequest:
+    """Validate and convert a client's message.
+
+    Args:
+        message: the unpacked message.
+        wanted: description of the policy.
+        names: names of the observation entries on the wire.
+        whole: default of `whole` for messages without `protocol_version`, as third-party clients send them.
+
+    Raises:
+        UserError: an entry is invalid; the message names it and the valid values.
+    """
+    if not isinstance(message, dict):
+        raise UserError(f"A request is a map, not {type(message).__name__}.", code="request-invalid")
+    version = message.get("protocol_version", PROTOCOL_VERSION)
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise UserError(
+            f"The client uses version {ascii(version)[:20]} of the protocol, the server {PROTOCOL_VERSION}: "
+            "install the same embodied-rl on both sides.",
+            code="protocol-version-mismatch",
+        )
+    extras = {name: message[name] for name in EXTRAS if name in message}
+    rest = {name: value for name, value in message.items() if name not in EXTRAS}
+    observation, single = read_observation(names.to_ours(rest), wanted)
+    rows = len(observation)
+    if rows > ROWS:
+        raise UserError(f"A request has at most {ROWS} rows; this has {rows}.", code="request-invalid")
+    prefix, committed = _read_prefix(extras, rows, single, wanted)
+    seed = None if extras.get("seed") is None else _read_count(extras["seed"], "seed", 2**64 - 1)
+    if seed is None and extras.keys() & {"episode", "decision"}:
+        raise UserError("episode and decision need seed: send it as well.", code="request-invalid")
+    return PolicyRequest(
+        observation,
+        single,
+        prefix,
+        committed,
+        _read_strategy(extras, committed, wanted),
+        _read_flag(extras.get("whole", whole and "protocol_version" not in extras), "whole"),
+        seed,
+        _read_counts(extras.get("episode", 0), "episode", rows, 2**63 - 1),
+        _read_counts(extras.get("decision", 0), "decision", rows, 2**28 - 1),
+        {name: _read_count(extras[name], name, 2**63 - 1) for name in ECHOED if name in extras},
+    )
+
+
+def _read_prefix(
+    extras: Mapping[str, Any], rows: int, single: bool, wanted: PolicyDescription
+) -> tuple[NDArray[np.float32] | None, NDArray[np.int64] | None]:
+    if (given := extras.get("prefix")) is None:
+        if extras.get("committed") is not None:
+            raise UserError("committed needs prefix: send it as well.", code="request-invalid")
+        return None, None
+    prefix, entries = as_array(given, "prefix"), len(wanted.action_names)
+    prefix = prefix[None] if single else prefix
+    fits = prefix.ndim == 3 and prefix.dtype.kind == "f" and prefix.shape[0] == rows and prefix.shape[2] == entries
+    if not fits or prefix.shape[1] > wanted.horizon:
+        raise UserError(
+            f"prefix is {list(prefix.shape[single:])} of {prefix.dtype}; float32 "
+            f"{'' if single else f'[{rows}] × '}[at most {wanted.horizon}, {entries}] fits.",
+            code="prefix-shape-mismatch",
+        )
+    with np.errstate(over="ignore"):  # numbers beyond float32 become infinity
+        prefix = prefix.astype(np.float32)
+    if not np.isfinite(prefix).all():
+        raise UserError("prefix has NaN or infinity.", code="not-finite")
+    length = prefix.shape[1]
+    committed = _read_counts(extras.get("committed", length), "committed", rows, length)
+    return prefix, committed
+
+
+def _read_strategy(extras: Mapping[str, Any], committed: NDArray[np.int64] | None, wanted: PolicyDescription) -> str:
+    strategy = extras.get("strategy", STRATEGIES[0])
+    if not isinstance(strategy, str) or strategy not in STRATEGIES:
+        raise UserError(
+            f"strategy is one of {', '.join(STRATEGIES)}, not {ascii(strategy)[:40]}.", code="strategy-unknown"
+        )
+    longest, trained_to = 0 if committed is None else int(committed.max()), wanted.prefix_trained_to
+    if strategy == "prefix" and longest > trained_to:
+        raise UserError(
+            f"prefix commits {longest} actions, but the policy is trained to continue {trained_to}: commit fewer, or "
+            "use strategy=replacement or guided.",
+            code="policy-not-trained-for-delay",
+        )
+    return strategy
+
+
+def _read_flag(given: Any, name: str) -> bool:
+    if not isinstance(given, bool):
+        raise UserError(f"{name} is true or false.", code="request-invalid")
+    return given
+
+
+def _read_counts(given: Any, name: str, rows: int, most: int) -> NDArray[np.int64]:
+    if not isinstance(given, np.ndarray | list):
+        return np.full(rows, _read_count(given, name, most), np.int64)
+    counts = as_array(given, name)
+    if counts.shape != (rows,) or counts.dtype.kind not in "iu" or counts.min() < 0 or counts.max() > most:
+        raise UserError(
+            f"{name} is an integer from 0 to {most}, or one for each of {rows} rows.", code="request-invalid"
+        )
+    return counts.astype(np.int64)
+
+
+def _read_count(given: Any, name: str, most: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= most:
+        raise UserError(f"{name} is an integer from 0 to {most}, not {ascii(given)[:40]}.", code="request-invalid")
+    return given

@@ -1,1 +1,0 @@
-"""Policies behind a websocket, by openpi's protocol: server and client. Needs the extra `serve`."""

@@ -1,3 +1,0 @@
-"""A robot reached over topics as a `Simulator` of one environment, for `eval`, `collect` and `train`."""
-
-SIMS = {"robot": "embodied_rl.deployment.robot_simulator.simulator:RobotSimulator"}

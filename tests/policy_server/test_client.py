@@ -1,0 +1,107 @@
+"""A client's answers are those of the policy itself, of a server of ours or of others."""
+
+import subprocess
+import sys
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.deployment.policy_client.client import PolicyClient
+from embodied_rl.deployment.policy_client.wire import pack
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.policy_server import settings
+from tests.support.faulty_policy_server import faulty_server
+from tests.support.policy_serving import SPEC, FakePolicy, as_batch, make_observation, running_policy
+
+OURS = make_observation()
+
+
+def test_answers_are_those_of_the_policy_itself() -> None:
+    given, policy = make_observation(rows=11), FakePolicy()
+    keys = NoiseKeys(2**63, np.arange(11) * 10**12, np.arange(11))
+    with running_policy() as running, PolicyClient(running.url) as client:
+        assert (client.infer(as_batch(given), keys) == policy.infer(as_batch(given), keys)).all()
+        assert (client.infer(as_batch(given)) == client.act(given)).all()
+        assert client.version == 7 and client.spec == SPEC and client.timing["total_ms"] > 0
+
+
+def test_a_prefix_travels() -> None:
+    given, policy = make_observation(rows=6), FakePolicy()
+    prefix, committed = np.full((6, 2, 2), 0.5, np.float32), np.array([0, 1, 2, 0, 1, 2])
+    with running_policy(message=20_000) as running, PolicyClient(running.url) as client:
+        found = client.infer(as_batch(given), None, prefix, committed, whole=True)
+        assert (found == policy.infer(as_batch(given), None, prefix, committed, whole=True)).all()
+        one = client.act(OURS, prefix=prefix[0], committed=1, strategy="replacement")
+        assert (one[:1] == 0.5).all() and one.shape == (3, 2)
+
+
+def test_rows_beyond_a_message_are_sent_in_several() -> None:
+    given = make_observation(rows=11)
+    keys = NoiseKeys(5, np.arange(11), np.arange(11))
+    policy = FakePolicy()
+    with running_policy(policy, message=20_000) as running, PolicyClient(running.url) as client:
+        found = client.infer(as_batch(given), keys)
+        assert policy.calls == [4, 4, 3]
+        assert (found == FakePolicy().infer(as_batch(given), keys)).all()
+
+
+def test_an_observation_that_does_not_fit_is_refused_before_it_is_sent() -> None:
+    def refuse(number: int, asked: dict[str, Any]) -> bytes:
+        raise AssertionError("nothing was to be sent")
+
+    with faulty_server(refuse) as url, PolicyClient(url) as client, pytest.raises(UserError, match="lacks 'prompt'"):
+        client.act({name: value for name, value in OURS.items() if name != "prompt"})
+
+
+# -- servers of others ------------------------------------------------------------------------------------------------
+
+
+def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
+    asked_of: list[dict[str, Any]] = []
+
+    def answer(number: int, asked: dict[str, Any]) -> bytes:
+        asked_of.append(asked)
+        return pack({"action": np.full((3, 2), number, np.float64)})
+
+    names = {"images/front": "observation/image", "images/wrist": "observation/wrist", "state": "observation/state"}
+    with (
+        faulty_server(answer, pack({"reset_pose": [0, 1]})) as url,
+        PolicyClient(url, names=names, key="action") as client,
+    ):
+        assert client.spec is None and not client.is_ours and client.metadata == {"reset_pose": [0, 1]}
+        found = client.infer(as_batch(make_observation(rows=2)), NoiseKeys(0, np.arange(2), np.arange(2)))
+        with pytest.raises(UserError, match="accepts neither a prefix nor a seed"):
+            client.act(OURS, seed=3)
+        assert "cameras" in client.check_body(None)[0]  # type: ignore[arg-type]
+    assert found.dtype == np.float32 and found[:, 0, 0].tolist() == [0, 1]
+    assert set(asked_of[0]) == {"observation/image", "observation/wrist", "observation/state", "prompt"}
+    assert asked_of[0]["observation/image"].shape == (4, 5, 3) and isinstance(asked_of[0]["prompt"], str)
+
+
+# -- what it needs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.process
+def test_a_client_needs_no_torch() -> None:
+    code = (
+        "import sys, embodied_rl.deployment.policy_client.client, embodied_rl.deployment.policy_client.websocket_client"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code + "; print('torch' in sys.modules)"], capture_output=True, text=True, timeout=120
+    )
+    assert said.stdout.strip() == "False", said.stderr
+
+
+def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(settings, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"needs websockets and msgpack: pip install 'embodied-rl\[serve\]'"):
+        PolicyClient("ws://127.0.0.1:8000")
+
+
+@pytest.mark.process
+def test_commands_are_imported_without_the_extra() -> None:
+    code = "import sys, embodied_rl.commands.eval, embodied_rl.commands.serve as s; print({'msgpack'} & {*sys.modules})"
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert said.stdout.strip() == "set()", said.stderr

@@ -1,0 +1,111 @@
+"""The scripted human takes over where nothing goes on, helps, lets go, and labels; under a clock of the test's own."""
+
+import math
+
+import numpy as np
+import pytest
+
+from embodied_rl.deployment.execution.limits import EntryLimits
+from embodied_rl.deployment.execution.operator_device import AxisUse, OperatorDevice
+from embodied_rl.deployment.execution.operator_input import OperatorInputParser, enter_dead_zone
+from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.robot_simulator.scripted_human import HumanObservation, HumanSettings, ScriptedHuman
+
+SETTINGS = HumanSettings(patience_s=1.0, least=0.05, enough=0.3, longest_s=2.0, reaction_s=0.2)
+ADVICE = np.array([0.01, -0.02, 1.0], np.float32)
+PERIOD = 0.1
+
+
+class Watched:
+    """A robot that a human watches: its policy makes progress at `pace` per second, the human at `helps`."""
+
+    def __init__(self, pace: float, settings: HumanSettings = SETTINGS, helps: float = 0.5) -> None:
+        self.human = ScriptedHuman(settings, ("displacement", "displacement", "position"), 1 / PERIOD)
+        self.helps, self.pace, self.progress, self.mode, self.now = helps, pace, 0.0, Mode.RUN, 0.0
+        self.modes: list[tuple[float, Mode]] = []
+
+    def run(self, seconds: float, outcome: str = "") -> list[OperatorInput]:
+        told = []
+        for _ in range(round(seconds / PERIOD)):
+            said = self.human.act(HumanObservation(self.now, self.mode, self.progress, ADVICE, outcome))
+            if said.wanted is not None:
+                self.mode = said.wanted
+                self.modes.append((round(self.now, 3), self.mode))
+            self.progress += PERIOD * (
+                self.helps if self.mode == Mode.TELEOP and said.teleop is not None else self.pace
+            )
+            self.now += PERIOD
+            told.append(said)
+        return told
+
+
+def test_a_policy_that_makes_progress_is_left_alone() -> None:
+    watched = Watched(pace=0.1)
+    assert all(said.wanted is None and said.teleop is None and said.deadman is not None for said in watched.run(20))
+    assert watched.human.takeovers == 0
+
+
+def test_a_policy_that_stalls_is_helped_until_it_has_come_on() -> None:
+    watched = Watched(pace=0.0)
+    watched.run(4)
+    (taken, teleop), (given, run) = watched.modes[:2]
+    assert (teleop, run) == (Mode.TELEOP, Mode.RUN)
+    assert taken == pytest.approx(1.0, abs=0.11)
+    assert given - taken == pytest.approx(0.3 / 0.5 + 0.2, abs=0.11), "until it has come on, and a reaction more"
+    assert watched.human.takeovers >= 1
+
+
+def test_a_human_who_cannot_help_lets_go_and_looks_on_again() -> None:
+    watched = Watched(pace=0.0, helps=0.0)
+    watched.run(8)
+    lengths = [later[0] - earlier[0] for earlier, later in zip(watched.modes, watched.modes[1:], strict=False)]
+    assert lengths[:2] == pytest.approx([2.2, 1.0], abs=0.21)
+
+
+def test_what_the_human_does_is_a_speed_for_displacements() -> None:
+    watched = Watched(pace=0.0)
+    driven = [said for said in watched.run(1.5) if said.teleop is not None]
+    assert driven and all(said.teleop == pytest.approx([0.1, -0.2, 1.0]) for said in driven)
+    assert all(said.teleop_s == said.deadman for said in driven)
+
+
+@pytest.mark.parametrize("outcome", ["success", "failure"])
+def test_an_end_is_labelled_once_and_nothing_is_driven_after_it(outcome: str) -> None:
+    watched = Watched(pace=0.0)
+    watched.run(1.2)
+    assert watched.mode == Mode.TELEOP
+    after = watched.run(1, outcome)
+    assert [said.label for said in after] == [outcome] + [""] * (len(after) - 1)
+    assert all(said.teleop is None for said in after) and watched.mode == Mode.RUN
+    watched.human.begin()
+    assert [said.label for said in watched.run(0.2, outcome)] == [outcome, ""]
+
+
+def test_one_can_be_told_not_to_label() -> None:
+    silent = HumanSettings(patience_s=1.0, labels=False)
+    assert not any(said.label for said in Watched(0.1, silent).run(1, "success"))
+
+
+@pytest.mark.parametrize("wrong", [{"patience_s": 0}, {"least": -1}, {"reaction_s": 3}, {"longest_s": math.nan}])
+def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(UserError, match=next(iter(wrong))):
+        HumanSettings(**wrong)  # type: ignore[arg-type]
+
+
+def test_what_the_human_wants_passes_through_a_joystick() -> None:
+    """Speeds that the human wants, put on a joystick's axes, come out of the desk as the same speeds."""
+    uses = tuple(AxisUse(name, str(number), scale) for number, (name, scale) in enumerate([("x", 0.4), ("y", -0.4)]))
+    entries = [EntryLimits(name, "displacement", -1, 1, 0.4, 10, 600) for name in ("x", "y")]
+    desk = OperatorInputParser(OperatorDevice(axes=uses), entries)
+    desk.receive_joy([0, 0], [], 0.0)
+    human = ScriptedHuman(SETTINGS, ("displacement", "displacement"), 12.5)
+    for number in range(200):
+        now = 0.01 * (number + 1)
+        said = human.act(HumanObservation(now, Mode.TELEOP if human.takeovers else Mode.RUN, 0.0, ADVICE[:2]))
+        wanted = np.zeros(2) if said.teleop is None else said.teleop
+        axes = [enter_dead_zone(use, speed / use.scale) for use, speed in zip(uses, wanted, strict=True)]
+        desk.receive_joy(axes, [], now)
+        found = desk.read(now, Mode.TELEOP, np.zeros(2)).teleop
+        assert found == pytest.approx(wanted, abs=1e-12)
+    assert human.takeovers == 1

@@ -1,0 +1,139 @@
+"""A policy learns on a robot in lockstep what it learns in the simulator, and from its own steps alone."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from embodied_rl.cli import command_table, run_command
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Source
+from embodied_rl.mathematics.objectives.reduce import step_mask
+from embodied_rl.reports.report import Report
+from embodied_rl.robot_simulator.simulator import RobotSimulator
+from embodied_rl.runs.folder import RunFolder
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import TrainConfig, compose
+from embodied_rl.training.algorithms.batch import as_batch
+from embodied_rl.training.loop import evaluate_before
+from embodied_rl.training.planner.auto import resolve_plan
+from embodied_rl.training.run_parts import assemble_parts
+from embodied_rl.training.trainer import Trainer
+from tests.support.running import SMALL
+
+pytestmark = pytest.mark.thorough
+FEW = ("train.decisions=30", "train.iterations=2", "policy.critic=prefix", "algo.critic_warmup=0", "algo.minibatch=8")
+OWN = ("sim=tabletop", "sim.num_envs=1", "plan=colocated", "plan.ranks=1")
+
+
+def configure(*words: str) -> TrainConfig:
+    """A small run of one environment."""
+    command = command_table.COMMANDS["train"]
+    told = (*(word for word in SMALL if not word.startswith("sim.")), *FEW, *words)
+    config = run_command.freeze_command_config(
+        command, compose.compose_config(command.config, told, command.values), told
+    )
+    return run_command.load_preparation(command).check(config)[0]
+
+
+def learn(config: TrainConfig, folder: Path) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+    """Two iterations: the weights after them, and the rollouts."""
+    torch.set_num_threads(1)
+    parts = assemble_parts(resolve_plan(config)[0], RunFolder.create(folder, "test", 0), Ranks())
+    trainer, rollouts = Trainer(parts), list[dict[str, Tensor]]()
+    update = trainer.algorithm.update
+
+    def note(segments, iteration: int) -> dict[str, float]:
+        (rollout,) = segments
+        learnt = as_batch(rollout, torch.zeros_like(rollout.value)).mask
+        rollouts.append({name: tensor.clone() for name, tensor in rollout.batch().items()} | {"learnt": learnt})
+        return update([rollout], iteration)
+
+    trainer.algorithm.update = note  # type: ignore[method-assign]
+    try:
+        figures = [trainer.step() for _ in range(2)]
+    finally:
+        parts.close()
+    assert all(np.isfinite(value) for each in figures for name, value in each.items() if name.startswith("update/"))
+    return {name: each.detach().clone() for name, each in trainer.actor.named_parameters()}, rollouts
+
+
+@pytest.mark.process
+def test_learning_on_a_robot_in_lockstep_is_learning_in_its_simulator(tmp_path: Path) -> None:
+    own, theirs = learn(configure(*OWN), tmp_path / "own")
+    ours, mine = learn(configure("sim=robot"), tmp_path / "robot")
+    for one, other in zip(mine, theirs, strict=True):
+        assert all(torch.equal(one[name], other[name]) for name in one)
+        assert (one["source"] == int(Source.POLICY)).float().mean() > 0.9
+    assert all(torch.allclose(ours[name], weights, atol=1e-6) for name, weights in own.items())
+    begun = dict(learn_nothing(tmp_path / "begun"))
+    assert any(not torch.equal(begun[name], weights) for name, weights in own.items()), "something was learnt"
+
+
+def learn_nothing(folder: Path) -> list[tuple[str, Tensor]]:
+    """The weights before the first iteration."""
+    parts = assemble_parts(configure(*OWN), RunFolder.create(folder, "test", 0), Ranks())
+    try:
+        return [(name, each.detach().clone()) for name, each in parts.actor.named_parameters()]
+    finally:
+        parts.close()
+
+
+@pytest.mark.process
+def test_a_robot_that_is_elsewhere_is_opened_once_and_training_goes_on_after_an_evaluation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = list[RobotSimulator]()
+    build = RobotSimulator.__init__
+
+    def note(robot: RobotSimulator, *arguments: Any) -> None:
+        opened.append(robot)
+        build(robot, *arguments)
+
+    monkeypatch.setattr(RobotSimulator, "__init__", note)
+    monkeypatch.setattr(RobotSimulator, "is_one_robot", staticmethod(lambda _: True))
+    torch.set_num_threads(1)
+    config = resolve_plan(configure("sim=robot", "train.decisions=8", "train.final_episodes=1", "train.film=true"))[0]
+    parts = assemble_parts(config, RunFolder.create(tmp_path, "test", 0), Ranks())
+    trainer, rollouts = Trainer(parts), list[dict[str, Tensor]]()
+    update = trainer.algorithm.update
+
+    def keep(segments: Any, iteration: int) -> dict[str, float]:
+        (rollout,) = segments
+        rollouts.append({name: tensor.clone() for name, tensor in rollout.batch().items()})
+        return update([rollout], iteration)
+
+    monkeypatch.setattr(trainer.algorithm, "update", keep)
+    try:
+        trainer.step()
+        evaluate_before(trainer, SimpleNamespace(begin_phase=lambda *_, **__: None, note=lambda _: None))  # type: ignore[arg-type]
+        trainer.step()
+    finally:
+        parts.close()
+    (report,) = tmp_path.rglob("before/report.json")
+    assert len(opened) == 1 and len(Report.read(report).episodes) == 1
+    assert all((rollout["steps"] > 0).all() for rollout in rollouts), "each decision moved the robot"
+    assert (rollouts[1]["source"] == int(Source.POLICY)).float().mean() > 0.9
+
+
+def test_rollout_workers_beside_one_robot_are_refused(tmp_path: Path) -> None:
+    words = ("sim=robot", "sim.transport=dds", "mode=async", "plan=colocated", "plan.ranks=1", "plan.rollout_workers=1")
+    with pytest.raises(UserError, match="on one robot training and evaluations take turns"):
+        assemble_parts(configure(*words), RunFolder.create(tmp_path, "test", 0), Ranks())
+
+
+@pytest.mark.process
+def test_what_a_human_did_is_kept_and_not_learnt_from(tmp_path: Path) -> None:
+    words = ("sim=robot", "sim.human=scripted", "+sim.simulated={progress: true}")
+    _, rollouts = learn(configure(*words), tmp_path)
+    sources = torch.cat([rollout["source"].flatten() for rollout in rollouts])
+    assert {int(Source.POLICY), int(Source.HUMAN)} <= set(sources.tolist())
+    for rollout in rollouts:
+        executed = step_mask(rollout["steps"], rollout["source"].shape[-1])
+        assert torch.equal(rollout["learnt"], executed & (rollout["source"] == int(Source.POLICY)))
+        alone = (rollout["source"] == int(Source.HUMAN)).all(-1)
+        assert alone.any() and not rollout["learnt"][alone].any()
