@@ -43,7 +43,7 @@ def run(config: BenchConfig) -> None:
         )
     if what not in measures:
         raise UserError(
-            f"bench: cannot measure '{what}'.{suggest_name(what, measures)} Another simulator: sim=<name>.",
+            f"bench: cannot measure '{what}'.{suggest_name(what, list(measures))} Another simulator: sim=<name>.",
             code="benchmark-unknown",
         )
     file = make_folder(Path(config.out), "out") / f"bench_{what}.json"

@@ -159,7 +159,7 @@ class _Dumper(yaml.SafeDumper):
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
     style = "'" if _looks_like_number(text) or text in _TRUTH_VALUES else None
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style=style)
 
 
 def _looks_like_number(text: str) -> bool:
