@@ -149,7 +149,7 @@ def run_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[RobotEp
         runner = RobotEpisodeRunner(node, robot, processes.check)
         if config.film:
             runner.film(robot)
-        runner.wait_for_bridge(START_S)
+        runner.wait_for_bridge(START_S, 3 if config.record else 2)  # the robot, the bridge, the recorder
         print(processes.started[-1].read_log().strip(), flush=True)
         longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
         episodes = list[RobotEpisode]()

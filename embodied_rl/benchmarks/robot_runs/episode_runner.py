@@ -131,9 +131,13 @@ class RobotEpisodeRunner:
                 silent = f"The bridge was silent for {now - since:.0f} s. " if now - since >= patience_s else ""
                 raise RunFailed(f"{what} did not happen within {now - began:.0f} s. {silent}{self.describe()}")
 
-    def wait_for_bridge(self, patience_s: float) -> None:
-        """Wait until the bridge waits for an episode."""
-        self.wait_for("The bridge's start", lambda: self._is_waiting(None), patience_s)
+    def wait_for_bridge(self, patience_s: float, subscribers: int = 0) -> None:
+        """Wait until the bridge waits for an episode, and requests reach at least so many subscribers.
+
+        A subscriber that is matched later, such as a recorder, would get the latest request alone.
+        """
+        ready = lambda: self._is_waiting(None) and self._reset.count_matched() >= subscribers  # noqa: E731
+        self.wait_for("The bridge's start", ready, patience_s)
 
     def begin(self, episode: Episode) -> RobotEpisode:
         """Request an episode, and return the record that is filled from now on."""
