@@ -72,6 +72,7 @@ def test_the_seed_fixes_the_order(dataset) -> None:
         other = orders
 
 
+@pytest.mark.thorough
 def test_frames_are_mixed_over_the_dataset(dataset) -> None:
     """Batches hold many episodes, and positions in the order do not depend on those in the dataset."""
     orders = np.array([rows(SampleStream(dataset, 72, shuffle=Shuffle(seed, 2, 24), epochs=1)) for seed in range(200)])

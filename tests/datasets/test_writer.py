@@ -164,6 +164,7 @@ def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
     assert not list((tmp_path / "data").rglob(".tmp-*"))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("limits", [{}, {"data_files_size_in_mb": 0.01, "video_files_size_in_mb": 0.002}])
 def test_a_writer_may_be_killed_after_each_replaced_file(tmp_path, monkeypatch, limits) -> None:
     """The earlier episodes stay, and another writer continues."""

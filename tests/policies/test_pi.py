@@ -174,6 +174,7 @@ def test_full_size_networks_have_the_tensors_of_the_published_checkpoints(family
     assert all(unread.match(weight_names.strip_outermost(name)) for name, mine in ours.items() if mine not in own)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("family", FAMILIES)
 def test_encoding_and_denoising_compile_into_one_graph(family: str) -> None:
     """What `torch.compile(fullgraph=True)` needs: no step of a decision falls back to Python."""

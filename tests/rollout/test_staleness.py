@@ -87,6 +87,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.thorough
 @settings(max_examples=300, deadline=None)
 @given(bound=st.integers(0, 3), rows=st.integers(1, 5), steps=STEPS)
 def test_nothing_is_older_than_the_bound_when_its_turn_comes(bound: int, rows: int, steps: list) -> None:

@@ -139,6 +139,7 @@ def test_ranks_share_gpus_in_turn(a_gpu: Callable[..., None], monkeypatch: pytes
     assert find_free_bytes(torch.device("cuda:1"), 3) == pytest.approx(0.8 * 100e9 / 3)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("gigabytes", "words", "least"), [(141, (), 512), (80, (), 512), (40, (), 100), (24, (), 50)])
 def test_pi05_at_full_size_fits_one_gpu_by_default(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], least: int
@@ -160,6 +161,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("gigabytes", "words", "named"), REFUSED)
 def test_a_run_that_does_not_fit_is_refused_with_settings_that_do(
     typed: Callable[..., Any], a_gpu: Callable[[float], None], gigabytes: float, words: tuple[str, ...], named: str

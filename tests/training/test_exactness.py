@@ -11,6 +11,7 @@ from tests.support.running import ITERATIONS, REACHING, SMALL, TABLETOP, assert_
 from tests.support.stopping import assert_stopped_goes_on_alike
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
     """In new interpreters, whose `hash` is another one each time, and in one that was forked."""

@@ -94,6 +94,7 @@ def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
     refused(typed("train", "resume=latest"), "resume=latest", "'last'")
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_a_run_without_its_configuration(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
     shutil.copytree(reference, tmp_path / "run")

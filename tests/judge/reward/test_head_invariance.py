@@ -18,6 +18,7 @@ from tests.support.distilling import hand_over, make_distiller, make_rollout, sh
 from tests.support.enumeration import GAMMA, HORIZON, STATES, TRUE, Path, error
 from tests.support.heads import label, pack
 
+pytestmark = pytest.mark.thorough
 HEADS = ("hash", "classifier", "ranking")
 CUTS = [(0, 3), (3, 6), (6, HORIZON)]
 JUDGE = np.random.default_rng(3).uniform(0, 1, (HORIZON + 1, STATES))

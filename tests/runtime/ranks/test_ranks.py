@@ -161,6 +161,7 @@ def test_the_other_ranks_end_when_rank_0_is_killed(tmp_path: Path) -> None:
     wait_for(lambda: gone(other))
 
 
+@pytest.mark.thorough
 @pytest.mark.process
 def test_signals_stop_all_ranks_after_the_same_iteration(tmp_path: Path) -> None:
     """Ctrl-C and schedulers send signals to all processes."""
