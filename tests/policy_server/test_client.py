@@ -11,7 +11,6 @@ from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.policy_client.wire import pack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.policy_server import settings
 from tests.support.faulty_policy_server import faulty_server
 from tests.support.policy_serving import SPEC, FakePolicy, as_batch, make_observation, running_policy
 
@@ -92,12 +91,6 @@ def test_a_client_needs_no_torch() -> None:
         [sys.executable, "-c", code + "; print('torch' in sys.modules)"], capture_output=True, text=True, timeout=120
     )
     assert said.stdout.strip() == "False", said.stderr
-
-
-def test_without_the_extra_it_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settings, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"needs websockets and msgpack: pip install 'embodied-rl\[serve\]'"):
-        PolicyClient("ws://127.0.0.1:8000")
 
 
 @pytest.mark.process

@@ -247,7 +247,11 @@ def test_a_file_of_return_points_that_does_not_fit_is_refused(file: Path) -> Non
 @pytest.mark.parametrize(
     ("changes", "robot", "words"),
     [
-        ({"return_points": "{}/none/points.json"}, ROBOT, r"there is no folder .*none\. Make it, or correct the path"),
+        (
+            {"return_points": "{}/none/points.json"},
+            ROBOT,
+            r"the folder .*none is missing\. Create it, or correct the path",
+        ),
         ({"return_points": "{}/new.json"}, without("store"), "new.json.*operator.device.store"),
         ({"return_points": "{}/new.json"}, without("go_back"), "return_points: .*operator.device.go_back"),
         ({"replay": "{}/sound.npz"}, without("replay"), "replay: .*operator.device.replay"),

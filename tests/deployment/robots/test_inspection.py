@@ -234,7 +234,7 @@ def test_undecodable_bytes_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     publisher = bench.talking.publishers["tool"]
     monkeypatch.setattr(publisher, "publish", lambda message: publisher.send(b"\0\1\0\0abc"))
     found = bench.examine()["/tool_pose (tool)"]
-    assert found.status == "fail" and "are no message of geometry_msgs/msg/PoseStamped" in found.found
+    assert found.status == "fail" and "are not a message of geometry_msgs/msg/PoseStamped" in found.found
 
 
 @pytest.mark.process

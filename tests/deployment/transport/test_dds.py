@@ -116,7 +116,7 @@ def test_a_missing_package_names_the_remedy(monkeypatch: pytest.MonkeyPatch) -> 
         raise extras.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(extras.metadata, "version", miss)
-    with pytest.raises(Unavailable, match=r"^transport=dds needs cyclonedds, .*: pip install 'embodied-rl\[ros2\]'$"):
+    with pytest.raises(Unavailable, match=r"^transport=dds needs cyclonedds, .*: pip install embodied-rl-robot$"):
         open_transport("dds")
 
 

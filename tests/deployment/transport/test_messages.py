@@ -160,7 +160,7 @@ def test_an_unknown_release_is_refused() -> None:
 
 
 def test_a_missing_package_names_the_remedy() -> None:
-    with pytest.raises(Unavailable, match=r"DDS needs no-such-package, .*: pip install 'embodied-rl\[ros2\]'$"):
+    with pytest.raises(Unavailable, match=r"DDS needs no-such-package, .*: pip install embodied-rl-robot$"):
         extras.require("no-such-package", "DDS")
 
 
