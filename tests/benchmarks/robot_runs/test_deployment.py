@@ -99,7 +99,7 @@ def check_bridge_holds(bench: StopTestBench, *words: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "words"),
     [
-        ("server killed", ("next chunk", "first chunk")),
+        ("server killed", ("next chunk", "first chunk", "the episode has ended")),
         ("emergency stop", ("emergency stop",)),
         ("bridge killed", ()),
         pytest.param("camera frozen", ("front",), marks=pytest.mark.slow),  # test_real_time.py has it without processes
