@@ -374,7 +374,7 @@ def film_as_configured(evaluation: PlannedEvaluation, played: Sequence[list[Epis
     counts: dict[str, Any] = {"episodes": video.episodes, "best": video.best, "worst": video.worst}
     listed = zip(evaluation.parts, evaluation.policies, evaluation.delays, played, strict=True)
     for number, (part, policy, delay, results) in enumerate(listed):
-        if policy.actor is not None and not part.kind.is_attended:
+        if policy.actor is not None and not part.kind.limits.attended:
             place = out if len(played) == 1 else out / f"part_{number}"
             given = (policy.actor, part.kind.build, part.spec, results, place)
             counts["at_once"] = part.kind.limit_environments(AT_ONCE)

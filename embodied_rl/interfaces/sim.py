@@ -336,3 +336,28 @@ class Rendered(Protocol):
     def render(self, row: int, width: int, height: int) -> Array:
         """Render one environment as uint8 [height, width, 3]."""
         ...
+
+
+@dataclass(frozen=True)
+class SimulatorLimits:
+    """What a simulator cannot do, such as one that stands for hardware.
+
+    Attributes:
+        most_environments: of one simulator; None: any number.
+        attended: a human sets up each episode, so that no episode is repeated only for a video.
+        one_robot: all simulators of this configuration are the same robot, so that only one can be open.
+    """
+
+    most_environments: "int | None" = None
+    attended: bool = False
+    one_robot: bool = False
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """A simulator's class that states limits; without this method there are none."""
+
+    @staticmethod
+    def limits(config: Any) -> SimulatorLimits:
+        """Return the limits of a simulator with the configuration `config`, an instance of the class's `Config`."""
+        ...

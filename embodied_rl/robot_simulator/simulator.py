@@ -16,7 +16,7 @@ from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import RunFailed, UserError
-from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorLimits, Source, StepResult
 from embodied_rl.robot_simulator.description import describe_robot
 from embodied_rl.robot_simulator.episode_control import (
     AttendedEpisodes,
@@ -39,17 +39,14 @@ class RobotSimulator:
 
     Config = RobotSimulatorConfig
     spec_of = staticmethod(describe_robot)
-    most_environments = 1
 
     @staticmethod
-    def is_attended(config: RobotSimulatorConfig) -> bool:
-        """Return whether a human sets up each episode."""
-        return config.simulator is None
+    def limits(config: RobotSimulatorConfig) -> SimulatorLimits:
+        """Return that there is one robot; a human attends it unless it is simulated.
 
-    @staticmethod
-    def is_one_robot(config: RobotSimulatorConfig) -> bool:
-        """Return whether the robot is outside this process, so that two instances would command the same one."""
-        return config.transport != "in_process"
+        Outside of this process, two instances would command the same robot.
+        """
+        return SimulatorLimits(1, attended=config.simulator is None, one_robot=config.transport != "in_process")
 
     def __init__(self, config: RobotSimulatorConfig, num_envs: int) -> None:
         if num_envs != 1:

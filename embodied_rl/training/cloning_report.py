@@ -101,7 +101,7 @@ def finish_cloning(
 ) -> list[str]:
     """Film episodes if configured, write report.html, and return the lines of the summary."""
     videos: list[Path] = []
-    if config.film and not kind.is_attended and (kind.spec.cameras or hasattr(kind.simulator, "render")):
+    if config.film and not kind.limits.attended and (kind.spec.cameras or hasattr(kind.simulator, "render")):
         print("Filming", flush=True)
         videos = film_episodes(actor, kind.build, kind.spec, results, folder.videos)
     settings = folder.config.read_text(encoding="utf-8")

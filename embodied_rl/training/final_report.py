@@ -68,7 +68,7 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
 
 def makes_films(trainer: Trainer) -> bool:
     """Return whether a run films. A single robot is not filmed: it is open already and would repeat episodes."""
-    return trainer.config.train.film and not trainer.kind.is_one_robot
+    return trainer.config.train.film and not trainer.kind.limits.one_robot
 
 
 def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:

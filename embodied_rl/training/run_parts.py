@@ -104,17 +104,17 @@ def assemble_parts(
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
     envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
-    if kind.is_one_robot and config.plan.rollout_workers:
+    if kind.limits.one_robot and config.plan.rollout_workers:
         raise UserError(
             f"plan.rollout_workers={config.plan.rollout_workers}: on one robot training and evaluations take turns. "
             "Give plan.rollout_workers=0, and mode=sync.",
             code="robot-with-rollout-workers",
         )
-    evaluators = [] if kind.is_one_robot else make_evaluators(config, kind, runtime, ranks)
+    evaluators = [] if kind.limits.one_robot else make_evaluators(config, kind, runtime, ranks)
     rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)
     blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
     experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
-    if kind.is_one_robot and isinstance(experience, OwnExperience):
+    if kind.limits.one_robot and isinstance(experience, OwnExperience):
         evaluators = experience.share_simulators()
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(

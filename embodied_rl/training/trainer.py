@@ -157,7 +157,7 @@ class Trainer:
         results = evaluate_policy(
             self.actor, evaluators, self.spec, mine, 0, envs, executed, purpose=purpose, delay=self.delay
         )
-        if self.kind.is_one_robot and isinstance(self._experience, OwnExperience):
+        if self.kind.limits.one_robot and isinstance(self._experience, OwnExperience):
             self._experience.restart_episodes()
         everything = [result for part in self.ranks.gather(results, EpisodeResult) for result in part]
         if purpose == "select":

@@ -28,7 +28,7 @@ class Kind:
     options: Video = field(default_factory=Video)
 
     limit_environments = SimulatorKind.limit_environments
-    is_attended = SimulatorKind.is_attended
+    limits = SimulatorKind.limits
 
     @property
     def spec(self):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli.main import main
-from embodied_rl.commands import doctor
+from embodied_rl.deployment.commands import doctor
 from embodied_rl.deployment.robots import inspection
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.opening import open_transport

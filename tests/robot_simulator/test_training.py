@@ -11,7 +11,7 @@ from torch import Tensor
 
 from embodied_rl.cli import command_table, run_command
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Source
+from embodied_rl.interfaces.sim import SimulatorLimits, Source
 from embodied_rl.mathematics.objectives.reduce import step_mask
 from embodied_rl.reports.report import Report
 from embodied_rl.robot_simulator.simulator import RobotSimulator
@@ -95,7 +95,7 @@ def test_a_robot_that_is_elsewhere_is_opened_once_and_training_goes_on_after_an_
         build(robot, *arguments)
 
     monkeypatch.setattr(RobotSimulator, "__init__", note)
-    monkeypatch.setattr(RobotSimulator, "is_one_robot", staticmethod(lambda _: True))
+    monkeypatch.setattr(RobotSimulator, "limits", staticmethod(lambda _: SimulatorLimits(1, one_robot=True)))
     torch.set_num_threads(1)
     config = resolve_plan(configure("sim=robot", "train.decisions=8", "train.final_episodes=1", "train.film=true"))[0]
     parts = assemble_parts(config, RunFolder.create(tmp_path, "test", 0), Ranks())

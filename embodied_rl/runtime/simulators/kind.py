@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from embodied_rl.config import plugins
-from embodied_rl.interfaces.sim import Simulator, SimulatorSpec, Unavailable
+from embodied_rl.interfaces.sim import Limited, Simulator, SimulatorLimits, SimulatorSpec, Unavailable
 from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.interpreter import Interpreter
@@ -65,20 +65,15 @@ class SimulatorKind:
             _specs[key] = replace(self.ask("spec_of"), device="cpu")  # its worker returns arrays on the host
         return _specs[key]
 
+    @property
+    def limits(self) -> SimulatorLimits:
+        """Return the limits that the simulator's class states."""
+        return self.simulator.limits(self.options) if isinstance(self.simulator, Limited) else SimulatorLimits()
+
     def limit_environments(self, wanted: int) -> int:
         """Return the largest possible number of environments, at most `wanted`; a robot has one."""
-        most: int | None = getattr(self.simulator, "most_environments", None)
+        most = self.limits.most_environments
         return wanted if most is None else min(wanted, most)
-
-    @property
-    def is_attended(self) -> bool:
-        """Return whether a human sets up each episode, so that no episode is repeated only for a video."""
-        return getattr(self.simulator, "is_attended", lambda _: False)(self.options)
-
-    @property
-    def is_one_robot(self) -> bool:
-        """Return whether all simulators of this kind are the same robot, so that only one can be open."""
-        return getattr(self.simulator, "is_one_robot", lambda _: False)(self.options)
 
     def ask(self, method: str) -> Any:
         """Call a static method of the simulator's class with its options, in the simulator's Python environment.
