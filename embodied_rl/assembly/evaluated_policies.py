@@ -1,6 +1,6 @@
 """Policies of an evaluation: their files, their runs, and the simulators that they were trained in."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +9,16 @@ from embodied_rl.assembly.policy_factory import find_policy_file, names_file
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import freeze_config
+from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.delay import Chunks
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.schema import EvalConfig, SimChange, SimNode, config_file
 from embodied_rl.schema.untrusted_settings import check_file
 from embodied_rl.system.untrusted_files import check_inside
+
+_REPORTED = ("embodied_rl", "policy", "sha256", "version", "normalisation", "control_hz", "executed")
 
 
 def find_policy(config: EvalConfig) -> tuple[str, Path | None]:
@@ -108,3 +112,32 @@ def read_stored_chunks(file: Path) -> Chunks:
     """Return the chunk sizes in a policy file, without loading weights."""
     metadata = read_metadata(file)
     return Chunks(int(metadata.config["horizon"]), metadata.embodiment.executed, metadata.prefix_trained_to)
+
+
+def check_server(client: PolicyClient, specs: Sequence[SimulatorSpec]) -> None:
+    """Check that a served policy fits simulators, and print which of its properties are unknown.
+
+    Raises:
+        UserError: it does not fit; the message names what.
+    """
+    for spec in specs:
+        try:
+            unknown = client.check_body(spec.body, spec.words)
+        except UserError as error:
+            raise UserError(f"{client.url}: {error}", code=error.code) from None
+        if unknown:
+            print(f"{client.url} does not describe, so nothing checked: {', '.join(unknown)}.")
+
+
+def disconnect(client: PolicyClient) -> None:
+    """Close the connection; print a warning if the weights changed during the evaluation."""
+    client.close()
+    if len(client.versions) > 1:
+        listed = ", ".join(map(str, sorted(client.versions)))
+        print(f"{client.url}: its weights changed during the evaluation (versions {listed}); the result mixes them.")
+
+
+def describe_server(client: PolicyClient) -> dict[str, Any]:
+    """Return a report's entries about a server's policy."""
+    metadata = client.metadata
+    return {name: metadata[name] for name in _REPORTED if isinstance(metadata.get(name), str | int | float)}

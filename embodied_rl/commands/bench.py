@@ -1,16 +1,16 @@
 """`embodied-rl bench`: measure a simulator, a policy under delay or on a simulated robot, or the effect of rewards."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.benchmarks import throughput
-from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
@@ -122,3 +122,26 @@ def measure_delay(config: BenchConfig) -> dict[str, Any]:
     found = {"cells": [cell.to_dict() for cell in cells], "cost": cost.summary(), "episodes": config.episodes}
     loads = {"load": load, "load_at_end": provenance.measure_load()}
     return {**found, **describe_policy(who, find_policy_file(who)), **loads}
+
+
+def make_table(
+    title: str, caption: str, headings: Sequence[str], rows: Iterable[Sequence[str]], remark: str | None = None
+) -> Table:
+    """Build a table for the console.
+
+    Args:
+        title: text above the table.
+        caption: text below the table; explains the figures and their units.
+        headings: headings of the columns.
+        rows: rows of cells, one cell for each heading.
+        remark: heading of an additional last column of text; None for no such column.
+    """
+    table = Table(title=title, caption=caption, box=SIMPLE_HEAD, min_width=60)
+    table.add_column(headings[0])
+    for heading in headings[1:]:
+        table.add_column(heading, justify="right", no_wrap=True)
+    if remark is not None:
+        table.add_column(remark)
+    for row in rows:
+        table.add_row(*row)
+    return table

@@ -15,6 +15,9 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.memory_budget import format_bytes
 from embodied_rl.actors.scripted import RandomPolicy
 from embodied_rl.assembly.evaluated_policies import (
+    check_server,
+    describe_server,
+    disconnect,
     find_policies,
     find_run,
     find_simulator,
@@ -23,7 +26,6 @@ from embodied_rl.assembly.evaluated_policies import (
     read_stored_chunks,
 )
 from embodied_rl.assembly.policy_factory import is_address, load_deployed, open_expert
-from embodied_rl.assembly.policy_server_client import check_server, describe_server, disconnect
 from embodied_rl.checkpoints.policy_file import count_weights, read_metadata
 from embodied_rl.config import freeze as configuration
 from embodied_rl.deployment.policy_client.client import PolicyClient, connect

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from embodied_rl.actors.backbone import Keep
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
-from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.commands.bench import make_table
 from tests.benchmarks import networks, roofline
 from tests.benchmarks.networks import NetworkSize
 from tests.benchmarks.settings import BenchmarkConfig

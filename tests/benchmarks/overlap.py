@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from embodied_rl.assembly import build
-from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.commands.bench import make_table
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.rollout.buffer import Rollout

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.commands.bench import make_table
 from embodied_rl.schema import TrainConfig
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.training.planner import plan_selection, profile

@@ -12,8 +12,8 @@ from rich.table import Table
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.benchmarks.console_table import make_table
 from embodied_rl.benchmarks.stopwatch import TurnTimes, hold_one_thread, take_turns
+from embodied_rl.commands.bench import make_table
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.runtime.ranks.collective import Ranks

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from embodied_rl.actors.learning.update_memory import without_memory
-from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.commands.bench import make_table
 from embodied_rl.interfaces.policy import PolicyInput
 from tests.benchmarks import networks
 from tests.benchmarks.networks import NetworkSize

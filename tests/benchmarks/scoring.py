@@ -16,7 +16,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.benchmarks.console_table import make_table
+from embodied_rl.commands.bench import make_table
 from embodied_rl.config.plugins import configure_plugin
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.judge.reward.score_counts import summarise_scores

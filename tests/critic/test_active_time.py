@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from embodied_rl.critic.active_time import SHORTEST, find_pauses, measure_active_time
-from embodied_rl.critic.dataset_episodes import read_dataset
+from embodied_rl.critic.dataset_episodes import SHORTEST, find_pauses, measure_active_time, read_dataset
 from embodied_rl.critic.measures import correlate_ranks
 from embodied_rl.interfaces.sim import Array
 from tests.support.planted_demonstrations import good_records, make_spec, rearrange, record_with_progress

@@ -30,8 +30,8 @@ from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import InsufficientResources, RayRuntime
-from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from embodied_rl.testing.simulator_contract import assert_same
 from tests.support.ended import gone, wait_for
 from tests.support.guests import Nosy
 from tests.support.ray_nodes import two_nodes

@@ -1,5 +1,6 @@
 """A simulator from one Isaac Lab environment with N environments that step together."""
 
+import shutil
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
@@ -20,11 +21,46 @@ from embodied_rl.interfaces.sim import (
     Task,
 )
 from embodied_rl_sims.chunks import NoSnapshots, make_empty_result
-from embodied_rl_sims.isaac import app, diagnosis
+from embodied_rl_sims.isaac import app
+from embodied_rl_sims.isaac.app import EXPERIMENTAL, is_licence_accepted
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 from embodied_rl_sims.isaac.views import ObservationTensors, ViewReader, restore_histories
+from embodied_rl_sims.packages import diagnose_package, find_versions
 from embodied_rl_sims.pictures import resize_picture
 from embodied_rl_sims.seeds import fold_seed
+
+PINS = {"isaacsim": "5.1.0.0", "isaaclab": "2.3.2.post1"}
+"""Versions that the adapter was written for and that `embodied-rl sim install isaaclab` installs."""
+
+_REMEDY = "embodied-rl sim install isaaclab"
+
+
+def diagnose() -> list[Diagnosis]:
+    """Check packages, licence and driver; report missing parts without raising."""
+    return [
+        Diagnosis("isaaclab adapter", "warn", "experimental", EXPERIMENTAL),
+        *(diagnose_package(name, pinned, _REMEDY, "written against") for name, pinned in PINS.items()),
+        _licence(),
+        _driver(),
+    ]
+
+
+def provenance() -> dict[str, str]:
+    """Return package → version of the installed packages."""
+    return find_versions(PINS)
+
+
+def _licence() -> Diagnosis:
+    if is_licence_accepted():
+        return Diagnosis("Omniverse licence", "ok", "accepted")
+    return Diagnosis("Omniverse licence", "fail", "not accepted", "read it, and set OMNI_KIT_ACCEPT_EULA=YES")
+
+
+def _driver() -> Diagnosis:
+    if shutil.which("nvidia-smi"):
+        return Diagnosis("NVIDIA driver", "ok", "installed")
+    return Diagnosis("NVIDIA driver", "fail", "not found", "Isaac Sim needs an RTX GPU and its driver")
+
 
 _SEED_BITS = 31
 
@@ -109,12 +145,12 @@ class IsaacLab(NoSnapshots):
     @staticmethod
     def diagnose(config: IsaacLabConfig) -> Sequence[Diagnosis]:
         """Check packages against pins, the licence and the driver; do not start the application."""
-        return diagnosis.diagnose()
+        return diagnose()
 
     @staticmethod
     def provenance(config: IsaacLabConfig) -> dict[str, str]:
         """Return the versions of the packages that results depend on."""
-        return diagnosis.provenance()
+        return provenance()
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> tuple[Array, Array, Array]:
         """Step all environments once.

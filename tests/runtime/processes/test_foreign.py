@@ -18,9 +18,9 @@ from embodied_rl.runtime.processes.handle import Handle, RestartLimitReached, Wo
 from embodied_rl.runtime.processes.interpreter import Interpreter, find_folder_of
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.runtime.processes.remote import RemoteSimulator
-from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from embodied_rl.testing.simulator_contract import assert_same
 from tests.support.guests import Nosy, OnDevice, environment
 from tests.support.refusals import refuses
 

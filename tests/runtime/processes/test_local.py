@@ -14,8 +14,8 @@ import pytest
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runtime.processes.handle import Handle, RestartLimitReached, WorkerDied, WorkerError, restart_and_reset
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
-from embodied_rl.testing.comparison import assert_same, copy_observation
 from embodied_rl.testing.fake_simulator import FakeSimulator
+from embodied_rl.testing.simulator_contract import assert_same, copy_observation
 from tests.support.ended import gone, stop_process, wait_for
 from tests.support.refusals import refuses
 

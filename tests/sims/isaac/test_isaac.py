@@ -15,7 +15,7 @@ from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.simulators.python_environments import read_recipe
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.fakes import RowwiseFakeActor
-from embodied_rl_sims.isaac import IsaacLab, IsaacLabConfig, app, diagnosis
+from embodied_rl_sims.isaac import IsaacLab, IsaacLabConfig, app, simulator
 from tests.support import isaac_stand_in as stand_in
 from tests.support.isaac_stand_in import LENGTH, STEP
 
@@ -232,4 +232,4 @@ def test_physics_that_leaves_the_numbers_names_the_environment(make) -> None:
 
 def test_the_recipe_installs_what_the_diagnosis_expects() -> None:
     steps = [requirement for step in read_recipe("isaaclab").steps for requirement in step]
-    assert [step.replace("[all,extscache]", "") for step in steps] == [f"{a}=={b}" for a, b in diagnosis.PINS.items()]
+    assert [step.replace("[all,extscache]", "") for step in steps] == [f"{a}=={b}" for a, b in simulator.PINS.items()]

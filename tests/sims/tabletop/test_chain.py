@@ -9,8 +9,8 @@ import pytest
 
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.judge.reward.potential_ledger import PotentialLedger, ScoredRollout
-from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
+from embodied_rl.testing.simulator_contract import assert_same
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from embodied_rl_sims.tabletop.chain import RISE, draw_chain
 from embodied_rl_sims.tabletop.goals import Goals

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, StepResult
-from embodied_rl.testing.comparison import assert_same
 from embodied_rl.testing.contract import check_simulator
+from embodied_rl.testing.simulator_contract import assert_same
 from embodied_rl_sims.tabletop import Tabletop, bodies, chain
 from embodied_rl_sims.tabletop.bare import bare_loop
 from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, Layout, draw_layout

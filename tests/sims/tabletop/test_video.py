@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.testing.comparison import assert_same
-from embodied_rl_sims.tabletop import opengl
+from embodied_rl.testing.simulator_contract import assert_same
+from embodied_rl_sims.tabletop import video
 
 
 def test_opengl_shows_what_rays_show(make) -> None:
@@ -34,6 +34,6 @@ def test_without_egl_the_remedy_is_named(make, monkeypatch) -> None:
     def broken(*_: object) -> None:
         raise OSError("libEGL.so.1: cannot open shared object file")
 
-    monkeypatch.setattr(opengl, "make_egl_context", broken)
+    monkeypatch.setattr(video, "make_egl_context", broken)
     with pytest.raises(RuntimeError, match=r"libEGL.so.1.*libegl1.*sim\.renderer=raycast"):
         simulator.render(0, 32, 32)
