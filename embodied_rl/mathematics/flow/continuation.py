@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.mathematics.flow.sampler import Velocity, ode_sample
-from embodied_rl.mathematics.flow.schedule import make_time_grid
-from embodied_rl.mathematics.flow.transition import ode_step
+from embodied_rl.mathematics.flow.transition import make_time_grid, ode_step
 
 MOST_GUIDANCE = 5.0
 """β, the largest weight of guidance (arXiv:2506.07339)."""

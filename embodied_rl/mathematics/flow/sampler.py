@@ -17,13 +17,13 @@ from torch import Tensor, nn
 
 from embodied_rl.mathematics.flow.committed import Committed, freeze, give_times
 from embodied_rl.mathematics.flow.noise import Keys, NoiseStream, as_choice, as_normal, draw_words
-from embodied_rl.mathematics.flow.schedule import make_time_grid
 from embodied_rl.mathematics.flow.transition import (
     Transition,
     entropy,
     flow_noise_transition,
     flow_sde_transition,
     log_prob,
+    make_time_grid,
     ode_step,
     per_row,
 )

@@ -94,7 +94,7 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({TOPIC + "name": "/joint_states"}, "robot-topic-used-twice", "/joint_states"),
         ({TOPIC + "type": "PoseStamped"}, None, "topics.tool.type: 'PoseStamped'"),
         ({TOPIC + "type": "geometry_msgs/msg/PoseStampd"}, None, "geometry_msgs/msg/PoseStamped"),
-        ({TOPIC + "type": "control_msgs/msg/JointJog"}, None, "topics.tool.type: control_msgs/msg/JointJog"),
+        ({TOPIC + "type": "control_msgs/msg/JointJog"}, None, "control_msgs/msg/JointJog"),
         ({TOPIC + "qos": "best"}, None, "topics.tool.qos: qos='best'"),
         ({TOPIC + "rate_hz": -1}, "value-out-of-range", "topics.tool.rate_hz=-1"),
         ({TOPIC + "max_age_s": 0.001}, "topic-age-too-short", "topics.tool.max_age_s=0.001"),

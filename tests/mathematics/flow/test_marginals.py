@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
-from embodied_rl.mathematics.flow.schedule import sde_sigma
-from embodied_rl.mathematics.flow.transition import Transition, ode_step
+from embodied_rl.mathematics.flow.transition import Transition, ode_step, sde_sigma
 
 K, ROWS = 100, 15_000
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from embodied_rl.mathematics.flow.schedule import make_time_grid, sde_sigma
+from embodied_rl.mathematics.flow.transition import make_time_grid, sde_sigma
 
 
 @pytest.mark.parametrize("denoise_steps", range(1, 51))

@@ -7,14 +7,15 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from embodied_rl.mathematics.flow.schedule import make_time_grid, sde_sigma
 from embodied_rl.mathematics.flow.transition import (
     Transition,
     entropy,
     flow_noise_transition,
     flow_sde_transition,
     log_prob,
+    make_time_grid,
     ode_step,
+    sde_sigma,
 )
 
 DOUBLE = torch.float64
