@@ -141,7 +141,7 @@ def test_the_names_of_a_policy_server_s_answer() -> None:
     with (
         faulty_server(lambda number, asked: pack({KEY: np.zeros(2), "seq": 1, "epoch": 0})) as url,
         PolicyClient(url, token=KEY) as client,
-        pytest.raises(RuntimeError, match="its answer has") as refused,
+        pytest.raises(RuntimeError, match="its response has") as refused,
     ):
         client.act(make_observation())
     assert hides(str(refused.value))
