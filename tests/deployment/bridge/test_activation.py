@@ -307,7 +307,7 @@ def test_settings_that_do_not_fit_together(config: BridgeConfig, code: str, data
 
 
 def test_an_existing_folder_of_a_recording_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^\. is there already"):
+    with refuses("output-exists", "."):
         check_bridge(replace(CONFIG, record="."))
 
 
