@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 
-from embodied_rl.cli.command_table import COMMANDS, find_command_name, list_groups
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import RunFailed, TransportError, UserError
 from embodied_rl.interfaces.version import __version__
@@ -121,7 +120,8 @@ def _print_error(error: Exception) -> None:
 
 
 def _dispatch(arguments: list[str]) -> int:
-    from embodied_rl.cli import help as help_text
+    from embodied_rl.cli import help as help_text  # a broken table of commands is a mistake with a message
+    from embodied_rl.cli.command_table import COMMANDS, find_command_name, list_groups
 
     if not arguments or arguments[0] in (*help_text.HELP_OPTIONS, "help"):
         help_text.print_overview()

@@ -1,5 +1,6 @@
 """What happens to a command's words and configuration before its body runs."""
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -40,7 +41,10 @@ class Preparation:
         Raises:
             UserError: the command cannot be swept.
         """
-        raise UserError(f"{command.name} takes one value for each key: leave -m out.", code="command-not-swept")
+        option = options.hydra[0] if options.hydra else "-m"
+        raise UserError(
+            f"{command.name} takes one value for each key, without Hydra: leave {option} out.", code="command-not-swept"
+        )
 
     def freeze(self, name: str, kind: type[Any], mapping: dict[str, Any], overrides: Sequence[str]) -> Any:
         """Freeze a composed mapping of the command `name` into a `kind`.
@@ -51,7 +55,16 @@ class Preparation:
         return freeze_config(kind, mapping)
 
     def adapt(self, name: str, config: Any) -> Any:
-        """Return the configuration of the command `name` as this process runs it, one of several or the only one."""
+        """Return the configuration of the command `name` as this process runs it, one of several or the only one.
+
+        Raises:
+            UserError: torchrun, or another launcher with its variables, started several processes of the command.
+        """
+        if "RANK" in os.environ and os.environ.get("WORLD_SIZE", "1") != "1":
+            raise UserError(
+                f"torchrun starts ranks of `train`; `{name}` is one process: type it without torchrun.",
+                code="torchrun-not-train",
+            )
         return config
 
     def find_plugins(self, config: Any) -> tuple[Any, Plugins]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli import run_command
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command_table import COMMANDS, load_commands
 from embodied_rl.cli.main import CLOSED_PIPE, main
 from embodied_rl.interfaces.errors import RunFailed, TransportError, UserError
+from tests.support.refusals import refuses
 
 TOY = ("train", "experiment=toy_run", "--dry-run")
 
@@ -132,6 +133,27 @@ def test_a_distribution_without_its_package_is_named(run, toy_package, group: st
     assert all(
         data in err for data in (f"'moved' is installed, but {entry},", "'moved_package'", "pip uninstall moved")
     )
+
+
+def test_a_table_of_commands_that_cannot_be_imported_is_named(toy_package) -> None:
+    add_distribution(toy_package, "moved", "commands", "moved_package:COMMANDS")
+    with refuses("plugin-not-importable", "'moved' is installed, but moved_package:COMMANDS,"):
+        load_commands()
+
+
+@pytest.mark.parametrize("replaces", [False, True])
+def test_two_packages_offer_a_command_of_one_name(toy_package, monkeypatch, replaces: bool) -> None:
+    add_distribution(toy_package, "rival", "commands", "rival_commands:COMMANDS")
+    (toy_package / "rival_commands.py").write_text(
+        "from embodied_rl.cli.command import Command\n"
+        f"COMMANDS = (Command('play', 'Play.', None, 'rival_commands:run', replaces={replaces}),)\n"
+    )
+    monkeypatch.delitem(sys.modules, "rival_commands", raising=False)
+    if replaces:
+        assert load_commands()["play"].body == "rival_commands:run"
+    else:
+        with refuses("command-name-taken", "'play'", "embodied_rl.commands.play:run", "rival_commands:run"):
+            load_commands()
 
 
 USER = "from embodied_rl.interfaces.errors import UserError"

@@ -9,6 +9,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
+from embodied_rl.cli.main import USER_ERROR, main
+from embodied_rl.cli.preparation import Preparation
 from embodied_rl.config.freeze import to_yaml
 from embodied_rl.config.overrides import parse_overrides
 from embodied_rl.schema.compose import compose_config
@@ -51,6 +53,22 @@ def test_a_robot_in_the_users_folder_is_found(tmp_path: Path) -> None:
     (tmp_path / "robot" / "mine.yaml").touch()
     assert parse_overrides(["robot=mine"], tmp_path) == {"robot": str(tmp_path / "robot" / "mine.yaml")}
     assert parse_overrides(["robot=other"], tmp_path) == {"robot": "other"}
+
+
+@pytest.mark.parametrize("word", ["-m", "--hydra-help", "--cfg=all"])
+def test_a_robots_command_is_not_swept(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["record", "robot=tabletop", word]) == USER_ERROR
+    found = capsys.readouterr().err
+    assert "[command-not-swept]" in found and f"leave {word} out" in found
+
+
+def test_two_processes_do_not_drive_one_robot(monkeypatch: pytest.MonkeyPatch) -> None:
+    preparation = Preparation()
+    assert preparation.adapt("bridge", 3) == 3
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with refuses("torchrun-not-train", "bridge"):
+        preparation.adapt("bridge", 3)
 
 
 @dataclass(frozen=True)
