@@ -55,18 +55,27 @@ def parse_value(value: str, text: str) -> Any:
         quoted = len(value) > 1 and value[0] == value[-1] and value[0] in "'\""
         return value[1:-1] if quoted else _resolve(value)
     try:
-        return _resolve(yaml.load(value, yaml.BaseLoader))
-    except yaml.YAMLError as error:
+        return _build(yaml.compose(value, yaml.BaseLoader))
+    except (yaml.YAMLError, RecursionError) as error:
         problem = " ".join(str(error).split())
         raise UserError(f"{text} is not a setting: {problem}", code="setting-invalid") from None
 
 
-def _resolve(value: Any) -> Any:
-    """Return what texts in a value mean: numbers, true, false and null."""
-    if isinstance(value, list):
-        return [_resolve(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _resolve(item) for key, item in value.items()}
+def _build(node: yaml.Node | None) -> Any:
+    """Return the value of a YAML node; text in quotes stays text. Raises `YAMLError` if a key is set twice."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_build(item) for item in node.value]
+    if isinstance(node, yaml.MappingNode):
+        result = {str(key.value): _build(item) for key, item in node.value}
+        if len(result) < len(node.value):
+            raise yaml.YAMLError("a key is set twice")
+        return result
+    assert isinstance(node, yaml.ScalarNode)
+    return node.value if node.style in ("'", '"') else _resolve(node.value)
+
+
+def _resolve(value: str) -> Any:
+    """Return what a word means: a number, true, false, null or text."""
     if value.lower() in _WORDS:
         return _WORDS[value.lower()]
     if _NUMBER.fullmatch(value):

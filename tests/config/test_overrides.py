@@ -20,7 +20,8 @@ from tests.support.refusals import refuses
 @pytest.mark.parametrize(
     "value",
     ["3", "-3", "1e-3", "2.", ".5", "+4", "true", "False", "null", "word", "two words", "ws://127.0.0.1:8000",
-     "a.yaml", "[1,b,null]", "[]", "{a: 1, b/c: [x,y]}", "'3'", "yes", "off", "2026-11-24", "0x10", "~/x", "a:b",
+     "a.yaml", "[1,b,null]", "[]", "{a: 1, b/c: [x,y]}", "'3'", "['3',4]",
+     "yes", "off", "2026-11-24", "0x10", "~/x", "a:b",
      "nan-x"],
 )  # fmt: skip
 def test_a_value_means_what_hydra_takes_it_to_mean(value: str) -> None:
@@ -38,6 +39,8 @@ def test_keys_are_nested() -> None:
         (["~key"], "setting-invalid", "~key"),
         (["+key=1"], "setting-invalid", "+key=1"),
         (["a=[1"], "setting-invalid", "a=[1"),
+        (["a=[&x [*x]]"], "setting-invalid", "a=[&x"),
+        (["a={b: 1, b: 2}"], "setting-invalid", "a={b"),
         (["a=1", "a=2"], "key-set-twice", "a"),
         (["a=1", "a.b=2"], "key-set-twice", "a.b=2"),
         (["robot.rate=3"], "key-only-in-file", "robot.rate=3"),
@@ -78,6 +81,7 @@ class Anything:
 
 @given(st.text("0123456789eE+-._:yYnNotrufalsiOFx '\"#äß\n\t{}[],&*!|>%@`=~", max_size=6))
 @example("oN")
+@example("y")
 @example("1e3")
 @example("1_0")
 @example(".inf")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -98,3 +99,8 @@ def test_commands_are_imported_without_the_extra() -> None:
     code = "import sys, embodied_rl.commands.eval, embodied_rl.commands.serve as s; print({'msgpack'} & {*sys.modules})"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert said.stdout.strip() == "set()", said.stderr
+
+
+def test_the_former_place_of_the_client_names_the_new_one() -> None:
+    with pytest.raises(ImportError, match=r"embodied_rl\.deployment\.policy_client\.client import PolicyClient"):
+        import_module("embodied_rl.deployment.policy_server.client")

@@ -132,7 +132,7 @@ class RobotEpisodeRunner:
                 raise RunFailed(f"{what} did not happen within {now - began:.0f} s. {silent}{self.describe()}")
 
     def wait_for_bridge(self, patience_s: float, subscribers: int = 0) -> None:
-        """Wait until the bridge waits for an episode, and requests reach at least so many subscribers.
+        """Wait until the bridge waits for an episode, and requests reach at least `subscribers` nodes.
 
         A subscriber that is matched later, such as a recorder, would get the latest request alone.
         """

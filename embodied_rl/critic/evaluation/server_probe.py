@@ -66,7 +66,7 @@ async def probe_server(
     config: VlmConfig,
     spec: SimulatorSpec,
     limits: ProbeLimits,
-    tell: Tell,
+    report: Tell,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> list[str]:
     """Probe a server, and return suitable settings, such as `reward.in_flight=8`.
@@ -75,7 +75,7 @@ async def probe_server(
         config: of the scorer.
         spec: of a simulator; the random images have the sizes of its cameras.
         limits: of the probe.
-        tell: called with each result.
+        report: called with each result.
         transport: replaces the network in tests.
 
     Raises:
@@ -85,16 +85,16 @@ async def probe_server(
     try:
         config, spec = await _adapt(config, spec, capture, limits)
         pictures = _draw_pictures(spec)
-        model = await _check(config, spec, capture, limits, tell)
+        model = await _check(config, spec, capture, limits, report)
         config = replace(config, model=config.model or model)
-        usable = await _compare_prompts(config, spec, capture, limits, tell, pictures)
+        usable = await _compare_prompts(config, spec, capture, limits, report, pictures)
         config = replace(config, prompt=choose_prompt(config.prompt, usable))
         scorer = VlmScorer(config, spec, capture)
         await scorer.open()
-        tell("asked with", f"reward.prompt={config.prompt}")
+        report("asked with", f"reward.prompt={config.prompt}")
         alone = [await _time(scorer, next(pictures), limits) for _ in range(ALONE)]
-        tell("latency", f"{np.median(alone):.3f} s alone, {max(alone):.3f} s at most")
-        loads = await _increase_concurrency(scorer, pictures, limits, tell)
+        report("latency", f"{np.median(alone):.3f} s alone, {max(alone):.3f} s at most")
+        loads = await _increase_concurrency(scorer, pictures, limits, report)
     except ScorerError as error:
         raise UserError(
             explain_failure(config.url, config.key_variable, error), code=f"scorer-{error.reason}"
@@ -102,7 +102,7 @@ async def probe_server(
     finally:
         await capture.aclose()
     useful = choose_load(loads)
-    tell("useful", f"{useful.at_once} at once, {useful.rate:.1f} answers a second")
+    report("useful", f"{useful.at_once} at once, {useful.rate:.1f} answers a second")
     timeout = max(1, math.ceil(TIMEOUT_SHARE * max(useful.slowest, *alone)))
     return [
         f"reward.in_flight={useful.at_once}", f"reward.timeout={timeout}", f"reward.model={config.model}",
@@ -160,7 +160,7 @@ async def _adapt(
 
 
 async def _check(
-    config: VlmConfig, spec: SimulatorSpec, capture: ResponseCapture, limits: ProbeLimits, tell: Tell
+    config: VlmConfig, spec: SimulatorSpec, capture: ResponseCapture, limits: ProbeLimits, report: Tell
 ) -> str | None:
     """Check that the server accepts images, report its capabilities, and return its only model."""
     scorer = VlmScorer(config, spec, capture)
@@ -171,13 +171,13 @@ async def _check(
         raise ScorerError("timeout", f"no answer within {limits.timeout:g} s") from None
     except UserError:
         if (models := capture.models) and config.model in (None, *models):
-            tell("models", shorten(", ".join(models).encode()))
+            report("models", shorten(", ".join(models).encode()))
         raise
-    tell("models", shorten(", ".join(capture.models).encode()) or "not listed")
-    tell("pictures", "accepted")
+    report("models", shorten(", ".join(capture.models).encode()) or "not listed")
+    report("pictures", "accepted")
     tokens = capture.tokens
     told = "none: scores are read from text, which is coarser" if tokens is None else f"{len(tokens)} a token"
-    tell("log-probs", told)
+    report("log-probs", told)
     return capture.models[0] if len(capture.models) == 1 else None
 
 
@@ -186,7 +186,7 @@ async def _compare_prompts(
     spec: SimulatorSpec,
     capture: ResponseCapture,
     limits: ProbeLimits,
-    tell: Tell,
+    report: Tell,
     pictures: "Iterator[Frame]",
 ) -> list[str]:
     """Test each built-in prompt and the given one, report the results, and return the usable ones."""
@@ -198,7 +198,7 @@ async def _compare_prompts(
         try:
             scorer = VlmScorer(own, spec, capture)
         except UserError as error:
-            tell(f"prompt {name}", f"not asked: {error}")
+            report(f"prompt {name}", f"not asked: {error}")
             continue
         await scorer.open()
         try:
@@ -207,7 +207,7 @@ async def _compare_prompts(
         except ScorerError as error:
             found, is_usable = f"not usable: {error}", False
         usable += [name] if is_usable else []
-        tell(f"prompt {name}", found)
+        report(f"prompt {name}", found)
     return usable
 
 
@@ -264,7 +264,7 @@ async def _time(scorer: VlmScorer, frame: Frame, limits: ProbeLimits) -> float:
 
 
 async def _increase_concurrency(
-    scorer: VlmScorer, pictures: Iterator[Frame], limits: ProbeLimits, tell: Tell
+    scorer: VlmScorer, pictures: Iterator[Frame], limits: ProbeLimits, report: Tell
 ) -> list[LoadResult]:
     """Double the concurrency until the rate stops rising, a request fails, or the maximum is reached."""
     loads: list[LoadResult] = []
@@ -272,7 +272,7 @@ async def _increase_concurrency(
     while at_once <= limits.most:
         load = await _measure_load(scorer, at_once, pictures, limits)
         end = f", then {load.failure}" if load.failure else ""
-        tell(f"{at_once} at once", f"{load.rate:.1f} answers a second, {load.slowest:.3f} s at most{end}")
+        report(f"{at_once} at once", f"{load.rate:.1f} answers a second, {load.slowest:.3f} s at most{end}")
         loads.append(load)
         if load.failure or (len(loads) > 1 and load.rate < RISE * loads[-2].rate):
             break

@@ -113,7 +113,7 @@ def load_demonstration(path: Path, episode: int | None, robot: RobotDescription)
 def _load_recorded(
     folder: Path, episode: int | None, robot: RobotDescription, measured_by: tuple[int, ...]
 ) -> Demonstration:
-    from embodied_rl.deployment.recording.conversion import Conversion  # needs the extra ros2
+    from embodied_rl.deployment.recording.conversion import Conversion  # imports rosbags
     from embodied_rl.deployment.recording.description_file import read_description
     from embodied_rl.deployment.transport.messages import Messages
 

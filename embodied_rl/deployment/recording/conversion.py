@@ -55,7 +55,7 @@ class Conversion:
 
         Raises:
             RecordingError: the recording is missing, damaged, or has no episode.
-            UserError: the robot is unknown. Unavailable: the extra ros2 is missing.
+            UserError: the robot is unknown. Unavailable: a package is missing.
         """
         recording, omissions = Recording(place, messages), Counter[str]()
         known = robot or (read_description(place, messages) if place.is_dir() else None)

@@ -125,7 +125,7 @@ def start_recorder(
 
     Raises:
         UserError: the folder is not new, a topic's type is unknown, or the recorder has not subscribed within 30 s.
-        Unavailable: the extra ros2 is missing.
+        Unavailable: a package is missing.
     """
     known = isinstance(robot, RobotDescription)
     topics, settings = list_topics(robot) if known else tuple(robot), settings or RecorderSettings()

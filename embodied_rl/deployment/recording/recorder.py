@@ -211,7 +211,7 @@ def record_topics(
 
     Raises:
         UserError: the folder is not new, or a type is unknown. StorageError: the disk is full, cannot be written, or
-            does not respond. TransportError: the transport failed. Unavailable: the extra ros2 is missing.
+            does not respond. TransportError: the transport failed. Unavailable: a package is missing.
     """
     with open_transport(settings.transport, "recorder", environment) as transport:
         bag = BagWriter(folder, topics, transport.messages, settings.bag)

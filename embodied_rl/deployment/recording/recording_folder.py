@@ -83,7 +83,7 @@ class Recording:
         cut_off: truncated files among those that have been read.
 
     Raises:
-        RecordingError: the recording is missing. Unavailable: the extra ros2 is missing.
+        RecordingError: the recording is missing. Unavailable: a package is missing.
     """
 
     def __init__(self, place: Path, messages: Messages) -> None:

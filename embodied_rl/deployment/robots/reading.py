@@ -193,7 +193,7 @@ def read_robot(path: Path) -> RobotDescription:
 
 
 def _can_decode() -> bool:
-    """Whether the extra `ros2` is installed, which knows the types of messages."""
+    """Whether rosbags is installed, which knows the types of messages."""
     try:
         metadata.version("rosbags")
     except metadata.PackageNotFoundError:

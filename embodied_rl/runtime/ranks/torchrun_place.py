@@ -1,7 +1,7 @@
 """Environment variables of a process that torchrun started. This module imports nothing heavy."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from embodied_rl.interfaces.errors import UserError
@@ -41,17 +41,3 @@ class TorchrunPlace:
                 f"(--nproc-per-node times --nnodes){remedy}.",
                 code="ranks-mismatch",
             )
-
-
-def launch(run: Callable[[], int], dispatch: Callable[[], int]) -> int | None:
-    """Run the command line as a process of torchrun, and return its exit code; None if torchrun did not start it.
-
-    Args:
-        run: runs the command line and prints its errors. dispatch: the same, raising them.
-    """
-    place = TorchrunPlace.find()
-    if place is None:
-        return None
-    from embodied_rl.runtime.ranks import torchrun  # imports torch
-
-    return torchrun.run_process(place, run, dispatch)
