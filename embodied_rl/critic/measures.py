@@ -1,4 +1,4 @@
-"""How good a judge is: pure functions of its scores and the truth.
+"""Measures of a scorer: pure functions of its scores and the truth.
 
 Intervals resample whole episodes, because frames of one episode are not independent. A resample is a row of weights:
 how often each episode was drawn. Measures are computed with weights.
@@ -65,19 +65,6 @@ def correlate_ranks(first: Array, second: Array) -> float:
     a, b = (ranks - ranks.mean() for ranks in (rankdata(first), rankdata(second)))
     size = math.sqrt(float(a @ a) * float(b @ b))
     return float(a @ b) / size if size else math.nan
-
-
-def measure_tau(first: Array, second: Array, weights: Array | None = None) -> float:
-    """Compute Kendall's τ-a (Kendall, 1938): concordant minus discordant pairs, over all pairs; NaN without a pair.
-
-    Args:
-        first, second: float [n].
-        weights: how often each is drawn, [n]; pairs of one episode with itself do not count. None: once each.
-    """
-    drawn = np.ones(len(first)) if weights is None else np.asarray(weights, np.float64)
-    signs = np.sign(np.subtract.outer(first, first)) * np.sign(np.subtract.outer(second, second))
-    pairs = drawn.sum() ** 2 - float(drawn @ drawn)
-    return float(drawn @ signs @ drawn) / pairs if pairs else math.nan
 
 
 def measure_precision(scores: Array, truth: Array, weights: Array | None = None) -> float:
@@ -173,15 +160,22 @@ def estimate_share(hits: int, cases: int) -> Estimate:
 
 
 def estimate_tau(scores: Array, quality: Array, seed: int) -> Estimate:
-    """Estimate Kendall's τ-a between the scores and the quality of n episodes, float [n] each."""
-    value = measure_tau(scores, quality) if len(scores) > 1 else math.nan
-    if math.isnan(value):
-        return Estimate(None, count=len(scores))
+    """Estimate Kendall's τ-a (Kendall, 1938), concordant minus discordant pairs over all pairs, of n episodes.
+
+    Pairs of one episode with itself do not count in resamples.
+
+    Args:
+        scores, quality: float [n].
+        seed: of the resamples.
+    """
+    n = len(scores)
+    if n < 2:
+        return Estimate(None, count=n)
     signs = np.sign(np.subtract.outer(scores, scores)) * np.sign(np.subtract.outer(quality, quality))
-    weights = draw_resamples(len(scores), seed)
+    weights = draw_resamples(n, seed)
     pairs = weights.sum(axis=1) ** 2 - np.einsum("rn,rn->r", weights, weights)
     low, high = _find_interval(np.einsum("rn,rn->r", weights @ signs, weights) / np.where(pairs > 0, pairs, np.nan))
-    return Estimate(value, low, high, len(scores))
+    return Estimate(float(signs.sum()) / (n * (n - 1)), low, high, n)
 
 
 def estimate_precision(scores: Array, truth: Array, seed: int) -> Estimate:

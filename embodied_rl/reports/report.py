@@ -48,10 +48,6 @@ class Rate:
     episodes: int
 
     @staticmethod
-    def from_outcomes(outcomes: Sequence[bool]) -> "Rate":
-        return Rate.from_count(sum(outcomes), len(outcomes))
-
-    @staticmethod
     def from_count(count: int, episodes: int) -> "Rate":
         low, high = wilson_interval(count, episodes)
         return Rate(count / max(1, episodes), low, high, episodes)
@@ -75,8 +71,8 @@ class Summary:
     def from_results(results: Sequence[EpisodeResult]) -> "Summary":
         to_success = [result.steps_to_success for result in results if result.steps_to_success is not None]
         return Summary(
-            success=Rate.from_outcomes([result.success for result in results]),
-            success_at_end=Rate.from_outcomes([result.success_at_end for result in results]),
+            success=Rate.from_count(sum(result.success for result in results), len(results)),
+            success_at_end=Rate.from_count(sum(result.success_at_end for result in results), len(results)),
             steps=fmean(result.steps for result in results),
             reward=fmean(result.reward for result in results),
             smoothness=fmean(result.smoothness for result in results),
@@ -159,7 +155,16 @@ class Report:
             metadata=dict(content["metadata"]),
             episodes=tuple(episodes),
         )
-        _check_rates(report)
+        # Tables show the rates, paired tests use the episodes.
+        _check_rate("success", report.success, [result.success for result in report.episodes])
+        if sum(family.success.episodes for family in report.families.values()) != len(report.episodes):
+            raise UserError(
+                f"its families have other episodes than the {len(report.episodes)} that it lists", code="report-damaged"
+            )
+        numbers = sorted({result.task for result in report.episodes})
+        if len(numbers) == len(report.tasks):  # else pairing reports that their names are unknown
+            for number, (name, task) in zip(numbers, report.tasks.items(), strict=True):
+                _check_rate(name, task.success, [result.success for result in report.episodes if result.task == number])
         return report
 
     def write(self, folder: Path, key: str = "run.root") -> Path:
@@ -237,23 +242,6 @@ def _summary(content: Mapping[str, Any]) -> Summary:
         smoothness=float(content["smoothness"]),
         steps_to_success=None if (quick := content.get("steps_to_success")) is None else float(quick),
     )
-
-
-def _check_rates(report: Report) -> None:
-    """Check that rates are those of the listed episodes: tables show the rates, paired tests use the episodes.
-
-    Raises:
-        UserError: a rate differs, such as in a report whose tasks another program sorted by name.
-    """
-    _check_rate("success", report.success, [result.success for result in report.episodes])
-    if sum(family.success.episodes for family in report.families.values()) != len(report.episodes):
-        raise UserError(
-            f"its families have other episodes than the {len(report.episodes)} that it lists", code="report-damaged"
-        )
-    numbers = sorted({result.task for result in report.episodes})
-    if len(numbers) == len(report.tasks):  # else pairing reports that their names are unknown
-        for number, (name, task) in zip(numbers, report.tasks.items(), strict=True):
-            _check_rate(name, task.success, [result.success for result in report.episodes if result.task == number])
 
 
 def _check_rate(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:

@@ -74,20 +74,12 @@ def open_log(
     if not writes:
         yield RunLog()
         return
-    with (
-        MetricsWriter(folder.metrics, start or None) as metrics,
-        _open_logger(make_logger) as logger,
-        Progress(iterations, start, live=live) as progress,
-    ):
-        yield _WritingLog(metrics, progress, logger, start)
-
-
-@contextmanager
-def _open_logger(make_logger: Callable[[], Logger]) -> Iterator[Logger]:
-    logger = make_logger()
-    try:
-        yield logger
-    except BaseException:
-        logger.close(success=False)
-        raise
-    logger.close(success=True)
+    with MetricsWriter(folder.metrics, start or None) as metrics:
+        logger = make_logger()
+        try:
+            with Progress(iterations, start, live=live) as progress:
+                yield _WritingLog(metrics, progress, logger, start)
+        except BaseException:
+            logger.close(success=False)
+            raise
+        logger.close(success=True)

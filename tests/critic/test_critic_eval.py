@@ -13,7 +13,7 @@ import pytest
 from embodied_rl.commands.critic_eval import check_evaluation, run
 from embodied_rl.critic.dataset_episodes import check_dataset, read_dataset
 from embodied_rl.critic.evaluation import episode_source
-from embodied_rl.critic.evaluation.frame_strips import choose_frames, choose_strips, measure_mistake
+from embodied_rl.critic.evaluation.html_report import choose_frames, choose_strips, measure_mistake
 from embodied_rl.critic.evaluation.validation import read_evaluation
 from embodied_rl.critic.sequence_scoring import judge_episodes
 from embodied_rl.datasets.lerobot.info import Feature

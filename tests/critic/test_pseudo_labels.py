@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from embodied_rl.critic.dataset_episodes import clip, make_examples, rewind
 from embodied_rl.critic.judged_episode import JudgedEpisode
-from embodied_rl.critic.pseudo_labels import clip, make_examples, rewind
 from tests.support.critics import draw_episode
 from tests.support.refusals import refuses
 

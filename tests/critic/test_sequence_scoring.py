@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from embodied_rl.critic.assessment import MEANINGS, Assessment, assess_judge
-from embodied_rl.critic.evaluation.critic_report import describe_episodes, make_report, make_table
+from embodied_rl.critic.dataset_episodes import add_mismatches
+from embodied_rl.critic.evaluation.critic_report import make_report, make_table
 from embodied_rl.critic.judged_episode import JudgedEpisode
-from embodied_rl.critic.sequence_scoring import add_mismatches, choose_goals, choose_kind, count_reasons, judge_episodes
+from embodied_rl.critic.sequence_scoring import choose_goals, choose_kind, count_reasons, judge_episodes
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
 from tests.support.judging import (
@@ -227,4 +228,4 @@ def test_report_is_json_and_says_what_it_rests_on() -> None:
     assert again["measures"]["voc"]["value"] == 1 and len(again["reliability"]["progress"]) == 10
     assert math.isclose(sum(each["count"] for each in again["reliability"]["done"]), 8 * 3 * FRAMES)
     assert make_table(found).row_count > 10
-    assert describe_episodes(episodes(true=False))["truth"] == "guessed from time"
+    assert again["rests_on"]["truth"] == "simulator"

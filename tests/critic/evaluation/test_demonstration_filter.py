@@ -15,14 +15,17 @@ from embodied_rl.commands import collect
 from embodied_rl.critic.critic_file import save_critic
 from embodied_rl.critic.evaluation.demonstration_filter import (
     DemonstrationFilter,
+    FilterVerdict,
     JudgedDemonstration,
+    ProgressCurve,
     check_traits,
     choose_filter,
     group_episodes,
 )
-from embodied_rl.critic.evaluation.filter_report import FILE, SHOWN, FilterReport
-from embodied_rl.critic.evaluation.filter_rules import FilterVerdict, ProgressCurve
 from embodied_rl.critic.evaluation.filtered_demonstrations import (
+    FILE,
+    SHOWN,
+    FilterReport,
     convert_record,
     filter_dataset,
     filter_recording,

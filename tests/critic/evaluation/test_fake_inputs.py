@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from embodied_rl.commands.critic_probe import run
-from embodied_rl.critic.evaluation.fake_inputs import choose_words, read_advertised_spec, read_prompt
+from embodied_rl.critic.evaluation.server_probe import choose_words, read_advertised_spec
 from embodied_rl.schema import CriticProbeConfig, RewardNode
 from tests.support.refusals import refuses
 
@@ -20,12 +20,11 @@ def test_what_a_server_tells_is_taken() -> None:
     spec = read_advertised_spec(TOLD)
     assert spec is not None
     assert [(each.name, each.height, each.width) for each in spec.cameras] == [("top", 8, 6)]
-    assert spec.state_names == ("x", "y") and choose_words(spec) == "go" and read_prompt(TOLD) == "embedded"
+    assert spec.state_names == ("x", "y") and choose_words(spec) == "go"
 
 
 def test_a_server_that_tells_nothing_of_it() -> None:
-    assert read_advertised_spec({}) is None and read_prompt({}) is None
-    assert read_prompt({"prompt": "../secret.yaml"}) is None and read_prompt({"prompt": 7}) is None
+    assert read_advertised_spec({}) is None
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,13 @@ import numpy as np
 import pytest
 
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.critic.evaluation.demonstration_filter import choose_frames
-from embodied_rl.critic.evaluation.filter_rules import ProgressCurve, judge_curve, measure_curve, measure_falls
+from embodied_rl.critic.evaluation.demonstration_filter import (
+    ProgressCurve,
+    choose_frames,
+    judge_curve,
+    measure_curve,
+    measure_falls,
+)
 from embodied_rl.schema import FilterNode
 
 NONE = np.zeros(0)

@@ -10,13 +10,16 @@ from rich.console import Console
 
 from embodied_rl.cli.command_table import COMMANDS
 from embodied_rl.cli.run_command import freeze_command_config, load_preparation
-from embodied_rl.critic.evaluation import reward_arms
-from embodied_rl.critic.evaluation.reward_arms import ARMS, ArmRun, list_runs, run_arms
+from embodied_rl.critic.evaluation import reward_comparison
 from embodied_rl.critic.evaluation.reward_comparison import (
+    ARMS,
+    ArmRun,
     SuccessCurve,
     compare_arms,
     compare_rewards,
+    list_runs,
     make_comparison_table,
+    run_arms,
 )
 from embodied_rl.reports.statistics import mean_interval, wilson_interval
 from embodied_rl.runs.folder import RunFolder
@@ -109,7 +112,7 @@ def play(monkeypatch: pytest.MonkeyPatch, finish: bool = True) -> list[list[str]
                 make_folder(run, finished=True, words=words[3:])
         return SimpleNamespace(returncode=0 if finish else 3)
 
-    monkeypatch.setattr(reward_arms.subprocess, "run", train)
+    monkeypatch.setattr(reward_comparison.subprocess, "run", train)
     return commands
 
 

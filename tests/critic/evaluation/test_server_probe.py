@@ -13,8 +13,13 @@ import httpx2
 import pytest
 
 from embodied_rl.commands.critic_probe import run
-from embodied_rl.critic.evaluation.fake_inputs import make_fake_spec
-from embodied_rl.critic.evaluation.server_probe import LoadResult, ProbeLimits, choose_load, probe_server
+from embodied_rl.critic.evaluation.server_probe import (
+    LoadResult,
+    ProbeLimits,
+    choose_load,
+    make_fake_spec,
+    probe_server,
+)
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.vlm import VlmConfig
 from embodied_rl.schema import CriticProbeConfig, RewardNode
