@@ -48,14 +48,6 @@ def test_every_frame_is_asked_under_own_and_other_words() -> None:
     assert all(each.frames["top"].max() == 20 * each.decision for each in judge.asked)
 
 
-def test_answers_go_where_they_belong() -> None:
-    """However they are batched: each value is that of its own frame and words."""
-    shown = episodes(3, 3)
-    for each in judge_episodes(Judge(tell_truth), shown, LIMITS, 2):
-        assert each.values == pytest.approx(each.goal.progress)
-        assert each.done == pytest.approx((each.goal.progress >= 1).astype(float))
-
-
 def test_what_the_truth_is_worth() -> None:
     found = values(assess(tell_truth))
     assert found["voc"] == found["failures"] == found["other_object"] == found["done_average_precision"] == 1
@@ -80,14 +72,6 @@ def test_scripted_judges(judge: Any, voc: float) -> None:
     assert found["voc"].value == pytest.approx(voc)
     assert found["voc"].constant == (4 if judge == "constant" else 0)
     assert found["done_false"].value == 0 or judge == "inverted"
-
-
-def test_noise_lies_between() -> None:
-    shown = episodes(20, 20)
-    scorer = ScriptedScorer(ScriptedConfig(judge="noisy"), PROGRESS_SPEC)
-    found = assess_judge(shown, judge_episodes(scorer, shown, LIMITS, 2), 0.95, 0).measures["voc"]
-    assert found.value is not None and found.low is not None and found.high is not None
-    assert 0.4 < found.low < found.value < found.high < 1
 
 
 def test_invalid_scores_are_missing_and_counted() -> None:
@@ -150,6 +134,8 @@ def test_pairs() -> None:
     found = assess(gain, kinds=("pair",)).measures
     assert found["voc"].value == 1 and found["negative_share"].value == 0 and found["swap_error"].value == 0
     assert found["voc_reversed"].value == 0 and found["voc_reversed"].constant == 4  # nothing is lost where nothing is
+    found = assess(lambda asked: Score(0.3), kinds=("pair",)).measures  # always better
+    assert found["swap_error"].value == pytest.approx(0.6) and found["voc_reversed"].value == 1
 
 
 def test_a_pair_has_the_states_of_its_own_pictures() -> None:
@@ -162,11 +148,6 @@ def test_a_pair_has_the_states_of_its_own_pictures() -> None:
         numbers = [int(frame.max()) // 20 for frame in asked.frames["top"]]
         assert [int(asked.state_before[0]), int(asked.state[0])] == numbers
     assert len(judge.asked) == 2 * (len(shown.state) - 1)
-
-
-def test_pairs_of_who_always_says_better() -> None:
-    found = assess(lambda asked: Score(0.3), kinds=("pair",)).measures
-    assert found["swap_error"].value == pytest.approx(0.6) and found["voc_reversed"].value == 1
 
 
 def test_other_goals_are_chosen_one_relation_after_the_other() -> None:
@@ -208,14 +189,8 @@ def test_early_and_late_done() -> None:
     found = assess(answer).measures
     assert found["done_early"].value == 1 and found["done_recall"].value == 1 and found["done_false"].value == 1
     assert found["done_precision"].value == 0.5 and found["done_mismatch"].value == 1
-
-
-def test_who_says_done_only_before_it_holds_has_not_seen_it() -> None:
-    def answer(asked: ScoreRequest) -> Score:
-        return Score(0.5, done=float(asked.decision == FRAMES - 3))
-
-    found = assess(answer).measures
-    assert found["done_early"].value == 1 and found["done_recall"].value == 0
+    found = assess(lambda asked: Score(0.5, done=float(asked.decision == FRAMES - 3))).measures
+    assert found["done_early"].value == 1 and found["done_recall"].value == 0, "only before it holds"
 
 
 def test_report_is_json_and_says_what_it_rests_on() -> None:

@@ -40,17 +40,6 @@ def test_every_logger_has_a_file_of_its_own_and_is_offered() -> None:
     assert list_names("loggers") == sorted(LOGGERS)
 
 
-def test_tensorboard_gets_the_finite_numbers(tmp_path: Path) -> None:
-    with logged(tmp_path / "run", "tensorboard") as log:
-        write(log, 1, 2)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["rollout/success"]
-    assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5)]
-
-
 def test_tensorboard_hides_what_a_resumed_run_repeats(tmp_path: Path) -> None:
     with logged(tmp_path / "run", "tensorboard") as log:
         write(log, 1, 2, 3)
@@ -62,6 +51,7 @@ def test_tensorboard_hides_what_a_resumed_run_repeats(tmp_path: Path) -> None:
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
+    assert events.Tags()["scalars"] == ["rollout/success"], "finite numbers alone"
     assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5), (3, 1.0)]
 
 

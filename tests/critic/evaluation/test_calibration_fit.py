@@ -56,13 +56,6 @@ def test_the_likelihood_has_its_maximum_where_scipy_finds_it() -> None:
     assert [found.slope, found.offset] == pytest.approx(best.tolist(), abs=1e-4)
 
 
-def test_the_map_that_made_the_outcomes_is_found_and_keeps_the_order() -> None:
-    said, true = draw_cases(20_000)
-    found = fit_platt(said, true)
-    assert found.slope == pytest.approx(0.5, abs=0.05) and found.offset == pytest.approx(-0.7, abs=0.05)
-    assert (np.diff(found.apply(np.linspace(0.001, 0.999, 50))) > 0).all()
-
-
 def test_cases_that_one_threshold_divides_have_a_fit() -> None:
     said = np.linspace(0.01, 0.99, 40)
     found = fit_platt(said, said > 0.5)
