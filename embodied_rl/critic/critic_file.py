@@ -35,16 +35,10 @@ LARGEST_SPARE = 64_000_000
 
 @dataclass(frozen=True)
 class CriticHeader:
-    """The keys of a critic's header.
+    """What a critic's file says about itself: the backbone's plug-in, and what builds the network around it.
 
-    Attributes:
-        format: version of this format.
-        policy: name of the backbone's plug-in.
-        config: its configuration, as plain JSON values.
-        auxiliary_names: what its localisation head predicts.
-        embodiment: robot, statistics and words that it was made for.
-        critic: sizes of what was trained.
-        provenance: how it was made, and what it is worth; plain JSON values.
+    `config` is the backbone's, `critic` the sizes of what was trained, `auxiliary_names` what the localisation head
+    predicts. All values are plain JSON.
     """
 
     format: int

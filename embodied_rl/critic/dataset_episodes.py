@@ -40,12 +40,7 @@ _STATE, _ACTION, _SUCCESS = "observation.state", "action", "next.success"
 
 
 def open_dataset(folder: str) -> "closing[LeRobotDataset]":
-    """Return a context manager that gives the dataset in a folder and closes it afterwards.
-
-    Raises:
-        DatasetError: the folder holds no dataset, or a part of the dataset is missing.
-        Unavailable: the packages that read a dataset are not installed.
-    """
+    """Return a context manager for the dataset in a folder; it raises `DatasetError`."""
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
     return closing(LeRobotDataset(folder))
@@ -115,12 +110,9 @@ def read_dataset(folder: str, episodes: int, seed: int) -> list[JudgedEpisode]:
 
 
 def measure_active_time(state: Array) -> Array:
-    """Return how much of the movement has been made, float64 [T] from 0 to 1, rising where the robot moves.
+    """Return the completed share of the movement, float64 [T] from 0 to 1, by the states of all steps, float32 [T, S].
 
     Where nothing moves at all, no state is known, or noise hides every pause, time itself passes.
-
-    Args:
-        state: float32 [T, S], proprioception of every control step.
     """
     clock = np.linspace(0, 1, len(state))
     if len(state) < 2 or not state.shape[1]:

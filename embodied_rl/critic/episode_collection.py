@@ -41,13 +41,7 @@ LONGEST = 3600.0
 
 @dataclass(frozen=True)
 class EpisodeKind:
-    """Episodes of one kind.
-
-    Attributes:
-        actor: who acts: an operator, with or without faults, or the policy, exploring.
-        episodes: how many.
-        goes_on: whether they run to the time limit, also after success.
-    """
+    """Episodes by an operator, with or without faults, or the exploring policy; some continue after success."""
 
     actor: Literal["careful", "faulty", "policy"]
     episodes: int
@@ -56,13 +50,7 @@ class EpisodeKind:
 
 @dataclass(frozen=True)
 class EpisodeDraw:
-    """How scenes and noise are drawn.
-
-    Attributes:
-        seed: of both.
-        purpose: of the episodes; those of another purpose never share a scene with them.
-        split: "train" or a held-out split.
-    """
+    """Seed, purpose and split of scenes and noise; those of another purpose never share a scene."""
 
     seed: int
     purpose: Purpose = "train"

@@ -70,10 +70,7 @@ def correlate_ranks(first: Array, second: Array) -> float:
 def measure_precision(scores: Array, truth: Array, weights: Array | None = None) -> float:
     """Compute average precision: Σₖ (Rₖ - Rₖ₋₁) Pₖ over thresholds, equal scores together; NaN without a true case.
 
-    Args:
-        scores: float [m].
-        truth: bool [m].
-        weights: of the cases, [m]; None: 1 each.
+    Scores are float [m], truth bool [m]; weights, [m], are 1 each by default.
     """
     drawn = np.ones(len(scores)) if weights is None else np.asarray(weights, np.float64)
     order = np.argsort(-scores, kind="stable")
@@ -89,12 +86,7 @@ def measure_precision(scores: Array, truth: Array, weights: Array | None = None)
 
 
 def sort_into_bins(scores: Array, truth: Array, bins: int = BINS) -> list[ReliabilityBin]:
-    """Compare scores with the truth in equal bins of 0…1, the last with its upper end.
-
-    Args:
-        scores, truth: float [m] in 0…1.
-        bins: number of bins.
-    """
+    """Compare scores with the truth, float [m] in 0…1, in equal bins of 0…1, the last with its upper end."""
     place = _find_bins(scores, bins)
     found: list[ReliabilityBin] = []
     for number in range(bins):
@@ -108,11 +100,7 @@ def sort_into_bins(scores: Array, truth: Array, bins: int = BINS) -> list[Reliab
 def estimate_calibration(episodes: Array, scores: Array, truth: Array, seed: int, bins: int = BINS) -> Estimate:
     """Estimate the expected calibration error: Σ over bins of their share × |mean score - mean truth| (Naeini, 2015).
 
-    Args:
-        episodes: int [m], episode of each sample.
-        scores, truth: float [m] in 0…1.
-        seed: of the resamples.
-        bins: number of bins.
+    `episodes` are int [m], scores and truth float [m] in 0…1.
     """
     if not len(scores):
         return Estimate(None)
@@ -160,13 +148,9 @@ def estimate_share(hits: int, cases: int) -> Estimate:
 
 
 def estimate_tau(scores: Array, quality: Array, seed: int) -> Estimate:
-    """Estimate Kendall's τ-a (Kendall, 1938), concordant minus discordant pairs over all pairs, of n episodes.
+    """Estimate Kendall's τ-a of n episodes, float [n] each: concordant minus discordant pairs over all (Kendall, 1938).
 
     Pairs of one episode with itself do not count in resamples.
-
-    Args:
-        scores, quality: float [n].
-        seed: of the resamples.
     """
     n = len(scores)
     if n < 2:
@@ -235,13 +219,9 @@ class Tally:
 
 
 def add_up_gains(gains: Array) -> Array:
-    """Make progress of gains: p ← p + (1 - p) g for a gain g ≥ 0, p ← p + p g for a loss; p stays within 0…1.
+    """Add up gains, float [t - 1] in -1…1, to progress, float64 [t], from 0 on and within 0…1.
 
-    Args:
-        gains: float [t - 1] in -1…1; a missing one, NaN, leaves what follows unknown.
-
-    Returns:
-        float64 [t], from 0 on.
+    p ← p + (1 - p) g for a gain g ≥ 0, p ← p + p g for a loss; a missing one, NaN, leaves what follows unknown.
     """
     progress = [0.0]
     for gain in np.asarray(gains, np.float64):

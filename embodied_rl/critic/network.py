@@ -38,11 +38,10 @@ class CriticConfig:
 
 @dataclass(frozen=True, eq=False)
 class CriticOutput:
-    """A critic's opinion of n frames.
+    """Estimates for n frames.
 
     Attributes:
-        progress: float32 [n] in 0…1, the mean of `bins`.
-        bins: float32 [n, 21], probabilities of progress 0, 0.05, …, 1.
+        bins: float32 [n, 21], probabilities of progress 0, 0.05, …, 1; progress, float32 [n] in 0…1, is its mean.
         done: float32 [n] in 0…1, probability that the goal holds.
     """
 
@@ -54,18 +53,14 @@ class CriticOutput:
 class ProgressCritic(nn.Module):
     """Judges frames of episodes.
 
-    Args:
-        backbone: sees; its weights stay as they are.
-        embodiment: the robot that the backbone was made for.
-        policy: name of the backbone's plug-in.
-        config: sizes.
-
     Attributes:
+        backbone: perception of the plug-in `policy`; its weights stay unchanged.
+        embodiment: the robot that the backbone was made for.
         name: to be known by, such as that of its file.
         provenance: what its file says about its origin.
 
     Raises:
-        UserError: the backbone cannot describe what it sees.
+        UserError: the backbone does not describe scenes.
     """
 
     centres: Tensor

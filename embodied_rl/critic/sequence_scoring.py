@@ -87,10 +87,7 @@ def choose_kind(traits: ScorerTraits) -> ScoreKind:
 def choose_goals(episode: JudgedEpisode, others: int, number: int) -> list[JudgedGoal]:
     """Return the robot's goal and at most `others` other goals: one of each relation first, then further ones.
 
-    Args:
-        episode: the episode.
-        others: how many.
-        number: of the episode; another number chooses others among equals.
+    Another `number` of the episode chooses others among equals.
     """
     own, rest = episode.goals[0], episode.goals[1:]
     rows: list[tuple[int, int, JudgedGoal]] = []

@@ -26,9 +26,7 @@ class EvaluationPart:
     """The part of an evaluation that one simulator runs.
 
     Attributes:
-        kind: the simulator.
-        spec: spec of the simulator.
-        episodes: episodes to run, with indices that are unique over all parts.
+        episodes: to run, with indices that are unique over all parts.
         whole: number of episodes of this part in the whole benchmark.
         place: number of its part in the benchmark.
         policy: the policy of its tasks, if tasks have different policies.
@@ -229,11 +227,7 @@ def combine_results(
 def find_delay(config: EvalConfig, part: EvaluationPart, who: str, read: Callable[[], Chunks | None]) -> Delay | None:
     """Return the inference delay that a part is run with; None without one.
 
-    Args:
-        config: of the evaluation.
-        part: the part.
-        who: name of the policy, for messages.
-        read: returns the policy's chunks; None if it chooses one action at a time.
+    `read` returns the chunks of the policy `who`; None if it chooses one action at a time.
 
     Raises:
         UserError: the policy or the simulator does not support it; see `choose_delay`.

@@ -65,12 +65,8 @@ class JumpMeter(ResultCounter):
 class Cell:
     """The measurement of one strategy at one delay.
 
-    Attributes:
-        strategy, delay, replan: of the measurement.
-        summary: of the episodes; None if it could not be measured.
-        border, inside: root mean square of the jumps; None without any.
-        results: of the episodes, for comparisons in pairs.
-        why_not: reason for a missing measurement, else "".
+    Without a summary, `why_not` has the reason. `border` and `inside` are the root mean square of the jumps, None
+    without any.
     """
 
     strategy: str
@@ -114,14 +110,9 @@ HEADINGS = ("strategy", "d", "s", "success, % [95 %]", "steps", "border", "insid
 
 @dataclass(frozen=True)
 class DelaySetup:
-    """The settings of all combinations.
+    """The settings of all combinations: `make` returns a simulator of `envs` environments, which the caller closes.
 
-    Attributes:
-        policy: the policy.
-        make: returns a simulator of `envs` environments, which the caller closes.
-        envs: environments.
-        episodes: run once in each combination.
-        seed: of the policy's noise.
+    `seed` is that of the policy's noise.
     """
 
     policy: Actor

@@ -44,10 +44,12 @@ def enumerate_episodes(
 ) -> list[Episode]:
     """List exactly `episodes` episodes: families in turn, and the tasks of a family in turn, for equal shares.
 
+    A shorter list is the beginning of a longer one.
+
     Args:
-        spec: spec of the simulator.
+        spec: of the simulator.
         split: "eval", or a held-out split of the simulator.
-        episodes: number of episodes; a shorter list is the beginning of a longer one.
+        episodes: their number.
         task: only this task, or this family.
         purpose: "select" during training, to choose a checkpoint; "report" for reports; "publish" for figures that are
             published. They never share a seed.
@@ -86,24 +88,20 @@ def evaluate_policy(
     batch: int | None = None,
     delay: Delay | None = None,
 ) -> list[EpisodeResult]:
-    """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
+    """Run each episode once, without exploration, and return the results in order; see `EpisodeRunner`.
 
     Args:
         actor: the policy; it never gets privileged state.
         handles: one per slice, each with `envs_per_handle` environments.
-        spec: spec of the simulator.
-        episodes: episodes with different indices.
-        seed: seed of the policy's noise, together with the purpose, the episode's index and the decision's number.
+        spec: of the simulator.
+        episodes: with different indices.
+        seed: of the policy's noise, together with the purpose, the episode's index and the decision's number.
+        envs_per_handle, batch, delay: see `EpisodeRunner`.
         executed: number of actions of a chunk to execute; None executes all that the actor returns.
         ablate: "image" blanks all images; "instruction" shows each row the instruction of another task, while the
             simulator keeps the goal.
-        purpose: that of the episodes; no two purposes share noise.
+        purpose: of the episodes; no two purposes share noise.
         kept: receives each result when its episode ends; episodes with results in it do not run.
-        batch: see `EpisodeRunner.batch`.
-        delay: see `EpisodeRunner.delay`.
-
-    Returns:
-        One result per episode, in the order of `episodes`.
 
     Raises:
         UserError: indices repeat, or the policy or simulator gives NaN; the message names the episode.

@@ -60,10 +60,7 @@ def choose_pairs(before: Sequence[EpisodeResult], after: Sequence[EpisodeResult]
     """Choose `SHOWN` filmed episodes with outcomes (gained, lost, solved twice or never) in the shares of all episodes.
 
     The quotas are rounded by largest remainder; within an outcome the first filmed episodes are taken. If too few
-    episodes of an outcome were filmed, the first others are added.
-
-    Returns:
-        The indices of the chosen episodes, in the order of the evaluation.
+    episodes of an outcome were filmed, the first others are added. Returns their indices in order.
     """
     earlier = {result.index: result.success for result in before}
     outcomes = {each.index: (earlier[each.index], each.success) for each in after if each.index in earlier}

@@ -40,12 +40,7 @@ SIZE = 224
 
 @dataclass
 class Recording:
-    """The recording of one episode.
-
-    Attributes:
-        frames: uint8 [h, w, 3], one at the start and then one per control step.
-        success: whether the goal held after any control step.
-    """
+    """One episode: frames uint8 [h, w, 3] at the start and after each control step, and whether the goal ever held."""
 
     episode: Episode
     instruction: str
@@ -69,28 +64,22 @@ def film_episodes(
     delay: Delay | None = None,
     at_once: int = AT_ONCE,
 ) -> list[Path]:
-    """Repeat episodes of an evaluation and film them.
+    """Repeat episodes of an evaluation and film them; return the paths of the videos.
 
     The films are `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`, and `pair_<index>.mp4` for each episode
-    in `before`, with the recording before training at its left. The last frame of each film is also written as JPEG,
-    as a player's preview and for printing.
+    in `before`, with the recording before training at its left; one without episodes is left out. The last frame of
+    each film is also written as JPEG, as a player's preview and for printing.
 
     Args:
         actor: the policy that was evaluated.
-        build: function from a number of environments to a simulator in this process.
-        spec: spec of the simulator.
-        results: results of the evaluation.
-        folder: folder of the videos; made if missing.
-        episodes: number of episodes in the grid; an evaluation begins with all families and tasks in turn.
+        build: number of environments → a simulator in this process.
+        spec, results: of the evaluation.
+        folder: of the videos; made if missing.
+        episodes: of the grid; an evaluation begins with all families and tasks in turn.
         best, worst: number of best and of worst episodes.
-        seed: seed of the policy's noise in the evaluation.
         before: episode index → recording of another policy in this episode, from `read_films`.
-        purpose: that of the evaluation's episodes.
-        delay: that of the evaluation.
+        seed, purpose, delay: those of the evaluation.
         at_once: most environments of a simulator.
-
-    Returns:
-        Paths of the written videos; a video without episodes is left out.
     """
     failures, successes = choose_worst_and_best(results, worst, best)
     before = before or {}
@@ -148,19 +137,11 @@ def record_episodes(
     width: int = SIZE,
     height: int = SIZE,
 ) -> list[Recording]:
-    """Film episodes without exploration.
+    """Film episodes without exploration, in batches of `num_envs`.
 
-    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each is filmed.
-    If the simulator is not `Rendered`, the image of its first camera is resized.
-
-    Args:
-        actor: the policy.
-        simulator: simulator in this process, with `num_envs` environments.
-        episodes: episodes to film, in batches of `num_envs`.
-        num_envs: number of environments of the simulator.
-        seed: seed of the policy's noise; take that of `evaluate_policy` to repeat its episodes.
-        purpose, delay: those of the episodes; take those of `evaluate_policy`.
-        width, height: size of a frame in pixels.
+    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each is filmed. If
+    the simulator is not `Rendered`, the image of its first camera is resized. Seed, purpose and delay of
+    `evaluate_policy` repeat its episodes.
 
     Raises:
         UserError: the policy or the simulator gives NaN; the message names the episode.
@@ -222,14 +203,9 @@ def choose_worst_and_best(
 
 
 def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:
-    """Return the frames of a grid in which all recordings play side by side.
+    """Return the frames of a grid in which recordings of one size play side by side, as square as possible by default.
 
     A tile's border is grey while its episode runs, then green or red; its instruction is above. The last frame is held.
-
-    Args:
-        recordings: at least one recording; all have the same size.
-        fps: frames per second; it sets for how many frames the end is held.
-        columns: columns of the grid; as square as possible by default.
     """
     assert recordings, "a grid needs recordings"
     columns = columns or math.ceil(math.sqrt(len(recordings)))
@@ -263,11 +239,8 @@ def _draw_caption(text: str, width: int) -> Array:
 def write_mp4(path: Path, frames: Sequence[Array], fps: float, key: str = "run.root") -> None:
     """Write frames as an H.264 MP4 that browsers can play.
 
-    Args:
-        path: the file.
-        frames: uint8 [h, w, 3], all of the same size; an odd edge is repeated, because the codec needs even sizes.
-        fps: frames per second.
-        key: configuration key of the path, for messages.
+    Frames are uint8 [h, w, 3], all of the same size; an odd edge is repeated, because the codec needs even sizes. `key`
+    is the configuration key of the path, for messages.
 
     Raises:
         StorageError: the disk is full or refuses the write.

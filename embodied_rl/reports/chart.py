@@ -14,11 +14,8 @@ COLOURS = ("#2563eb", "#d97706", "#059669", "#9333ea", "#dc2626", "#0891b2", "#6
 class Series:
     """A curve of a chart.
 
-    Attributes:
-        label: text in the legend; "" leaves it out.
-        x, y: coordinates of the points; points with y = None are left out.
-        low, high: intervals around y, or empty.
-        dots: draw points with error bars instead of a line with a band.
+    Points with y = None are left out, and so is an empty label. `low` and `high` are intervals around y, or empty;
+    `dots` draws points with error bars instead of a line with a band.
     """
 
     label: str
@@ -32,11 +29,7 @@ class Series:
 def draw_line_chart(title: str, series: Sequence[Series], *, x_label: str, percent: bool = False) -> str:
     """Draw a chart as an HTML figure with SVG; empty if no curve has points.
 
-    Args:
-        title: text above the chart.
-        series: curves; curves without points are left out.
-        x_label: text below the x axis.
-        percent: whether y is a fraction, drawn from 0 to 100 %.
+    With `percent`, y is a fraction, drawn from 0 to 100 %.
     """
     drawn = [(item, points) for item in series if (points := _list_points(item))]
     points = [point for _, known in drawn for point in known]

@@ -30,12 +30,8 @@ class ComparedReport:
 
     Attributes:
         settings: the experiment and what was overridden, without the seed; the path of a report outside a run.
-        group: name shared by all entries that differ only in the seed.
-        label: the group, with the seed if it is known.
-        seed: seed of its run; None if unknown.
-        report: of its evaluation.
+        group: name shared by all entries that differ only in the seed; label: the same with the seed, if it is known.
         metrics: rows of its metrics.jsonl; empty for a report outside a run.
-        file: of the report.
     """
 
     settings: tuple[str, ...]

@@ -15,12 +15,7 @@ _SHOWN = {
 
 
 def make_origin(metadata: Mapping[str, Any], configuration: str = "") -> str:
-    """Make the HTML of a report's origin.
-
-    Args:
-        metadata: of the report.
-        configuration: the whole configuration as YAML, which is folded; left out if empty.
-    """
+    """Make the HTML of a report's origin from its metadata; the whole configuration as YAML is folded."""
     notes = [
         f"{_format_time(n.get('time'))}: {n.get('note')} ({n.get('command')})" for n in metadata.get("notes") or ()
     ]

@@ -19,12 +19,9 @@ Key = tuple[str, str, int | None, int, str]
 
 @dataclass(frozen=True)
 class Pairing:
-    """The paired comparison of two reports.
+    """The paired comparison of two reports on the episodes that both ran, with the number of episodes of each.
 
-    Attributes:
-        test: McNemar's test on the episodes that both ran.
-        sizes: episodes of each report.
-        remark: differences besides the policy, such as a package's version; empty without any.
+    `remark` names differences besides the policy, such as a package's version; empty without any.
     """
 
     test: PairedTest

@@ -84,11 +84,7 @@ class Summary:
 class Report:
     """The report on one policy and one list of episodes.
 
-    Attributes:
-        overall: summary of all episodes.
-        families, tasks: summary of each family or task that has episodes, in the simulator's order.
-        metadata: origin of the results; any JSON values.
-        episodes: result of each episode, so that reports can be compared in pairs.
+    `families` and `tasks` have those with episodes, in the simulator's order; `metadata` any JSON values.
     """
 
     overall: Summary
@@ -99,13 +95,7 @@ class Report:
 
     @staticmethod
     def from_results(results: Sequence[EpisodeResult], spec: SimulatorSpec, metadata: Mapping[str, Any]) -> "Report":
-        """Summarise results into a report.
-
-        Args:
-            results: at least one result.
-            spec: spec of the simulator.
-            metadata: for example checkpoint, split, seed, simulators and packages; the hash of the episodes is added.
-        """
+        """Summarise results; the hash of the episodes is added to the metadata."""
         assert results, "an evaluation has episodes"
         simulators = metadata.get("simulators", ())
         tasks = {item.name: [r for r in results if r.task == number] for number, item in enumerate(spec.tasks)}
@@ -197,12 +187,7 @@ def hash_episodes(
 ) -> str:
     """Hash the tasks, seeds, numbered initial states, splits and simulators' settings of all episodes.
 
-    Two reports have the same hash exactly if all of these are the same.
-
-    Args:
-        results: results of the episodes.
-        spec: spec of the simulator.
-        simulators: settings of each, as reports name them; empty if they are not known.
+    Two reports have the same hash exactly if all of these are the same. `simulators` may be empty, as in older reports.
     """
     settings = [json.dumps(each, sort_keys=True) for each in select_settings(simulators)] or [""]
     numbered = [() if result.initial_state is None else (result.initial_state,) for result in results]

@@ -67,14 +67,12 @@ def write_page(
     """Write `report.html`.
 
     Args:
-        path: the file.
-        report: the results.
+        path, report: the file and the results.
         before: results on the same episodes before training, shown for comparison.
         metrics: the run's metrics.jsonl, for the learning curves.
         videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training.
         configuration: the whole configuration as YAML.
-        strips: HTML of frames with a scorer's answers, see `strips`.
-        robot: HTML about the robot's side, such as latencies.
+        strips, robot: HTML of frames with a scorer's answers, and about the robot's side, such as latencies.
         key: configuration key of the path, for messages.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)

@@ -56,13 +56,10 @@ STYLE = """<style>
 
 @dataclass(frozen=True)
 class StripFrame:
-    """A frame of a strip.
+    """A frame of a strip: picture as data URL, and its number in the episode.
 
     Attributes:
-        picture: `encode_picture` of it.
-        place: its number in the episode.
-        said: the scorer's progress in 0…1, or None.
-        true: the true progress, if it is known.
+        said, true: the scorer's progress and the true one in 0…1, or None.
         done: the scorer's probability of done, or None.
         note: why there is no score, or another remark; untrusted text.
     """
@@ -81,13 +78,11 @@ class StripFrame:
 
 @dataclass(frozen=True)
 class Strip:
-    """Frames of an episode.
+    """At most `FRAMES` frames of an episode, with remarks.
 
     Attributes:
         asked: the instruction in the scorer's request.
         told: the robot's instruction, if it differs; else empty.
-        rest: further remarks.
-        frames: at most `FRAMES`.
     """
 
     asked: str
@@ -139,13 +134,7 @@ def encode_picture(picture: Array) -> str:
 
 @dataclass(frozen=True)
 class KeptStrip:
-    """A strip with its group and rank.
-
-    Attributes:
-        group: of `GROUPS`.
-        rank: the scorer's last progress in 0…1, by which a group is sorted.
-        strip: its frames.
-    """
+    """A strip with its group and the scorer's last progress in 0…1, by which a group is sorted."""
 
     group: Group
     rank: float

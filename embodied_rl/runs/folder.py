@@ -37,16 +37,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: str | Path, experiment: str, seed: int, now: datetime | None = None) -> "RunFolder":
-        """Create a new folder; if the name is taken, add a suffix, so that nothing is overwritten.
-
-        Args:
-            root: the setting `run.root`.
-            experiment: the setting `run.experiment`; it becomes one folder level.
-            seed: the run's seed, shown in the name.
-            now: start of the run in UTC; the current time by default.
+        """Create a new folder in UTC time; if the name is taken, add a suffix, so that nothing is overwritten.
 
         Raises:
-            StorageError: `root` cannot be written, or its disk is full.
+            StorageError: `root` (the setting `run.root`) cannot be written, or its disk is full.
             UserError: the experiment's name is not a single folder name.
         """
         check_folder_name(experiment, "run.experiment")

@@ -77,12 +77,7 @@ class LockOwner:
 def hold_run(
     folder: Path, wait: Callable[[float], object] = time.sleep, say: Callable[[str], object] = print
 ) -> Iterator[None]:
-    """Hold the lock of a run folder in the context.
-
-    Args:
-        folder: of the run.
-        wait: waits for a number of seconds.
-        say: shows the user why it waits.
+    """Hold the lock of a run folder in the context; `wait` waits for seconds, `say` shows the user why.
 
     Raises:
         RunInUseError: another process holds the lock; the message names the process and a remedy.

@@ -61,15 +61,10 @@ class _WritingLog(RunLog):
 def open_log(
     folder: RunFolder, iterations: int, start: int, *, writes: bool, live: bool, make_logger: Callable[[], Logger]
 ) -> Iterator[RunLog]:
-    """Yield the log of a run; a context manager.
+    """Yield the log of a run; without `writes`, as on every rank but 0, it writes nothing.
 
-    Args:
-        folder: folder of the run.
-        iterations: number of iterations of the whole run.
-        start: iterations already done; later lines of metrics.jsonl are removed.
-        writes: False on every rank but rank 0.
-        live: show a table that redraws itself, on a terminal.
-        make_logger: creates the logger.
+    `start` counts the iterations already done; later lines of metrics.jsonl are removed. With `live`, a terminal shows
+    a table that redraws itself.
     """
     if not writes:
         yield RunLog()

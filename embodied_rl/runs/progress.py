@@ -89,12 +89,7 @@ class Progress:
             self._live.stop()
 
     def begin_phase(self, phase: str, *, announce: bool = False) -> None:
-        """Show a new phase of the run.
-
-        Args:
-            phase: such as "collecting".
-            announce: print a plain line without a terminal; for phases that occur once, or take long.
-        """
+        """Show a new phase of the run; one that is announced is a plain line without a terminal."""
         self._phase, self._phase_began = phase, self._clock()
         if self._live is not None:
             self._live.refresh()

@@ -72,13 +72,9 @@ def check_calibration(config: CriticEvalConfig) -> None:
 
 
 def fit_platt(score: Array, outcome: Array) -> PlattMap:
-    """Fit Platt's map by maximum likelihood, by Newton's method.
+    """Fit Platt's map to scores, float [m] in 0…1, and outcomes, bool [m], by maximum likelihood with Newton's method.
 
     Targets are (n₁ + 1) / (n₁ + 2) and 1 / (n₀ + 2), as in Platt's paper, so that separable samples have a fit, too.
-
-    Args:
-        score: float [m] in 0…1.
-        outcome: bool [m].
 
     Raises:
         UserError: all outcomes are equal, or the score does not increase with the outcome.

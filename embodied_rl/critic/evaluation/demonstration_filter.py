@@ -47,25 +47,16 @@ class ProgressCurve:
 
 @dataclass(frozen=True)
 class FilterVerdict:
-    """Measured figures and violated rules of an episode.
-
-    Attributes:
-        figures: rule → measured value; empty if fewer than three frames have a score.
-        faults: names of the rules that drop the whole episode.
-    """
+    """Figures by rule, empty if fewer than three frames have a score, and the rules that drop the whole episode."""
 
     figures: Mapping[str, float]
     faults: tuple[str, ...]
 
 
 def judge_curve(curve: ProgressCurve, rules: FilterNode, chunk: int, whole: bool) -> FilterVerdict:
-    """Compare a curve with the rules.
+    """Compare a curve with the rules; a fall counts within `chunk` control steps.
 
-    Args:
-        curve: of an episode.
-        rules: thresholds.
-        chunk: control steps within which a fall counts.
-        whole: whether a fall drops the whole episode instead of its rows.
+    With `whole`, a fall drops the whole episode instead of its rows.
     """
     figures = measure_curve(curve, chunk)
     wrong = {
@@ -99,12 +90,7 @@ def measure_falls(curve: ProgressCurve, steps: Array, chunk: int) -> Array:
     """Return the fall of progress within a chunk from each step on, float64 [m]; negative where it rises.
 
     Progress is interpolated linearly between scored frames and constant after the last one. Zero if fewer than two
-    frames are known.
-
-    Args:
-        curve: of the episode.
-        steps: int64 [m], control steps.
-        chunk: control steps of a chunk.
+    frames are known. `steps` are int64 [m].
     """
     known = np.isfinite(curve.progress)
     if known.sum() < 2:
@@ -115,12 +101,9 @@ def measure_falls(curve: ProgressCurve, steps: Array, chunk: int) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class DemonstrationFrames:
-    """The frames of a demonstration that are scored; t frames.
+    """The t frames of a demonstration that are scored, with its name and group in the report.
 
     Attributes:
-        name: of the episode in the report.
-        task: its group in the report.
-        instruction: text of the task.
         steps: int64 [t], control steps of the frames, increasing.
         frames: camera → uint8 [t, h, w, 3].
         state: float32 [t, S].
@@ -145,11 +128,9 @@ class JudgedDemonstration:
 
 
 class DemonstrationFilter:
-    """Scores demonstrations and applies the rules.
+    """Scores demonstrations, which have the cameras and state of `spec`, and applies the rules.
 
     Attributes:
-        rules: thresholds.
-        identity: of the scorer.
         applies: whether episodes are dropped, and not only reported.
         notice: a warning about a scorer without evaluation, if any.
 
@@ -166,12 +147,7 @@ class DemonstrationFilter:
         self._reward, self._spec = reward, spec
 
     def score(self, episodes: Iterable[DemonstrationFrames], chunk: int, whole: bool) -> Iterator[JudgedDemonstration]:
-        """Yield episodes with their verdicts, in their order.
-
-        Args:
-            episodes: demonstrations; several are held in memory at once.
-            chunk: control steps within which a fall of progress counts.
-            whole: whether such a fall drops the whole episode instead of its rows.
+        """Yield episodes with their verdicts, in their order; see `judge_curve`. Several are held in memory at once.
 
         Raises:
             UserError: the scorer gave no valid score at all for some of them.
@@ -192,10 +168,7 @@ class DemonstrationFilter:
     def find_kept_rows(self, scored: JudgedDemonstration, steps: Array, chunk: int) -> Array:
         """Return which rows of an episode are kept, bool [m]; rows before a large fall of progress are dropped.
 
-        Args:
-            scored: the episode.
-            steps: int64 [m], control steps of the rows.
-            chunk: control steps of a chunk.
+        `steps` are the control steps of the rows, int64 [m].
         """
         if scored.verdict.faults:
             return np.zeros(len(steps), bool)
@@ -268,9 +241,7 @@ def check_traits(traits: ScorerTraits) -> None:
 def choose_frames(steps: Array, every: int) -> Array:
     """Return the indices of frames at least `every` steps apart, with the first and the last, int64 [t].
 
-    Args:
-        steps: int64 [m], recorded control steps, increasing; at least one.
-        every: control steps.
+    `steps` are the recorded control steps, int64 [m], increasing; at least one.
     """
     chosen = [0]
     for place in range(1, len(steps)):

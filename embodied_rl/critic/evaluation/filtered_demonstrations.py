@@ -209,12 +209,7 @@ def filter_dataset(
 ) -> Array:
     """Return which frames of a dataset are kept, bool [frames]; print and write the report into a folder.
 
-    Args:
-        chosen: the filter.
-        dataset: frames with pictures and states.
-        names: the simulator's camera → the dataset's, where they differ.
-        chunk: control steps of a policy's chunk.
-        folder: of the run.
+    `names` maps the simulator's cameras to the dataset's, where they differ; `chunk` counts control steps of a policy.
 
     Raises:
         UserError: none is kept; or the scorer gave no valid score.

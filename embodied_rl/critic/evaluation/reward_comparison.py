@@ -44,13 +44,9 @@ shapes by it, the other pays its rises, which changes what is optimal."""
 
 @dataclass(frozen=True)
 class ArmRun:
-    """One training run of the comparison.
+    """One training run of the comparison, in the folder `label` below the root of all runs.
 
-    Attributes:
-        arm: see `ARMS`. seed: of the run.
-        overrides: of the run's command, but for its seed and where it goes.
-        root: folder of all runs.
-        label: name of the arm's folder below it.
+    `overrides` are those of its command, without the seed and the folder.
     """
 
     arm: str
@@ -214,9 +210,7 @@ class ArmResult:
 def compare_arms(curves: Sequence[SuccessCurve], target: float) -> tuple[int, list[ArmResult]]:
     """Compare the arms after as many decisions as the shortest run has; return these and the results.
 
-    Args:
-        curves: of all arms, and of the same seeds in each.
-        target: success that is to be reached, 0…1.
+    All arms have the same seeds; `target` is the success to be reached, 0…1.
     """
     decisions = min(curve.decisions[-1] for curve in curves)
     by_arm: dict[str, list[SuccessCurve]] = {curve.arm: [] for curve in curves}
@@ -270,10 +264,7 @@ def make_comparison_table(decisions: int, results: Sequence[ArmResult], target: 
 
 
 def compare_rewards(config: BenchConfig, root: Path) -> tuple[Table, dict[str, Any]]:
-    """Run what is missing of the comparison, and return its table for the console and all of it for a file.
-
-    Args:
-        config: says which arms, seeds, decisions and target. root: folder of the runs.
+    """Run what is missing of the comparison below `root`; return its table for the console and its content for a file.
 
     Raises:
         UserError: a run did not finish, an arm is unknown, or a key is one that the comparison sets.

@@ -39,14 +39,7 @@ MOST_CAMERAS, MOST_PIXELS, MOST_NAMES, LONGEST_NAME = 8, 4096, 1000, 100
 
 @dataclass(frozen=True)
 class LoadResult:
-    """Result with a number of concurrent requests.
-
-    Attributes:
-        at_once: number of concurrent requests.
-        rate: answers per second.
-        slowest: seconds of the slowest answer.
-        failure: error message; empty if none.
-    """
+    """Result with a number of concurrent requests: answers per second, seconds of the slowest, and error message."""
 
     at_once: int
     rate: float
@@ -72,12 +65,8 @@ async def probe_server(
 ) -> list[str]:
     """Probe a server, and return suitable settings, such as `reward.in_flight=8`.
 
-    Args:
-        config: of the scorer.
-        spec: of a simulator; the random images have the sizes of its cameras.
-        limits: of the probe.
-        report: called with the name of each check and its result.
-        transport: replaces the network in tests.
+    The random images have the sizes of the cameras in `spec`. `report` is called with the name of each check and its
+    result; `transport` replaces the network in tests.
 
     Raises:
         UserError: it cannot be used; the message says why and what to do.
@@ -277,11 +266,7 @@ class _Probe:
 class ResponseCapture(httpx2.AsyncBaseTransport):
     """HTTP transport that keeps the last JSON object of each path, without the key that was sent.
 
-    Args:
-        transport: of the network; None is the default one.
-
-    Attributes:
-        answers: last part of the path → last answer.
+    `answers` maps the last part of the path to it. Without a `transport`, requests go to the network.
     """
 
     def __init__(self, transport: httpx2.AsyncBaseTransport | None = None) -> None:

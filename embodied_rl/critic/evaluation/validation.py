@@ -29,12 +29,7 @@ _REMEDY = "reward.mode=audit logs its scores without using them."
 
 @dataclass(frozen=True)
 class ScorerEvaluation:
-    """Identity and verdicts of an evaluated scorer.
-
-    Attributes:
-        identity: of the scorer.
-        verdicts: use → verdict.
-    """
+    """Verdicts on a scorer by use, and its identity."""
 
     identity: str
     verdicts: Mapping[Use, GateVerdict]
@@ -94,7 +89,7 @@ def check_validated(
     examined: Path | None,
     carried: Mapping[Use, GateVerdict] | None = None,
 ) -> str | None:
-    """Check that a scorer was examined before its scores become a reward.
+    """Check that a scorer was evaluated before its scores become a reward; return a warning, if any.
 
     Args:
         identity: of the scorer.
@@ -102,9 +97,6 @@ def check_validated(
         mode: of the run's reward.
         examined: a report of `critic eval`, if the user named one.
         carried: verdicts on the measures in the critic's file, if any.
-
-    Returns:
-        A warning about a scorer without evaluation; else None.
 
     Raises:
         UserError: it did not pass, the report is of another scorer, or a learned critic has no evaluation.
