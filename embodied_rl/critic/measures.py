@@ -51,9 +51,6 @@ class ReliabilityBin:
     true: float | None
 
 
-# -- order ------------------------------------------------------------------------------------------------------------
-
-
 def correlate_ranks(first: Array, second: Array) -> float:
     """Compute Spearman's rank correlation, with ties (Spearman, 1904); NaN where either is constant.
 
@@ -80,9 +77,6 @@ def measure_precision(scores: Array, truth: Array, weights: Array | None = None)
     last = np.append(np.diff(scores[order]) != 0, True) & (all_ > 0)
     precision, recall = right[last] / all_[last], right[last] / right[-1]
     return float(np.sum(np.diff(recall, prepend=0.0) * precision))
-
-
-# -- calibration ------------------------------------------------------------------------------------------------------
 
 
 def sort_into_bins(scores: Array, truth: Array, bins: int = BINS) -> list[ReliabilityBin]:
@@ -116,9 +110,6 @@ def estimate_calibration(episodes: Array, scores: Array, truth: Array, seed: int
 
 def _find_bins(scores: Array, bins: int) -> Array:
     return np.clip((np.asarray(scores) * bins).astype(np.int64), 0, bins - 1)
-
-
-# -- intervals --------------------------------------------------------------------------------------------------------
 
 
 def draw_resamples(episodes: int, seed: int, resamples: int = RESAMPLES) -> Array:
@@ -213,9 +204,6 @@ class Tally:
         weights = draw_resamples(len(names), seed)
         low, high = _find_interval((weights @ sums) / (weights @ sizes))
         return Estimate(float(np.mean(self.values)), low, high, len(self.values), self.constant, self.left_out)
-
-
-# -- pairs ------------------------------------------------------------------------------------------------------------
 
 
 def add_up_gains(gains: Array) -> Array:

@@ -97,8 +97,6 @@ class ProgressCritic(nn.Module):
         )  # fmt: skip
         self.register_buffer("centres", torch.linspace(0, 1, BINS), persistent=False)
 
-    # -- what it stands on --------------------------------------------------------------------------------------------
-
     @property
     def cameras(self) -> tuple[str, ...]:
         """Return the names of the cameras it looks at."""
@@ -156,8 +154,6 @@ class ProgressCritic(nn.Module):
             problem = f"does not know the simulator's words {', '.join(sorted(unknown))}"
         if problem:
             raise UserError(f"The critic {self.name} {problem}.", code="critic-does-not-fit")
-
-    # -- judging ------------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
     def forward(

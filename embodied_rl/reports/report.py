@@ -17,7 +17,7 @@ are the conditions of training, "train", on seeds that training never sees.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -139,9 +139,9 @@ class Report:
             values["split"] = entry.get("conditions", entry["split"])  # older reports have one name for both
             episodes.append(freeze_config(EpisodeResult, values, "episodes"))
         report = Report(
-            overall=_summary(content),
-            families={str(name): _summary(entry) for name, entry in content["families"].items()},
-            tasks={str(name): _summary(entry) for name, entry in content["tasks"].items()},
+            overall=_read_summary(content),
+            families={str(name): _read_summary(entry) for name, entry in content["families"].items()},
+            tasks={str(name): _read_summary(entry) for name, entry in content["tasks"].items()},
             metadata=dict(content["metadata"]),
             episodes=tuple(episodes),
         )
@@ -218,17 +218,6 @@ def describe_delay(metadata: Mapping[str, Any]) -> str:
     return f"delay {metadata.get('delay')}, {metadata.get('strategy')}, every {metadata.get('replan')}"
 
 
-def _summary(content: Mapping[str, Any]) -> Summary:
-    return Summary(
-        success=_rate(content["success"], "success"),
-        success_at_end=_rate(content["success_at_end"], "success_at_end"),
-        steps=float(content["steps"]),
-        reward=float(content["reward"]),
-        smoothness=float(content["smoothness"]),
-        steps_to_success=None if (quick := content.get("steps_to_success")) is None else float(quick),
-    )
-
-
 def _check_rate(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:
     if rate.episodes != len(outcomes) or abs(rate.rate * len(outcomes) - sum(outcomes)) > 1e-6 * len(outcomes):
         raise UserError(
@@ -238,8 +227,10 @@ def _check_rate(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:
         )
 
 
-def _rate(content: Mapping[str, Any], where: str) -> Rate:
-    found = freeze_config(Rate, {**content}, where)
-    if not all(0 <= share <= 1 for share in (found.rate, found.low, found.high)):
-        raise UserError(f"{where}: a rate and its interval are from 0 to 1, not {found.rate}", code="report-damaged")
-    return found
+def _read_summary(content: Mapping[str, Any]) -> Summary:
+    names = [item.name for item in fields(Summary)]
+    summary = freeze_config(Summary, {name: content[name] for name in names if name in content})
+    for name, rate in (("success", summary.success), ("success_at_end", summary.success_at_end)):
+        if not all(0 <= share <= 1 for share in (rate.rate, rate.low, rate.high)):
+            raise UserError(f"{name}: a rate and its interval are from 0 to 1, not {rate.rate}", code="report-damaged")
+    return summary

@@ -50,7 +50,6 @@ class Progress:
     Args:
         iterations: number of iterations of the whole run.
         start: iterations done before, when a run resumes.
-        columns: the columns to show.
         console: output; standard output by default.
         clock: returns seconds; replaced in tests.
         live: whether a terminal gets a table that redraws itself; False shows plain lines on a terminal, too.
@@ -60,15 +59,14 @@ class Progress:
         self,
         iterations: int,
         start: int = 0,
-        columns: tuple[Column, ...] = COLUMNS,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         live: bool = True,
     ) -> None:
-        self._iterations, self._start, self._columns, self._clock = iterations, start, columns, clock
+        self._iterations, self._start, self._clock = iterations, start, clock
         self._console = console or Console(highlight=False)
         self._began = clock()
-        self._shown = [column for column in columns if not column.optional]
+        self._shown = [column for column in COLUMNS if not column.optional]
         self._done, self._closing = start, 0.0
         self._phase, self._phase_began, self._spinner = "starting", self._began, Spinner("dots")
         self._rows: deque[Mapping[str, str]] = deque(maxlen=_ROWS_SHOWN)
@@ -103,9 +101,9 @@ class Progress:
     def update(self, done: int, metrics: Mapping[str, Any]) -> None:
         """Show one iteration."""
         self._done = done
-        self._shown = [each for each in self._columns if each in self._shown or metrics.get(each.metric)]
+        self._shown = [each for each in COLUMNS if each in self._shown or metrics.get(each.metric)]
         row = {"iteration": f"{done}/{self._iterations}", "ETA": format_duration(self.remaining(done))}
-        for column in self._columns:
+        for column in COLUMNS:
             value = metrics.get(column.metric)
             row[column.heading] = "–" if value is None else format(float(value), column.form)
         self._scorer = describe_scorer(metrics)

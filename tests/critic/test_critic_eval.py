@@ -63,19 +63,15 @@ def bare(folder: Path) -> str:
     [
         (lambda folder: {"sim": SimChange()}, "runs=<run folder>"),
         (lambda folder: {"reward": RewardNode()}, "reward=<scorer> is missing"),
-        (lambda folder: {"reward": RewardNode("scriptd")}, "Did you mean 'scripted'?"),
-        (lambda folder: {"reward": RewardNode("scripted", options={"judg": "x"})}, "Did you mean 'reward.judge'?"),
         (lambda folder: {"dataset": str(folder)}, "stands alone"),
         (lambda folder: {"sim": SimChange(), "dataset": str(folder / "none")}, "none"),
         (lambda folder: {"sim": SimChange(), "dataset": bare(folder / "bare")}, "has no pictures"),
         (lambda folder: {"split": "visoin"}, "unknown split 'visoin'"),
-        (lambda folder: {"sim": SimChange("tabeltop")}, "Did you mean 'tabletop'?"),
         (lambda folder: {"sim": SimChange("gymnasium", {"id": "Pendulum-v1"})}, "sim.name=gymnasium"),
         (
             lambda folder: {"runs": ("asset:tabletop_base.safetensors",), "sim": SimChange("gymnasium")},
             "is of the simulator tabletop, and sim=gymnasium is another one",
         ),
-        (lambda folder: {"runs": (str(folder / "none"),)}, "none"),
         (lambda folder: {"runs": ("asset:tabletop_base.safetensors",) * 5 + ("expert",)}, "expert"),
         (
             lambda folder: {"reward": RewardNode("vlm", options=URL | {"views": ["bak"]})},

@@ -244,9 +244,6 @@ def test_the_operator_solves_the_tabletops_benchmark(tmp_path: Path, monkeypatch
 def test_exactly_one_policy_acts(given: dict[str, str]) -> None:
     with refuses("policy-not-given-once"):
         validate_config(EvalConfig(**given))
-
-
-def test_policies_of_tasks_are_for_a_benchmark() -> None:
     with refuses("key-unused", "policies"):
         validate_config(EvalConfig(policies={"open": "x"}))
 

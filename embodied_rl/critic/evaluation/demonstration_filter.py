@@ -17,7 +17,6 @@ from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
 from embodied_rl.critic.measures import LEAST_FRAMES, correlate_ranks
 from embodied_rl.critic.sequence_scoring import build_scorer, choose_kind, judge_episodes, make_limits
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import ScorerTraits
 from embodied_rl.interfaces.sim import Array, SimulatorSpec
 from embodied_rl.judge.reward.run_scoring import name_model
 from embodied_rl.schema import FilterNode, RewardNode
@@ -141,9 +140,19 @@ class DemonstrationFilter:
 
     def __init__(self, reward: RewardNode, rules: FilterNode, spec: SimulatorSpec) -> None:
         scorer = build_scorer(reward, spec)
-        check_traits(scorer.traits)
+        traits = scorer.traits
+        if traits.needs_progress:
+            raise UserError(
+                f"the scorer ({traits.identity}) needs the simulator's ground truth, which recordings do not contain.",
+                code="scorer-needs-ground-truth",
+            )
+        if choose_kind(traits) == "done":
+            raise UserError(
+                f"the scorer ({traits.identity}) only returns whether a task is done; a filter needs progress.",
+                code="scorer-without-progress",
+            )
         self.notice = check_built_scorer(scorer, reward)
-        self.rules, self.identity, self.applies = rules, scorer.traits.identity, reward.mode != "audit"
+        self.rules, self.identity, self.applies = rules, traits.identity, reward.mode != "audit"
         self._reward, self._spec = reward, spec
 
     def score(self, episodes: Iterable[DemonstrationFrames], chunk: int, whole: bool) -> Iterator[JudgedDemonstration]:
@@ -218,24 +227,6 @@ def choose_filter(
     if chosen.notice:
         warn(chosen.notice)
     return chosen
-
-
-def check_traits(traits: ScorerTraits) -> None:
-    """Check that a scorer can score progress of recorded images.
-
-    Raises:
-        UserError: it cannot.
-    """
-    if traits.needs_progress:
-        raise UserError(
-            f"the scorer ({traits.identity}) needs the simulator's ground truth, which recordings do not contain.",
-            code="scorer-needs-ground-truth",
-        )
-    if choose_kind(traits) == "done":
-        raise UserError(
-            f"the scorer ({traits.identity}) only returns whether a task is done; a filter needs progress.",
-            code="scorer-without-progress",
-        )
 
 
 def choose_frames(steps: Array, every: int) -> Array:

@@ -193,11 +193,16 @@ def filter_recording(
     chunk, report = demonstrations.actions.shape[1], FilterReport(chosen)
     tasks = {episode.index: spec.tasks[episode.task].name for episode in episodes}
     rows = {int(index): np.flatnonzero(demonstrations.episode == index) for index in np.unique(demonstrations.episode)}
-    shown = (
-        convert_rows(demonstrations, own, tasks[index], str(index), chosen.rules.every) for index, own in rows.items()
-    )
+
+    def show() -> Iterator[DemonstrationFrames]:
+        for index, own in rows.items():
+            places = own[choose_frames(demonstrations.step[own], chosen.rules.every)]
+            seen, steps = demonstrations.observation.select(places), demonstrations.step[places]
+            text = seen.instruction[0]
+            yield DemonstrationFrames(str(index), tasks[index], text, steps, seen.images, seen.state)
+
     kept = np.ones(len(demonstrations), bool)
-    for scored, own in zip(chosen.score(shown, chunk, whole=False), rows.values(), strict=True):
+    for scored, own in zip(chosen.score(show(), chunk, whole=False), rows.values(), strict=True):
         kept[own] = chosen.find_kept_rows(scored, demonstrations.step[own], chunk)
         report.add(scored, len(own), int(kept[own].sum()))
     report.finish(folder, "run.root")
@@ -216,8 +221,18 @@ def filter_dataset(
     """
     report, kept = FilterReport(chosen), np.ones(len(dataset), bool)
     numbers = range(len(dataset.episodes))
-    shown = (convert_dataset_episode(dataset, number, names, chosen.rules.every) for number in numbers)
-    for number, scored in zip(numbers, chosen.score(shown, chunk, whole=False), strict=True):
+    cameras = {name: name for name in dataset.cameras} | names
+
+    def show() -> Iterator[DemonstrationFrames]:
+        for number in numbers:
+            start, stop = int(dataset.starts[number]), int(dataset.stops[number])
+            steps = choose_frames(np.arange(stop - start), chosen.rules.every)
+            frames = {camera: dataset.images(name, start + steps) for camera, name in cameras.items()}
+            state = dataset.column("observation.state", start + steps).reshape(len(steps), -1).astype(np.float32)
+            text = dataset.tasks[int(dataset.column("task_index", [start]).ravel()[0])]
+            yield DemonstrationFrames(str(number), text, text, steps, frames, state)
+
+    for number, scored in zip(numbers, chosen.score(show(), chunk, whole=False), strict=True):
         start, stop = int(dataset.starts[number]), int(dataset.stops[number])
         kept[start:stop] = chosen.find_kept_rows(scored, np.arange(stop - start), chunk)
         report.add(scored, stop - start, int(kept[start:stop].sum()))
@@ -233,23 +248,3 @@ def convert_record(record: Record, spec: SimulatorSpec, every: int) -> Demonstra
     state = np.concatenate([each.state for each in seen])
     task, name = spec.tasks[record.episode.task].name, str(record.episode.index)
     return DemonstrationFrames(name, task, record.instruction, places, frames, state)
-
-
-def convert_rows(demonstrations: Demonstrations, rows: Array, task: str, name: str, every: int) -> DemonstrationFrames:
-    """Return the frames of one recorded episode, rows int64 [m], for scoring."""
-    places = rows[choose_frames(demonstrations.step[rows], every)]
-    seen = demonstrations.observation.select(places)
-    return DemonstrationFrames(name, task, seen.instruction[0], demonstrations.step[places], seen.images, seen.state)
-
-
-def convert_dataset_episode(
-    dataset: "LeRobotDataset", number: int, names: dict[str, str], every: int
-) -> DemonstrationFrames:
-    """Return the frames of a dataset's episode for scoring."""
-    start, stop = int(dataset.starts[number]), int(dataset.stops[number])
-    steps = choose_frames(np.arange(stop - start), every)
-    own = {name: name for name in dataset.cameras} | names
-    frames = {camera: dataset.images(name, start + steps) for camera, name in own.items()}
-    state = dataset.column("observation.state", start + steps).reshape(len(steps), -1).astype(np.float32)
-    text = dataset.tasks[int(dataset.column("task_index", [start]).ravel()[0])]
-    return DemonstrationFrames(str(number), text, text, steps, frames, state)

@@ -67,13 +67,9 @@ def test_what_the_comparison_sets_is_refused(tmp_path: Path, typed: str) -> None
     config = replace(config, run=replace(config.run, overrides=(*TYPED, typed)))
     with refuses("key-set-by-command"):
         list_runs(config, tmp_path)
-
-
-def test_arms_are_known_and_sparse_is_among_them(tmp_path: Path) -> None:
-    with refuses("reward-arm-unknown", "'orcale'", "oracle"):
-        list_runs(replace(configure(*TYPED), arms=("sparse", "orcale")), tmp_path)
-    with refuses("reward-arm-missing", "'sparse'"):
-        list_runs(replace(configure(*TYPED), arms=("oracle",)), tmp_path)
+    for arms, code in ((("sparse", "orcale"), "reward-arm-unknown"), (("oracle",), "reward-arm-missing")):
+        with refuses(code):
+            list_runs(replace(configure(*TYPED), arms=arms), tmp_path)
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------
