@@ -44,7 +44,6 @@ def test_operators_are_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 
 def test_the_policy_of_a_run_acts_in_its_simulator(tmp_path: Path) -> None:
-    """The file says in which; what is typed of it changes."""
     who = "asset:tabletop_base.safetensors"
     config = configure(runs=(who,), sim=SimChange(None, {"horizon": 16}), episodes=2, out=str(tmp_path))
     run(config)

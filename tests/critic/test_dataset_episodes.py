@@ -29,7 +29,6 @@ from tests.support.refusals import refuses
 
 
 def wander(steps: int, speed: float = 0.02) -> Array:
-    """A movement of three joints that never rests."""
     t = np.linspace(0, 6, steps)
     return np.stack([np.sin(t), np.cos(1.3 * t), t * speed], axis=1).astype(np.float32)
 
@@ -54,7 +53,6 @@ def test_a_pause_is_left_out_wherever_it_is(place: int, noise: float) -> None:
 
 
 def test_under_much_noise_it_is_the_clock() -> None:
-    """Nothing is made up: a pause that cannot be seen is not left out."""
     state = hold(wander(50), 20, 30)
     state += 0.01 * np.random.default_rng(1).standard_normal(state.shape).astype(np.float32)
     np.testing.assert_allclose(measure_active_time(state), np.linspace(0, 1, 80), atol=0.05)
@@ -66,7 +64,6 @@ def test_a_turn_is_no_pause() -> None:
 
 
 def test_a_gripper_that_closes_is_movement() -> None:
-    """Its entry changes twice in an episode, while the arm stands."""
     arm = hold(wander(40), 20, 8)
     gripper = np.where(np.arange(len(arm)) < 21, 0.08, np.clip(0.08 - 0.01 * (np.arange(len(arm)) - 20), 0.0, 0.08))
     state = np.concatenate([arm, gripper[:, None].astype(np.float32)], axis=1)
@@ -100,7 +97,6 @@ def test_guessed_progress_of_a_dataset_stands_still_in_a_pause(tmp_path: Path) -
 
 
 def test_with_pauses_the_guess_is_nearer_to_the_truth_than_the_clock() -> None:
-    """Of operators that stop for a while, against the simulator's progress."""
     errors: list[tuple[float, float]] = []
     for state, truth in record_with_progress(16, pause=12):
         clock, active = np.linspace(0, 1, len(state)), measure_active_time(state)

@@ -54,7 +54,6 @@ def write(folder: Path, values: dict[str, float | None] = GOOD, **changes: Any) 
 
 
 def test_voc_alone_does_not_pass() -> None:
-    """The critic that cannot tell the object has a VOC of .94, and hears of each of its other faults."""
     verdict = check_gate(measured(BLIND), "shaping")
     assert check_gate(measured(GOOD), "terminal") == check_gate(measured(GOOD), "shaping") == GateVerdict(True)
     assert not verdict.passed and [reason.split()[0] for reason in verdict.reasons] == [
@@ -65,7 +64,6 @@ def test_voc_alone_does_not_pass() -> None:
 
 @pytest.mark.parametrize("criterion", CRITERIA, ids=lambda each: each.measure)
 def test_each_criterion_decides(criterion: Any) -> None:
-    """An interval beyond the threshold, unmeasured, or measured too rarely: no. Up to the threshold: yes."""
     use, bound = criterion.uses[-1], criterion.least if criterion.least is not None else criterion.most
     good, better = measured(GOOD), bound + (0.05 if criterion.least is not None else -0.05)
     low, high = sorted((bound, better))
@@ -102,7 +100,6 @@ def test_done_matters_where_it_is_the_reward() -> None:
 
 
 def test_reports_are_judged_anew(tmp_path: Path) -> None:
-    """A file cannot say of itself that it passed."""
     path = write(tmp_path, BLIND, verdicts={"shaping": {"passed": True, "reasons": []}})  # type: ignore[arg-type]
     assert not read_evaluation(path).verdicts["shaping"].passed
     assert read_evaluation(write(tmp_path)).verdicts["terminal"].passed
@@ -183,7 +180,6 @@ def test_too_few_held_out_episodes_are_refused_before_anything_is_gathered() -> 
 
 
 def test_a_file_without_intervals_decides_nothing() -> None:
-    """Those of earlier versions had values alone."""
     assert read_stored_verdicts({}) is None and read_stored_verdicts({"held_out": 3}) is None
     carried = read_stored_verdicts({"held_out": GOOD | {"episodes": 900}})
     assert carried is not None and not carried["shaping"].passed and "critic eval" in carried["shaping"].reasons[0]
@@ -198,8 +194,6 @@ def test_what_is_no_measure_was_not_measured(value: Any) -> None:
 
 
 class Learned(CriticScorer):
-    """A critic without a network."""
-
     Config: Any = None
 
     def __init__(self, provenance: dict[str, Any]) -> None:

@@ -75,8 +75,6 @@ def test_scripted_judges(judge: Any, voc: float) -> None:
 
 
 def test_invalid_scores_are_missing_and_counted() -> None:
-    """The third frame is never answered: it is NaN, never 0, and every reason is told."""
-
     def answer(asked: ScoreRequest) -> Score:
         if asked.decision == 2:
             return Score.invalid("unsure")
@@ -160,7 +158,6 @@ def test_other_goals_are_chosen_one_relation_after_the_other() -> None:
 
 
 def test_datasets_get_the_words_of_another_episode() -> None:
-    """Its truth is a guess, so that nothing but the gap is measured with it."""
     first, second = episode(0, True, true=False, others=False), episode(1, True, true=False, others=False)
     renamed = goal("open the drawer", "own", second.goals[0].progress.tolist(), true=False)
     second = JudgedEpisode(second.frames, second.state, (renamed,), True, "dataset", "drawer")
@@ -181,8 +178,6 @@ def test_what_comes_after_success_is_not_measured() -> None:
 
 
 def test_early_and_late_done() -> None:
-    """Who says done one frame early is told; who says it in a failure is false."""
-
     def answer(asked: ScoreRequest) -> Score:
         return Score(0.5, done=float(asked.decision >= FRAMES - 2))
 

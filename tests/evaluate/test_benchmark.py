@@ -68,7 +68,6 @@ def test_every_task_initial_state_and_seed_runs_once(nodes) -> None:
 
 @pytest.mark.parametrize(("seeding", "seeds"), [("shared", 2), ("per_state", 6)])
 def test_initial_states_share_seeds_or_have_their_own(seeding: str, seeds: int, nodes) -> None:
-    """Each number and seed is the same episode whatever else the benchmark runs."""
     asked = replace(config(DESK, KITCHEN), benchmark=BenchmarkNode("home", "a book", (DESK, KITCHEN), seeding))
     desk, kitchen = benchmark.make_parts(asked, None)
     assert {e.seed for e in desk.episodes} == {0, 1, 2}, "without numbered states, nothing is other"
@@ -103,7 +102,6 @@ def test_a_part_of_it_is_even_over_tasks_and_does_not_pass_for_the_whole(episode
 
 
 def test_tasks_may_have_policies_of_their_own(nodes) -> None:
-    """A task's own entry counts more than its family's; what no policy runs is named, and makes it incomplete."""
     asked = config(DESK, KITCHEN, policies={"pick": "a", "pick blue": "b", "cook": "b"})
     parts = benchmark.make_parts(asked, None)
     assert [(part.policy, part.place, {e.task for e in part.episodes}) for part in parts] == [

@@ -141,7 +141,6 @@ def test_a_dead_worker_repeats_its_episodes_and_changes_nothing(spec, make_actor
 
 
 def test_noise_is_of_the_purpose_and_the_seed(spec, make_actor, make_handles, executed):
-    """What chooses a checkpoint is no draw that is reported later; a film repeats the noise of a report."""
     episodes = enumerate_episodes(spec, "eval", 3)
 
     def noise(run):
@@ -181,8 +180,6 @@ def test_smoothness_of_known_curves():
 
 @pytest.mark.parametrize("tells", [None, "wrong colour", ""])
 def test_failures_have_the_simulators_words_or_the_time_limit(spec, make_actor, make_handles, executed, tells):
-    """Every episode of this simulator that fails does so at its time limit."""
-
     class Telling(type(make_handles(1, 1)[0].simulator)):
         def step(self, actions, next_episodes):
             result = super().step(actions, next_episodes)

@@ -98,7 +98,6 @@ def test_an_mp4_holds_every_frame_in_even_sizes(tmp_path):
 
 
 def noise(frames: int) -> list[np.ndarray]:
-    """Frames that no codec makes small."""
     return [np.random.default_rng(k).integers(0, 255, (64, 64, 3), np.uint8) for k in range(frames)]
 
 
@@ -139,7 +138,6 @@ def test_worst_and_best_cover_different_tasks_first():
 def test_a_film_shows_sixteen_episodes_and_two_of_the_best_and_worst(
     tmp_path, monkeypatch, spec, make_actor, make_simulator, make_handles, executed
 ):
-    """Unless other numbers are asked for: the first sixteen, in a square."""
     listed = enumerate_episodes(spec, "eval", 20)
     results = evaluate_policy(make_actor(), make_handles(1, 4), spec, listed, 0, 4, executed)
     tiled = {}

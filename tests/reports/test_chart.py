@@ -68,7 +68,6 @@ def test_ticks_are_round_and_inside(low, high):
     [(0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]), (-3, 3, [-2, 0, 2]), (0, 100, [0, 20, 40, 60, 80, 100]), (1, 9, [2, 4, 6, 8])],
 )
 def test_ticks_by_hand(low, high, expected):
-    """Both ends have one where they are round."""
     assert choose_ticks(low, high) == pytest.approx(expected)
 
 

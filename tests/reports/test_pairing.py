@@ -35,7 +35,6 @@ def states(seed: int) -> list[EpisodeResult]:
 
 
 def test_tasks_are_identified_by_name() -> None:
-    """A report of another order of tasks, and one that ran only some of them, pair with what is equal."""
     turned = replace(SPEC, tasks=SPEC.tasks[::-1])
     one = report([result(0, 5, True), result(1, 5, False), result(2, 5, True)])
     other = report([result(2, 5, True), result(0, 5, True)], spec=turned)  # task 0, task 2
@@ -57,7 +56,6 @@ def test_other_simulators_are_refused(other: dict[str, Any], data: str) -> None:
 
 
 def test_suites_of_one_benchmark_are_distinguished() -> None:
-    """Tasks of equal name, seed and state in two suites are two episodes."""
     suites = [SUITE, {**SUITE, "suite": "spatial"}]
     both = [result(0, 0, True, 1, simulator=0), result(1, 0, False, 1, simulator=1)]
     spec = replace(SPEC, tasks=(Task("open", "a"), Task("open (2)", "a")))
@@ -106,7 +104,6 @@ def test_other_seeds_and_splits_are_refused_and_versions_remarked() -> None:
     ],
 )
 def test_episodes_of_different_purposes_are_never_paired(first: dict, second: dict, data: str) -> None:
-    """Not even with equal seeds. Reports of earlier versions have the purpose "report"."""
     reports = [replace(report(states(0)), metadata={"simulators": [SUITE], **each}) for each in (first, second)]
     with refuses("reports-not-comparable", data):
         pair_reports(*reports)
@@ -116,7 +113,6 @@ def test_episodes_of_different_purposes_are_never_paired(first: dict, second: di
 
 
 def test_random_reports_against_brute_force() -> None:
-    """Every pair is found by looking through the other report, and SciPy has the p-value."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         drawn = [[], []]

@@ -102,7 +102,6 @@ def test_hash_of_episodes_includes_settings_but_not_machines(results, spec):
 
 
 def test_episodes_have_split_and_conditions(report, tmp_path):
-    """The conditions of "eval" are those of training; a reader must not take its episodes for episodes of training."""
     content = json.loads(report.write(tmp_path).read_text())
     assert {(entry["split"], entry["conditions"]) for entry in content["episodes"]} == {("eval", "train")}
     for entry in content["episodes"]:  # as earlier versions wrote it

@@ -97,7 +97,6 @@ def page(after, before, tmp_path):
 
 
 def words(page):
-    """The text of a page, without breaks between its parts."""
     return re.sub(r"\s+", " ", Page(page).words)
 
 
@@ -177,7 +176,6 @@ def test_each_cell_names_its_column_so_that_rows_can_be_stacked(page):
 
 
 def test_what_means_nothing_to_a_reader_is_left_out(after, tmp_path, spec):
-    """Roughness; and success at the end, where no episode lost what it had reached."""
     text = shown(tmp_path, after)
     assert "filmed before" not in text and "Reward" not in text and "Learning curves" not in text
     assert "Videos" not in text and "oughness" not in text
@@ -250,7 +248,6 @@ def test_curves_are_drawn_where_there_are_values(page):
 
 
 def test_figures_of_no_iteration_are_drawn_at_0(after):
-    """As those of an evaluation before training may be."""
     rows = [{"rollout/success": 0.2}, {"iteration": 0, "rollout/success": 0.2}, {"iteration": 5, "rollout/success": 1}]
     line = re.search(r'<polyline points="([^"]*)"', draw_learning_curves(rows, None, after)).group(1).split()
     assert line[0] == line[1] != line[2]

@@ -36,8 +36,6 @@ def test_folders_are_new_and_keep_their_configuration(tmp_path):
 
 
 def test_latest_is_the_newest_training_run(tmp_path):
-    """With or without a checkpoint; runs of `sft` and folders without a configuration do not count."""
-
     def create(experiment, year):
         return RunFolder.create(tmp_path, experiment, 0, datetime(year, 1, 1))
 

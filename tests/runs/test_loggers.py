@@ -21,7 +21,6 @@ from tests.support.refusals import refuses
 
 @contextmanager
 def logged(folder: Path, name: str, resumed: int | None = None, **options: Any) -> Iterator[RunLog]:
-    """Open the log of a run at a folder with a logger."""
     folder.mkdir(exist_ok=True)
     found, config = configure_plugin("loggers", LoggerNode(name, options=options), "logger")
     run = LoggedRun(folder, "demo", {"seed": 3}, resumed)
@@ -66,7 +65,6 @@ def test_events_that_do_not_fit_on_the_disk_are_named(tmp_path: Path, files_up_t
 
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder in place of a tracking server."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return (tmp_path / "tracking").as_uri()
 

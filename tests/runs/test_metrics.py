@@ -88,7 +88,6 @@ def test_an_incomplete_last_line_is_skipped_without_a_warning(tmp_path, part):
 
 
 def test_a_full_disk_is_reported_at_a_write_and_at_the_end(tmp_path, files_up_to):
-    """Closing a file writes its buffer."""
     path = tmp_path / "metrics.jsonl"
     full = "disk-full", "metrics.jsonl", "run.root"
     with files_up_to(100), refuses(*full, kind=StorageError), MetricsWriter(path) as writer, refuses(*full):
@@ -109,7 +108,6 @@ def test_find_first_reached_success():
 
 @pytest.mark.parametrize("remove", ["root", "run", "file"])
 def test_a_removed_file_is_reported_at_the_next_write(tmp_path, remove):
-    """The system writes to a removed file without an error."""
     run = tmp_path / "runs" / "demo"
     run.mkdir(parents=True)
     path = run / "metrics.jsonl"

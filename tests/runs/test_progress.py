@@ -20,7 +20,6 @@ class Clock:
 
 @contextmanager
 def displayed(terminal, start=0, live=True, width=140):
-    """A display with its text and clock."""
     stream, clock = io.StringIO(), Clock()
     console = Console(file=stream, force_terminal=terminal, width=width, highlight=False)
     with Progress(10, start=start, console=console, clock=clock, live=live) as progress:

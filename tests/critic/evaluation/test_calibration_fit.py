@@ -35,7 +35,6 @@ def test_two_scores_are_fitted_exactly() -> None:
 
 
 def draw_cases(count: int, seed: int = 0, slope: float = 0.5, offset: float = -0.7) -> tuple[Array, Array]:
-    """Scores, and outcomes as likely as the map with these parameters says."""
     random = np.random.default_rng(seed)
     said = random.beta(0.8, 0.8, count)
     return said, random.random(count) < PlattMap(slope, offset).apply(said)

@@ -75,7 +75,6 @@ def read_report(folder: Path) -> dict[str, Any]:
 
 
 def share_left_out(records: Sequence[Record], folder: Path) -> float:
-    """Good ones stand behind, so that something is always left."""
     kept = list(filter_records(make_filter(), [*records, *good_records()], make_spec(), folder))
     left = [each for each in records if not any(each is one for one in kept)]
     return len(left) / len(records)
@@ -87,7 +86,6 @@ def share_left_out(records: Sequence[Record], folder: Path) -> float:
     [("good", 0.0, 0.05), ("reversed", 0.95, 1.0), ("stagnation", 0.95, 1.0), ("dropped", 0.9, 1.0)],
 )
 def test_planted_faults_are_found_and_good_ones_stay(what: str, least: float, most: float, tmp_path: Path) -> None:
-    """Measured: every planted episode is found, and at most one of 60 good ones is lost."""
     records = planted()[what]
     assert len(records) >= 20
     assert least <= share_left_out(records, tmp_path) <= most
@@ -139,7 +137,6 @@ def test_a_filter_that_leaves_nothing_says_so(tmp_path: Path) -> None:
 
 
 def record_rows(records: Sequence[Record], horizon: int) -> Demonstrations:
-    """What `record_demonstrations` gives for these: by control step, episodes beside each other."""
     seen: list[Observation] = []
     places: list[tuple[int, int, bool]] = []
     for step in range(max(len(each.actions) for each in records)):
@@ -154,7 +151,6 @@ def record_rows(records: Sequence[Record], horizon: int) -> Demonstrations:
 
 
 def test_rows_before_a_fall_are_left_out_of_a_recording(tmp_path: Path) -> None:
-    """A fall leaves out its rows alone, where no other rule is set."""
     records = [*planted()["good"][:3], *planted()["dropped"][:3]]
     recorded = record_rows(records, horizon=8)
     episodes = [each.episode.__class__(n, each.episode.task, 0) for n, each in enumerate(records)]
@@ -230,7 +226,6 @@ def test_pictures_are_judged_in_groups_in_their_order() -> None:
 
 
 def test_collect_leaves_out_what_comes_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Random actions end nowhere, the operator's at the goal."""
     sim, out = SimNode("tabletop"), tmp_path / "out"
     config = CollectConfig(sim, out=str(out), episodes=6, reward=EMBEDDED, filter=FilterNode(end=0.4))
     collect.run(config)

@@ -37,7 +37,6 @@ def configure(*typed: str) -> BenchConfig:
 
 
 def test_every_arm_is_a_training_run_that_can_be_composed(tmp_path: Path) -> None:
-    """All differ in their reward alone, start alike, and are equally long."""
     runs = list_runs(replace(configure(*TYPED), arms=tuple(ARMS)), tmp_path)
     assert [(run.arm, run.seed) for run in runs] == [(arm, seed) for seed in (0, 1) for arm in ARMS]
     train, seen = COMMANDS["train"], []
@@ -76,7 +75,6 @@ def test_what_the_comparison_sets_is_refused(tmp_path: Path, typed: str) -> None
 
 
 def make_folder(run: ArmRun, *, finished: bool, checkpoint: bool = False, words: list[str] | None = None) -> RunFolder:
-    """What a run leaves behind."""
     folder = RunFolder(run.root / run.label / f"20260101-000000_s{run.seed}")
     (folder.checkpoints / "000001" if checkpoint else folder.checkpoints).mkdir(parents=True, exist_ok=True)
     folder.write_config("train:\n", (words or run.command(None))[1:])
@@ -91,7 +89,6 @@ def make_folder(run: ArmRun, *, finished: bool, checkpoint: bool = False, words:
 
 
 def play(monkeypatch: pytest.MonkeyPatch, finish: bool = True) -> list[list[str]]:
-    """Stands in for training: notes commands, and leaves what a run leaves."""
     commands: list[list[str]] = []
 
     def train(words: list[str], check: bool) -> SimpleNamespace:
@@ -186,7 +183,6 @@ def test_several_seeds_are_paired() -> None:
 
 
 def test_a_success_is_reached_where_a_window_of_iterations_has_it() -> None:
-    """A single lucky iteration does not count, nor does an iteration without episodes."""
     assert curve("sparse", 0, [0, 100, 0, 0, 0, 0]).reach(0.6) is None
     assert curve("sparse", 0, [60] * 4 + [59, 60, 60, 60, 60, 60]).reach(0.6) == 10000
     assert curve("sparse", 0, [0, 60, 60, 60, 60, 60]).reach(0.6) == 6000

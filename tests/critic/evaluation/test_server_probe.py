@@ -48,8 +48,6 @@ def probe(
     answer: Answer = answer_all, models: Any = ("judge",), limits: ProbeLimits = QUICK,
     found: dict[str, str] | None = None, hints: Any = None, **config: Any,
 ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
-    """Settings and findings of a server that is a function."""
-
     def serve(sent: httpx2.Request) -> httpx2.Response:
         if isinstance(models, httpx2.Response):
             return models
@@ -76,7 +74,6 @@ def test_what_a_good_server_can_do() -> None:
 
 
 def test_a_model_that_wants_to_say_something_else() -> None:
-    """No prompt is recommended that was called unusable."""
     found: dict[str, str] = {}
     unsure = lambda asked: httpx2.Response(200, json=complete(asked, mass=0.1))  # noqa: E731
     with refuses("prompt-not-usable", "reward.prompt"):
@@ -106,7 +103,6 @@ def test_a_server_without_log_probabilities() -> None:
 
 
 def test_requests_show_different_pictures() -> None:
-    """A server that remembers answers would else look quicker than it is."""
     seen: list[str] = []
 
     def answer(asked: dict[str, Any]) -> httpx2.Response:
@@ -146,7 +142,6 @@ def test_too_much_ends_the_climb() -> None:
     ids=str,
 )
 def test_the_lowest_concurrency_that_is_nearly_the_best(rates: list[float], useful: int) -> None:
-    """A negative rate: something failed there."""
     loads = [LoadResult(2**place, abs(rate), 0.1, "busy" if rate < 0 else "") for place, rate in enumerate(rates)]
     assert choose_load(loads).at_once == useful
     with refuses("scorer-failed"):
