@@ -171,10 +171,7 @@ def test_a_kept_film_is_read_back_with_the_outcome_of_its_episode(tmp_path):
         keep_film(tmp_path / "before", shaded(index, shade), 10.0)
     assert sorted(file.name for file in (tmp_path / "before").iterdir()) == ["episode_0.mp4", "episode_3.mp4"]
     found = read_films(tmp_path / "before", [outcome(0, True), outcome(1, True), outcome(3, False)])
-    assert {index: (film.success, film.episode.index) for index, film in found.items()} == {
-        0: (True, 0),
-        3: (False, 3),
-    }
+    assert {index: (film.success, film.episode.index) for index, film in found.items()} == {0: (True, 0), 3: (False, 3)}
     for index, shade in ((0, 60), (3, 160)):
         frames = found[index].frames
         assert len(frames) == 5 and frames[0].shape == (32, 48, 3)

@@ -143,8 +143,7 @@ def calibrate(identity: str, judged: Sequence[JudgedSequence], seed: int) -> Cal
         fits[name] = CalibrationFit(platt, len(truth), errors[0], errors[1], bins[0], bins[1])
     if "progress" not in fits:
         raise UserError(
-            f"{identity} returns no progress, so there is nothing to calibrate.",
-            code="scorer-without-progress",
+            f"{identity} returns no progress, so there is nothing to calibrate.", code="scorer-without-progress"
         )
     return CalibrationResult(identity, fits, len(first), len(second))
 

@@ -65,8 +65,7 @@ def find_source(config: CriticEvalConfig) -> EpisodeSource:
     nodes = [change_simulator({} if base is None else to_mapping(base), config.sim) for base in bases]
     if len({repr(node) for node in nodes}) > 1:
         raise UserError(
-            "runs: they have different simulators or settings. Evaluate on each separately.",
-            code="runs-not-comparable",
+            "runs: they have different simulators or settings. Evaluate on each separately.", code="runs-not-comparable"
         )
     kind = SimulatorKind.find(nodes[0])
     if not issubclass(kind.simulator, GoalWatched):

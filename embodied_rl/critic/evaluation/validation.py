@@ -83,11 +83,7 @@ def read_stored_verdicts(provenance: Mapping[str, Any]) -> dict[Use, GateVerdict
 
 
 def check_validated(
-    identity: str,
-    learned: bool,
-    mode: str,
-    examined: Path | None,
-    carried: Mapping[Use, GateVerdict] | None = None,
+    identity: str, learned: bool, mode: str, examined: Path | None, carried: Mapping[Use, GateVerdict] | None = None
 ) -> str | None:
     """Check that a scorer was evaluated before its scores become a reward; return a warning, if any.
 

@@ -39,13 +39,7 @@ from embodied_rl.interfaces.sim import Observation
 from embodied_rl.schema import CollectConfig, FilterNode, RewardNode, SimNode
 from embodied_rl.training.algorithms.imitation.demonstrations import Demonstrations
 from tests.support.critics import make_critic
-from tests.support.planted_demonstrations import (
-    dropped_records,
-    good_records,
-    make_spec,
-    play_backwards,
-    stand_still,
-)
+from tests.support.planted_demonstrations import dropped_records, good_records, make_spec, play_backwards, stand_still
 from tests.support.refusals import refuses
 
 RULES = FilterNode(voc=0.9, losses=0.3, end=0.4, drop=0.3)
