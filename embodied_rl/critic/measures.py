@@ -86,8 +86,8 @@ def sort_into_bins(scores: Array, truth: Array, bins: int = BINS) -> list[Reliab
     for number in range(bins):
         inside = place == number
         count = int(inside.sum())
-        said, true = (float(np.mean(each[inside])) if count else None for each in (scores, truth))
-        found.append(ReliabilityBin(number / bins, (number + 1) / bins, count, said, true))
+        score, true = (float(np.mean(each[inside])) if count else None for each in (scores, truth))
+        found.append(ReliabilityBin(number / bins, (number + 1) / bins, count, score, true))
     return found
 
 
@@ -186,14 +186,14 @@ class Tally:
         out.
         """
         valid = np.isfinite(scores)
-        said, true = np.asarray(scores)[valid], np.asarray(truth)[valid]
-        if len(said) < LEAST_FRAMES or np.ptp(true) == 0:
+        score, true = np.asarray(scores)[valid], np.asarray(truth)[valid]
+        if len(score) < LEAST_FRAMES or np.ptp(true) == 0:
             self.left_out += 1
-        elif np.ptp(said) == 0:
+        elif np.ptp(score) == 0:
             self.constant += 1
             self.add(episode, 0.0)
         else:
-            self.add(episode, correlate_ranks(said, true))
+            self.add(episode, correlate_ranks(score, true))
 
     def estimate(self, seed: int) -> Estimate:
         """Estimate the mean over all values, with an interval over episodes."""

@@ -167,6 +167,13 @@ def test_failures_are_not_done_and_their_progress_is_unknown() -> None:
         )
 
 
+def test_what_goes_back_is_shown_under_its_own_words_alone() -> None:
+    made = make_examples([draw_episode(n, frames=9, words=WORDS[n % 3]) for n in range(3)], 0)
+    back = [each for each in made if not each.goals[0].progress.any()]
+    assert len(made) == 9 and len(back) == 3 and all(len(each.goals) == 1 for each in back)
+    assert all(len(each.goals) == 3 for each in made if each.goals[0].progress.any())
+
+
 def test_a_clipped_episode_counts_from_its_own_beginning_and_is_not_done() -> None:
     episode = draw_episode(0, frames=9)
     for seed in range(50):

@@ -7,7 +7,7 @@ import pytest
 
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy, measure_smoothness, name_failure
 from embodied_rl.evaluate.video import record_episodes
-from embodied_rl.interfaces.sim import Episode, StepResult
+from embodied_rl.interfaces.sim import Episode, NotFinite, StepResult
 from embodied_rl.runtime.processes.handle import WorkerDied
 from tests.support.refusals import refuses
 
@@ -112,18 +112,29 @@ def test_one_task_has_no_foreign_instructions(run, spec):
         run(enumerate_episodes(spec, "eval", 8, task="open"), ablate="instruction")
 
 
-def test_a_simulator_whose_state_is_nan_is_blamed_and_not_the_policy(spec, make_actor, make_handles, executed):
-    handles = make_handles(1, 8)
+def test_nan_is_blamed_on_the_policy_or_on_the_simulator(spec, make_actor, make_handles, executed):
+    def run(actor, handles, expected):
+        with pytest.raises(ValueError, match=expected):
+            evaluate_policy(actor, handles, spec, enumerate_episodes(spec, "eval", 8), 0, 4, executed)
+
+    run(make_actor(nan_at=5), make_handles(2, 4), r"policy chose NaN .* in episode 5 \(open, seed \d+\), decision 0")
+    handles = make_handles(2, 4)
+
+    def break_physics(actions, following):
+        raise NotFinite("the physics came to nothing", 2)
+
+    handles[1].simulator.step = break_physics
+    run(make_actor(), handles, r"came to nothing in episode 6 \(seed \d+\)\. The simulator is to blame")
+    handles = make_handles(2, 4)
     sound = handles[0].simulator._observe
 
-    def broken_after_a_chunk():
+    def break_state():
         observation = sound()
         observation.state[observation.state[:, 0] == executed, 1] = np.nan
         return observation
 
-    handles[0].simulator._observe = broken_after_a_chunk
-    with pytest.raises(ValueError, match=r"The simulator's state has NaN or infinity in episode \d \(.*\), decision 1"):
-        evaluate_policy(make_actor(), handles, spec, enumerate_episodes(spec, "eval", 8), 0, 8, executed)
+    handles[0].simulator._observe = break_state
+    run(make_actor(), handles, r"The simulator's state has NaN or infinity in episode \d \(.*\), decision 1")
 
 
 def test_a_dead_worker_repeats_its_episodes_and_changes_nothing(spec, make_actor, make_handles, executed, run):
@@ -176,6 +187,15 @@ def test_smoothness_of_known_curves():
     assert measure_smoothness(np.stack([time**2, 0 * time], axis=1)) == pytest.approx(2.0)  # (2² + 0²) / 2
     assert measure_smoothness(np.array([[0.0], [0.0], [3.0]])) == 9  # three steps are enough
     assert measure_smoothness(np.array([[0.0], [3.0]])) == 0
+
+
+def test_smoothness_of_an_episode_is_that_of_its_executed_steps(spec, make_actor, make_handles, executed):
+    actor, episode = make_actor(), enumerate_episodes(spec, "eval", 1)
+    (result,) = evaluate_policy(actor, make_handles(1, 1), spec, episode, 3, 1, executed)
+    chunks = [actor.act(c.observation, c.keys, False).actions[0, :executed] for c in list(actor.calls)]
+    actions = np.concatenate(chunks)[: result.steps].astype(np.float64)
+    second = actions[2:] - 2 * actions[1:-1] + actions[:-2]
+    assert result.smoothness == pytest.approx((second**2).mean())
 
 
 @pytest.mark.parametrize("tells", [None, "wrong colour", ""])

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from embodied_rl.runs.folder import RunFolder
-from embodied_rl.system.atomic_write import StorageError, write_text
+from embodied_rl.system.atomic_write import StorageError, explain_errors, write_text
 from tests.support.refusals import refuses
 
 NOW = datetime(2031, 2, 3, 4, 5, 6)
@@ -135,6 +135,12 @@ def test_a_root_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with refuses("path-not-writable", "file", "run.root", kind=StorageError):
         RunFolder.create(tmp_path / "file", "demo", 0)
+
+
+def test_other_errors_pass_unchanged(tmp_path):
+    with pytest.raises(OSError, match="broken") as caught, explain_errors(tmp_path):
+        raise OSError(errno.EIO, "broken")
+    assert not isinstance(caught.value, StorageError)
 
 
 def test_a_failed_write_leaves_the_old_text(tmp_path, monkeypatch):

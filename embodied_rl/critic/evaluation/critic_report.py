@@ -97,8 +97,8 @@ def format_bounds(name: str, each: Estimate) -> str:
 
 def format_rest(each: Estimate) -> str:
     """Return notes on constant and omitted sequences of a measure."""
-    told = [f"{each.constant} constant: count as 0"] if each.constant else []
-    return ", ".join([*told, *([f"{each.left_out} left out"] if each.left_out else [])])
+    notes = [f"{each.constant} constant: count as 0"] if each.constant else []
+    return ", ".join([*notes, *([f"{each.left_out} left out"] if each.left_out else [])])
 
 
 def is_share(name: str) -> bool:

@@ -89,7 +89,7 @@ def find_source(config: CriticEvalConfig) -> EpisodeSource:
         "split": config.split,
         "seed": config.seed,
     }
-    spec = replace(kind.spec, reports_progress=True)  # the goals tell it, whatever the observations do
+    spec = replace(kind.spec, reports_progress=True)  # by the goals, even if observations have none
     return EpisodeSource(spec, description, partial(_collect, config, nodes[0]))
 
 
