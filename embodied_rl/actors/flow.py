@@ -40,8 +40,8 @@ from embodied_rl.interfaces.policy import (
     copy_to,
 )
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.mathematics.flow.committed import Committed, give_times
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
+from embodied_rl.mathematics.flow.transition import Committed, give_times
 
 FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
 COMMITTED, ACTIONS = f"{FLOW}committed", "actions"

@@ -19,10 +19,10 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Context, FlowBackbone, NoiseKeys, PolicyInput
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.mathematics.flow.committed import Committed
 from embodied_rl.mathematics.flow.continuation import PlannedActions, guide_sample, replace_sample, weigh_plan
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import Velocity, ode_sample
+from embodied_rl.mathematics.flow.transition import Committed
 
 STRATEGIES = ("prefix", "replacement", "guided")
 """Ways to continue a prefix; see `Actor.infer`."""

@@ -17,7 +17,7 @@ from torch import Tensor
 from embodied_rl.deployment.execution.hold import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec, Source
-from embodied_rl.mathematics.objectives.reduce import step_mask
+from embodied_rl.mathematics.objectives.losses import step_mask
 from embodied_rl.rollout.buffer import Rollout
 
 

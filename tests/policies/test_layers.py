@@ -2,7 +2,7 @@
 
 import torch
 
-from embodied_rl_policies.layers import Attention, modulate
+from embodied_rl_policies.pocket import Attention, modulate
 
 
 def test_attention_against_its_definition() -> None:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.testing.contract import check_backbone
-from embodied_rl_policies.smolvla.policy import SmolVLA, prepare_images
+from embodied_rl_policies.smolvla.policy import SmolVLA
+from embodied_rl_policies.vlm import prepare_images
 from tests.support import smolvla_sizes as sizes
 from tests.support.double_precision import in_float64
 from tests.support.small_smolvla import (
@@ -60,7 +61,7 @@ def test_any_number_of_steps_gives_lerobots_actions(
 @pytest.mark.parametrize("camera", sizes.CAMERAS)
 def test_pictures_are_prepared_as_lerobot_prepares_them(camera: str) -> None:
     """Wide and tall ones."""
-    prepared = prepare_images(observation().images[camera], sizes.RESOLUTION)
+    prepared = prepare_images(observation().images[camera], sizes.RESOLUTION, centred=False)
     assert difference(prepared[:1], GOLDEN[f"prepared/{camera}"]) <= 1e-6
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from embodied_rl.cli import command_table, run_command
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
-from embodied_rl.mathematics.objectives.reduce import step_mask
+from embodied_rl.mathematics.objectives.losses import step_mask
 from embodied_rl.reports.report import Report
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl.runs.folder import RunFolder

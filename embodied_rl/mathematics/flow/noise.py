@@ -28,7 +28,6 @@ class NoiseStream(IntEnum):
     INITIAL = 0
     STEP = 1
     INJECTED = 2
-    TOKEN = 3
 
 
 class Keys(Protocol):
@@ -104,11 +103,6 @@ def as_choice(words: NDArray[np.uint64], weights: Tensor) -> Tensor:
     """Convert 32-bit words to int64 indices of the same shape, drawn in proportion to `weights` [K]."""
     cumulative = np.cumsum(weights.double().numpy())
     return torch.from_numpy(np.searchsorted(cumulative, as_uniform(words) * cumulative[-1], side="right"))
-
-
-def draw_uniform(keys: Keys, stream: NoiseStream, count: int) -> NDArray[np.float64]:
-    """Draw uniform numbers, float64 [n, count] in [0, 1)."""
-    return as_uniform(draw_words(keys, {stream: count})[stream])
 
 
 def draw_normal(keys: Keys, stream: NoiseStream, shape: tuple[int, ...]) -> Tensor:

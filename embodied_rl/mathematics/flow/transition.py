@@ -1,11 +1,14 @@
-"""A denoise step as a Gaussian transition x_t → x_{t-δ}, and its log-density.
+"""A denoise step as a Gaussian transition x_t → x_{t-δ}, its log-density, and committed actions, which do not move.
 
 Inputs below float32 are computed in float32 (bfloat16 is too imprecise for σ² and the division by t); float64 stays.
 Row values (`t`, `noise_level`) are [n] or scalars and broadcast over the trailing axes of x [n, H, D].
+
+Shapes: n rows, H predicted actions, D action dimensions of the model.
 """
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -72,8 +75,7 @@ def flow_sde_transition(
     opposite direction and do not keep the distribution.
 
     Args:
-        x: [n, H, D].
-        v: velocity at (x, t), [n, H, D].
+        x, v: [n, H, D], and the velocity there.
         t: flow time in (0, 1], [n] or scalar.
         delta: step length 1 / K.
         noise_level: a in σ = a √(t / (1 - t)), [n] or scalar.
@@ -86,13 +88,9 @@ def flow_sde_transition(
 
 
 def flow_noise_transition(x: Tensor, v: Tensor, delta: float, std: Tensor) -> Transition:
-    """Return an Euler step plus learned noise: another policy, no correction (ReinFlow, arXiv 2505.22094; π_RL).
+    """Return an Euler step plus noise of the learned `std` [n, H, D]: another policy, so there is no correction.
 
-    Args:
-        x: [n, H, D].
-        v: velocity, [n, H, D].
-        delta: step length 1 / K.
-        std: standard deviation, [n, H, D].
+    ReinFlow, arXiv 2505.22094; π_RL, arXiv 2510.25889.
     """
     return Transition(ode_step(x, v, delta), at_least_float32(std))
 
@@ -111,3 +109,61 @@ def entropy(std: Tensor) -> Tensor:
     std = at_least_float32(std)
     noisy = std > 0
     return torch.where(noisy, torch.log(torch.where(noisy, std, 1)) + 0.5 * (1 + LOG_TWO_PI), 0)
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The first actions of n chunks, already fixed, as policies that are trained on them take them (arXiv:2512.05964).
+
+    A robot that acts during inference executes the first actions of the new chunk before the chunk is there. They stand
+    clean in the chunk from the first denoise step on, at a flow time of their own, 0; they get no noise and no score.
+
+    Attributes:
+        actions: float32 [n, H, D], x₀ of the committed actions; the other entries are not read.
+        counts: int64 [n], how many of a row's first actions are committed.
+    """
+
+    actions: Tensor
+    counts: Tensor
+
+    def to(self, device: torch.device | str) -> "Committed":
+        """Return the same on `device`."""
+        return Committed(self.actions.to(device), self.counts.to(device))
+
+    @cached_property
+    def mask(self) -> Tensor:
+        """Return bool [n, H], True for committed actions."""
+        return torch.arange(self.actions.shape[1], device=self.counts.device) < self.counts[:, None]
+
+    @cached_property
+    def is_empty(self) -> bool:
+        """Return whether no row has a committed action: the sampler then is the plain one, to the bit."""
+        return not bool(self.counts.any())
+
+    def hold(self, x: Tensor) -> Tensor:
+        """Return x [n, H, D] with the committed actions in their places."""
+        return torch.where(self.mask[..., None], self.actions, x)
+
+    def select_following(self, values: Tensor, count: int) -> Tensor:
+        """Return the first `count` entries after each row's committed actions, [n, H, …] → [n, count, …]."""
+        places = self.counts[:, None] + torch.arange(count, device=values.device)
+        return values[torch.arange(len(values), device=values.device)[:, None], places]
+
+    def give_times(self, t: Tensor) -> Tensor:
+        """Return the flow time of each action, [n, H], from that of the rows, [n]; t itself where nothing is held."""
+        return t if self.is_empty else torch.where(self.mask, 0, t[:, None])
+
+    def freeze(self, x: Tensor, transition: Transition) -> Transition:
+        """Return a transition from x [n, H, D] without motion and noise, and so without a score, where x is held."""
+        mask = self.mask[..., None]
+        return Transition(torch.where(mask, x, transition.mean), torch.where(mask, 0, transition.std))
+
+
+def give_times(committed: Committed | None, t: Tensor) -> Tensor:
+    """Return flow times [n, H] of the actions where some are committed, else t [n]."""
+    return t if committed is None else committed.give_times(t)
+
+
+def freeze(committed: Committed | None, x: Tensor, transition: Transition) -> Transition:
+    """Return the transition from x [n, H, D], without motion and noise of what is committed."""
+    return transition if committed is None else committed.freeze(x, transition)

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.mathematics.flow.committed import Committed
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler, ode_sample
+from embodied_rl.mathematics.flow.transition import Committed
 
 H, D, F, K, ROWS = 5, 3, 8, 4, 33
 KINDS = ("hybrid", "full", "noise")

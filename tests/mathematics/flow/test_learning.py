@@ -8,11 +8,17 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.mathematics.flow.noise import NoiseStream, draw_uniform
+from embodied_rl.mathematics.flow.noise import as_uniform, draw_words
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler
 from embodied_rl.mathematics.objectives.advantages import compute_gae, make_discounts, select_next_values
-from embodied_rl.mathematics.objectives.losses import approximate_kl, clip_fraction, clipped_policy_loss, value_loss
-from embodied_rl.mathematics.objectives.reduce import Level, reduce_log_prob
+from embodied_rl.mathematics.objectives.losses import (
+    Level,
+    approximate_kl,
+    clip_fraction,
+    clipped_policy_loss,
+    reduce_log_prob,
+    value_loss,
+)
 
 K, F, ROWS, EPOCHS = 4, 32, 512, 4
 
@@ -70,7 +76,7 @@ class Learner:
 
     def context(self) -> Tensor:
         """-1 or 1, for each row."""
-        return torch.from_numpy(draw_uniform(self.keys(), NoiseStream.TOKEN, 1)[:, 0] < 0.5).float() * 2 - 1
+        return torch.from_numpy(as_uniform(draw_words(self.keys(), {3: 1})[3])[:, 0] < 0.5).float() * 2 - 1
 
     def iterate(self, reward, sign: float = 1.0) -> None:
         velocity = self.flow.given(self.context())

@@ -3,8 +3,13 @@
 import pytest
 import torch
 
-from embodied_rl.mathematics.objectives.losses import clipped_policy_loss
-from embodied_rl.mathematics.objectives.reduce import Level, masked_mean, reduce_log_prob, step_mask
+from embodied_rl.mathematics.objectives.losses import (
+    Level,
+    clipped_policy_loss,
+    masked_mean,
+    reduce_log_prob,
+    step_mask,
+)
 
 
 def log_probs() -> torch.Tensor:
