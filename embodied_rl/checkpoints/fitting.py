@@ -6,9 +6,8 @@ from pathlib import Path
 
 import torch
 
-from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot, openpi
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.tensor_files import parse_json

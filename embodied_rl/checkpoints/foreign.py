@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.checkpoints.tensor_files import TensorFiles
 
 

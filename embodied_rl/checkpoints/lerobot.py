@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER

@@ -16,8 +16,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from embodied_rl.actors import tokenizer
-from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.checkpoints import lerobot_tokenizer
 from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, STATE
 from embodied_rl.checkpoints.lerobot_processors import TOKENIZER

@@ -10,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import tensor_files, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign

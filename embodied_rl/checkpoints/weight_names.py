@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints.foreign import FoundCheckpoint
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.assembly import build, foreign_policy
 from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint

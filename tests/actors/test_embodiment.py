@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from tests.support.refusals import refuses
 
 

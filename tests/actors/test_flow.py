@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import ode_sample

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Normalisation
 from tests.support.refusals import refuses
 
 COLUMNS = np.stack([np.arange(101.0), 10 * np.arange(101.0) - 500, np.full(101, 7.0)], axis=1)

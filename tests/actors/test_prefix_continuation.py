@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.flow import COMMITTED, FlowActor
-from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.interfaces.policy import NoiseKeys
 from tests.support.refusals import refuses
 

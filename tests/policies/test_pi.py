@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from embodied_rl.actors import tokenizer
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
 from embodied_rl.testing.policy_contract import check_backbone
