@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
-from embodied_rl.rollout.curricula.uniform import Uniform, UniformConfig, make_uniform_weights
+from embodied_rl.rollout.curricula import Uniform, UniformConfig, make_uniform_weights
 
 Purpose = Literal["train", "select", "report", "publish"]
 """What an episode is for: learning; choosing a checkpoint; the reports of runs and evaluations, by which people compare

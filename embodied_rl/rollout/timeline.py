@@ -117,11 +117,15 @@ def summarise_utilisation(
         batch_mean, batch_least: mean and smallest number of environments of an inference.
     """
     spans = [span for timeline in timelines for span in timeline.spans]
-    seconds = sum(_length(timeline) for timeline in ranks) / len(ranks)
+    lengths = [
+        max([s.began + s.seconds for s in t.spans] + [t.began + t.total]) - t.began  # to the end of the last span
+        for t in ranks
+    ]
+    seconds = sum(lengths) / len(ranks)
     simulators = len({(n, s.who) for n, t in enumerate(timelines) for s in t.spans if s.what == SIMULATE})
     shares = {
-        "simulators": _sum(spans, SIMULATE) / max(1, simulators),
-        "policy": _sum(spans, INFER, VALUE) / len(timelines),
+        "simulators": sum(span.seconds for span in spans if span.what == SIMULATE) / max(1, simulators),
+        "policy": sum(span.seconds for span in spans if span.what in (INFER, VALUE)) / len(timelines),
         "learner": sum(timeline.seconds(LEARN) for timeline in ranks) / len(ranks),
     }
     figures = {f"busy/{name}": share / seconds for name, share in shares.items()}
@@ -131,16 +135,6 @@ def summarise_utilisation(
     batches = [span.size for span in spans if span.what == INFER] or [0]
     figures |= {"wait_p50": float(np.percentile(waits, 50)), "wait_p95": float(np.percentile(waits, 95))}
     return figures | {"batch_mean": sum(batches) / len(batches), "batch_least": float(min(batches))}
-
-
-def _sum(spans: Sequence[Span], *what: str) -> float:
-    return sum(span.seconds for span in spans if span.what in what)
-
-
-def _length(timeline: Timeline) -> float:
-    """Return the seconds of the whole iteration, from its start to the end of its last span."""
-    ends = [span.began + span.seconds for span in timeline.spans]
-    return max([*ends, timeline.began + timeline.total]) - timeline.began
 
 
 def _bubble(timeline: Timeline, cores: int, inline: bool) -> float:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.rollout.curricula.uniform import Uniform, UniformConfig
+from embodied_rl.rollout.curricula import Uniform, UniformConfig
 from embodied_rl.rollout.episode_sampler import (
     EpisodeSampler,
     Purpose,

@@ -12,7 +12,7 @@ import torch
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.rollout.handle_parts import HandlePart, take_ready_first
+from embodied_rl.rollout.environments import HandlePart, take_ready_first
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import RowwiseFakeActor

@@ -7,6 +7,7 @@ Shapes: B decisions of an episode, n environments of one call, Hx executed actio
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,13 +15,63 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat, allocate_arrays
+from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
 from embodied_rl.rollout.replay.ring import Ring, Values
-from embodied_rl.rollout.replay.transitions import PLAIN, Transitions
 from embodied_rl.rollout.writer import Writer, select_outcome
 
+PLAIN = (
+    *("action", "executed", "reward", "success", "source", "steps", "terminated", "truncated"),
+    *("version", "episode", "seed", "group", "task", "decision"),
+)
+"""The attributes of `Transitions` that are fields of a row."""
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
+
+
+@dataclass
+class Transitions:
+    """B decisions and their results, read from a replay storage. All arrays are copies.
+
+    Entries j ≥ steps are zero (False, HOLD). For a discount γ per control step, a decision is worth
+    Σ_{j < steps} γ^j reward_j, and the next value counts with γ^steps, or not at all where terminated.
+
+    Attributes:
+        observation: B rows, before each decision.
+        action: float32 [B, Hx, A] as chosen.
+        executed: float32 [B, Hx, A] as applied, after clipping, a safety filter or a human.
+        reward: float32 [B, Hx].
+        success: bool [B, Hx].
+        source: uint8 [B, Hx], a `Source` each.
+        steps: int64 [B], control steps executed.
+        terminated: bool [B].
+        truncated: bool [B]; never true where `terminated` is.
+        next_observation: B rows; the episode's final one if truncated; unused if terminated (a copy of `observation`).
+        version: int64 [B], version of the weights that chose the action, -1 without a policy.
+        episode, seed, group, task: int64 [B], as in `Episode`.
+        decision: int64 [B], decisions since the episode began.
+        extra: the extra fields of the format, [B, ...] each.
+    """
+
+    observation: Observation
+    action: Array
+    executed: Array
+    reward: Array
+    success: Array
+    source: Array
+    steps: Array
+    terminated: Array
+    truncated: Array
+    next_observation: Observation
+    version: Array
+    episode: Array
+    seed: Array
+    group: Array
+    task: Array
+    decision: Array
+    extra: dict[str, Array]
+
+    def __len__(self) -> int:
+        return len(self.steps)
 
 
 class ReplayStorage(Writer):
@@ -64,7 +115,7 @@ class ReplayStorage(Writer):
         self.format, self._write = layout, write
         self._texts = Texts(None if folder is None else folder / TEXTS, write)
         try:
-            self._arrays = allocate_arrays(layout) if folder is None else open_arrays(folder, layout, write)
+            self._arrays = layout.allocate() if folder is None else open_arrays(folder, layout, write)
             self._ring = Ring(layout, self._arrays)
         except BaseException:
             self._texts.close()

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from embodied_rl.assembly import build
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.rollout.curricula.success_rate import SuccessRate, SuccessRateConfig
-from embodied_rl.rollout.curricula.weighted import Weighted, WeightedConfig
+from embodied_rl.rollout.curricula import SuccessRate, SuccessRateConfig, Weighted, WeightedConfig
 from embodied_rl.schema import CurriculumNode
 from tests.support.refusals import refuses
 

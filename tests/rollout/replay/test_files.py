@@ -19,8 +19,7 @@ import pytest
 import embodied_rl.rollout.replay.storage as module
 from embodied_rl.interfaces.sim import Camera
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
-from embodied_rl.rollout.replay.storage import ReplayStorage
-from embodied_rl.rollout.replay.transitions import PLAIN
+from embodied_rl.rollout.replay.storage import PLAIN, ReplayStorage
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.collecting import SPEC, half_skilled, inline, make
 from tests.support.refusals import refuses
