@@ -10,9 +10,8 @@ import torch
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import detection, fitting, tensor_files, weight_names
-from embodied_rl.checkpoints.foreign import FoundCheckpoint
-from embodied_rl.checkpoints.prefix_length import read_prefix_length
+from embodied_rl.checkpoints import detection, fitting, foreign, weight_names
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -125,7 +124,7 @@ def _read_tokenizer(found: FoundCheckpoint, node: PolicyNode) -> str:
         source = path / "tokenizer.json" if path.is_dir() else path
         if not source.is_file():
             raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {source}.", code="tokenizer-missing")
-        text = tensor_files.read_text(source)
+        text = foreign.read_text(source)
     if text or node.tokenizer is not None:
         with name_file(source):
             tokenizer.load_tokenizer(text)

@@ -9,8 +9,7 @@ import torch
 from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.checkpoints import lerobot, openpi
-from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
-from embodied_rl.checkpoints.tensor_files import parse_json
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics, parse_json
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec

@@ -27,8 +27,7 @@ from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
 from embodied_rl.actors.learning.weights import gather_whole, load_full_weights
-from embodied_rl.checkpoints.prefix_length import parse_prefix_length
-from embodied_rl.checkpoints.tensor_files import check_shapes
+from embodied_rl.checkpoints.foreign import check_shapes, parse_prefix_length
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty, explain_sizes
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config

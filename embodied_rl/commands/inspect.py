@@ -11,9 +11,8 @@ from rich.table import Table
 from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.assembly import build, foreign_policy
 from embodied_rl.checkpoints import detection, weight_names
-from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
-from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.schema import InspectConfig

@@ -85,7 +85,12 @@ def save_checkpoint(
         finally:
             _remove_temporary(folder)
     write_text(folder / "last", final.name + "\n")
-    _delete_newer_than(folder, step)
+    best = folder / "best"
+    for refused in (later for later in list_steps(folder) if later > step):
+        if best.is_file() and _read_pointer(best) == f"{refused:08d}":
+            best.unlink()
+        (folder / f"{refused:08d}").rename(folder / f".old-{refused:08d}")
+    _remove_temporary(folder)
     if keep is not None:
         prune_checkpoints(folder, keep)
     return final
@@ -379,15 +384,6 @@ def _read_pointer(pointer: Path) -> str:
             code="checkpoint-pointer-damaged",
         )
     return name
-
-
-def _delete_newer_than(folder: Path, step: int) -> None:
-    best = folder / "best"
-    for refused in (later for later in list_steps(folder) if later > step):
-        if best.is_file() and _read_pointer(best) == f"{refused:08d}":
-            best.unlink()
-        (folder / f"{refused:08d}").rename(folder / f".old-{refused:08d}")
-    _remove_temporary(folder)
 
 
 def _remove_temporary(folder: Path) -> None:

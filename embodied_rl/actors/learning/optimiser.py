@@ -68,15 +68,14 @@ class Optimiser:
         self.parameters = [parameter for group in learned.values() for parameter in group]
         self._whole = [parameter for parameter in self.parameters if id(parameter) in whole]
         self._shards = [parameter for parameter in self.parameters if id(parameter) not in whole]
-        self._adams = [self._adam(learned, part) for part in (self._whole, self._shards) if part]
-
-    def _adam(self, groups: Mapping[str, list[nn.Parameter]], part: list[nn.Parameter]) -> torch.optim.Adam:
-        wanted = {id(parameter) for parameter in part}
-        described = [
-            {"params": [p for p in group if id(p) in wanted], "name": name, "lr": self._rates[name]}
-            for name, group in groups.items()
-        ]
-        return LightAdam(described, betas=(0.9, 0.95), eps=1e-8)
+        self._adams: list[LightAdam] = []
+        for part in (part for part in (self._whole, self._shards) if part):
+            wanted = {id(parameter) for parameter in part}
+            described = [
+                {"params": [p for p in group if id(p) in wanted], "name": name, "lr": self._rates[name]}
+                for name, group in learned.items()
+            ]
+            self._adams.append(LightAdam(described, betas=(0.9, 0.95), eps=1e-8))
 
     def zero_grad(self) -> None:
         if self._sharding is not None:
@@ -102,7 +101,10 @@ class Optimiser:
                 parameter.grad = torch.zeros_like(parameter)
         if self._whole or self._sharding is None:
             ranks.average_gradients(self._whole, weight)
-        norm = self._gradient_norm()
+        norm = nn.utils.get_total_norm([p.grad for p in self._whole if p.grad is not None])
+        if self._sharding is not None:
+            spread = self._sharding.norm([p.grad for p in self._shards if p.grad is not None])
+            norm = torch.linalg.vector_norm(torch.stack([norm.to(spread.device), spread]))
         if not torch.isfinite(norm):
             raise FloatingPointError("The gradient is not a number: lower algo.lr, or look at the metrics before.")
         nn.utils.clip_grads_with_norm_(self._whole, self._grad_clip, norm)
@@ -114,13 +116,6 @@ class Optimiser:
         if self._sharding is not None:
             self._sharding.gather()
         return float(norm)
-
-    def _gradient_norm(self) -> Tensor:
-        norm = nn.utils.get_total_norm([p.grad for p in self._whole if p.grad is not None])
-        if self._sharding is None:
-            return norm
-        spread = self._sharding.norm([p.grad for p in self._shards if p.grad is not None])
-        return torch.linalg.vector_norm(torch.stack([norm.to(spread.device), spread]))
 
     def state(self) -> dict[str, Tensor]:
         """Return this rank's own Adam moments and steps as tensors, named by the position of the parameter.

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
-from embodied_rl.actors.learning.sharded import Moments, Sharding
+from embodied_rl.actors.learning.optimiser import Optimiser
+from embodied_rl.actors.learning.sharded import Sharding
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.system.atomic_write import explain_errors
 from embodied_rl.system.untrusted_files import shorten
@@ -63,7 +64,7 @@ def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[
     return {f"{FOLDER}/{file.name}": partial(_move, file) for file in sorted(written.iterdir())}
 
 
-def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
+def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Optimiser] = ()) -> None:
     """Read the moments of a network from a checkpoint's shards, written by any number of ranks.
 
     All ranks that share a network call this together. A checkpoint without shards changes nothing: its other tensors
@@ -140,7 +141,7 @@ def _local(value: Tensor) -> Tensor:
     return value.to_local() if hasattr(value, "to_local") else value  # type: ignore[attr-defined]
 
 
-def _moments(optimisers: Sequence[Moments], everything: bool = False) -> dict[str, Tensor]:
+def _moments(optimisers: Sequence[Optimiser], everything: bool = False) -> dict[str, Tensor]:
     return {
         f"{number}/{name}": value
         for number, optimiser in enumerate(optimisers)
