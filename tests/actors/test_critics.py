@@ -27,20 +27,6 @@ def test_each_critic_reads_its_own_input_alone(kind) -> None:
         assert torch.equal(other, value) == (name != kind)
 
 
-@pytest.mark.parametrize("needs", [CriticNeed.PREFIX, CriticNeed.EXPERT])
-def test_a_critic_does_not_train_the_backbone_by_default(needs: CriticNeed) -> None:
-    """Its own weights learn from the value, what it reads does not; with `detach` off, both do."""
-    critic = make_critic(needs, **SIZES | {"context_dim": 6})
-    pooled, features = torch.randn(5, 6, requires_grad=True), torch.randn(5, 2, 6, requires_grad=True)
-    critic(None, pooled, features).sum().backward()
-    assert pooled.grad is None and features.grad is None
-    assert all(parameter.grad is not None for parameter in critic.parameters())
-    critic.detach = False
-    critic(None, pooled, features).sum().backward()
-    read = pooled if critic.needs == CriticNeed.PREFIX else features
-    assert read.grad is not None and read.grad.abs().sum() > 0
-
-
 def test_values_start_near_zero() -> None:
     """The last layer's deviation of 0.02 keeps first values far below a reward of 1."""
     torch.manual_seed(0)

@@ -169,18 +169,6 @@ def test_only_executed_simulator_dimensions_are_scored(make_actor, observe, keys
     )
 
 
-def test_auxiliary_targets_are_the_named_normalised_entries(make_actor, observe, keys, embodiment) -> None:
-    """Localisation targets are privileged entries in deviations from their mean; none where perception is frozen."""
-    actor, observation = make_actor(critic="prefix"), observe(4)
-    actor.embodiment = replace(embodiment, privileged_mean=(1.0, 2.0, 0.0, 0.0), privileged_std=(2.0, 4.0, 1.0, 1.0))
-    evaluation = actor.evaluate(actor.act(observation, keys(4), True).trace)
-    expected = (observation.privileged[:, :2] - [1, 2]) / [2, 4]
-    assert torch.allclose(evaluation.auxiliary_target, torch.tensor(expected, dtype=torch.float32))
-    assert evaluation.auxiliary.shape == (4, 2)
-    frozen = make_actor(critic="prefix", freeze_perception=True)
-    assert frozen.evaluate(frozen.act(observation, keys(4), True).trace).auxiliary is None
-
-
 def test_auxiliary_targets_are_found_by_name(make_actor, observe, keys, embodiment) -> None:
     """A simulator lists the two entries that the policy predicts at the other end, and in the other order."""
     actor, observation = make_actor(critic="prefix"), observe(4)

@@ -15,7 +15,6 @@ from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
-from embodied_rl.testing.policy_contract import check_backbone
 from embodied_rl_policies.vlm import prepare_images
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
@@ -103,11 +102,6 @@ def test_the_state_is_written_in_256_bins() -> None:
     state = torch.tensor([[-1.0, 0.0, 0.999, 1.0, 7.0, -1.001, 2 / 256 - 1]])
     (prompt,) = build("pi05").prompts([" pick_up\nthe cup "], state)
     assert prompt == "Task: pick up the cup, State: 0 128 255 255 255 -1 1;\nAction: "
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_contract_of_a_backbone(family: str) -> None:
-    check_backbone(lambda: build(family), vocabulary=sizes.VOCABULARY)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

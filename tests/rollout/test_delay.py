@@ -17,7 +17,6 @@ from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.rollout.ablation import AblatedPolicy
 from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
-from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.refusals import refuses
@@ -176,21 +175,6 @@ def test_results_depend_neither_on_the_number_of_simulators_nor_on_steps_at_a_ti
     for other in (play([handle(2), handle(2)], 2), play([handle(4)], 4, stepwise=True), play([handle()], 3, batch=8)):
         for index, taken in one.items():
             np.testing.assert_array_equal(other[index], taken)
-
-
-def test_a_dead_worker_s_episodes_begin_again_with_waiting() -> None:
-    mortal = handle()
-    sound, calls = mortal.submit, iter(range(1000))
-
-    def submit(method: str, *args):
-        if next(calls) == 3:
-            raise WorkerDied("killed by hand")
-        return sound(method, *args)
-
-    mortal.submit = submit
-    lost, alone = run(make(2, "prefix"), [mortal], count=5)[0], run(make(2, "prefix"), count=5)[0]
-    for index, taken in alone.actions.items():
-        np.testing.assert_array_equal(lost.actions[index], taken)
 
 
 def test_a_chunk_that_is_refused_is_an_error() -> None:

@@ -102,22 +102,6 @@ def test_a_collection_records_its_timeline(closing: Callable) -> None:
         assert line.began <= span.began and span.began + span.seconds <= line.began + line.total
 
 
-@pytest.mark.process
-def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
-    """Whoever waits for any of the slow simulators waits about as long as they take."""
-    from dataclasses import replace
-
-    from tests.support.collecting import CONFIG
-
-    collector, actor = make(closing(workers(2, replace(CONFIG, seconds=0.01))), order="ready")
-    collector.collect(actor)  # this one waits for the processes to start, too
-    shares: list[float] = []
-    while len(shares) < 10 and not any(share > 0.3 for share in shares):  # others may keep the cores
-        collector.collect(actor)
-        shares.append(collector.timeline.waiting / collector.timeline.total)
-    assert max(shares) > 0.3
-
-
 def test_a_folder_of_timelines_that_cannot_be_made_is_reported(tmp_path) -> None:
     (tmp_path / "timelines").write_text("no folder")
     with pytest.raises(StorageError, match=r"Cannot write .*timelines.*run\.root"):

@@ -241,9 +241,9 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return {}
 
     def time_embedding(self, t: Tensor) -> Tensor:
-        """Embed flow times [n] or [n, H]: float32 [n, 1 or H, E]; see `embed_time`."""
+        """Embed flow times [...] by the configured periods, float32 [..., E]; see `embed_time`."""
         config = self.config
-        return embed_time(t.reshape(len(t), -1), config.expert_width, config.min_period, config.max_period).float()
+        return embed_time(t, config.expert_width, config.min_period, config.max_period).float()
 
     def expert_masks(self, present: Tensor, tokens: int, first_alone: bool) -> tuple[Tensor, Angles]:
         """Build the mask bool [n, 1, t, T + t] of the expert's tokens, and their angles.

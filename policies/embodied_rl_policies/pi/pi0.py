@@ -42,7 +42,7 @@ class Pi0(Pi):
         """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
         dtype, present = self.action_in_proj.weight.dtype, context.tensors["mask"]
         actions = self.action_in_proj(x.to(dtype))
-        time = self.time_embedding(t).to(dtype).expand_as(actions)
+        time = self.time_embedding(t.reshape(len(t), -1)).to(dtype).expand_as(actions)
         mixed = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(torch.cat([actions, time], dim=-1))))
         tokens = torch.cat([self.state_proj(context.tensors["state"].to(dtype))[:, None], mixed], dim=1)
         mask, angles = self.expert_masks(present, tokens.shape[1], first_alone=True)

@@ -66,7 +66,7 @@ class Pi05(Pi):
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
         dtype, present = self.action_in_proj.weight.dtype, context.tensors["mask"]
-        embedding = self.time_embedding(t).to(dtype)
+        embedding = self.time_embedding(t.reshape(len(t), -1)).to(dtype)
         condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedding))))
         tokens = self.action_in_proj(x.to(dtype))
         mask, angles = self.expert_masks(present, tokens.shape[1], first_alone=False)

@@ -115,18 +115,6 @@ def test_adapters_and_heads_learn_and_the_rest_stays(family: str) -> None:
 
 
 @families
-def test_merged_adapters_give_the_same_network(family: str) -> None:
-    network, _ = new(family)
-    names = list(network.state_dict())
-    trainable.choose_trainable(network, "lora", LoraNode(2, 6.0))
-    learn(network)
-    before = velocity(network)
-    trainable.merge_adapters(network)
-    assert list(network.state_dict()) == names
-    torch.testing.assert_close(velocity(network), before, rtol=0, atol=1e-6)
-
-
-@families
 def test_an_adapter_adds_alpha_over_rank_times_b_times_a(family: str) -> None:
     network, _ = new(family)
     name = "expert.layers.0.mlp.up_proj"

@@ -81,17 +81,6 @@ def test_ratios_begin_at_one_with_committed_actions(kind: str, make_keys) -> Non
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_trace_matches_its_specification(kind: str, make_keys) -> None:
-    policy, sampler = TimedPolicy(), build(kind)
-    for known in (None, commit()):
-        trace = sampler.sample(policy, make_keys(ROWS), (H, D), True, committed=known).trace
-        expected = sampler.trace_spec(H, D, committed=known is not None)
-        assert {name: (tuple(value.shape[1:]), value.dtype) for name, value in trace.items()} == expected
-    assert torch.equal(trace["committed"], commit().counts)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("explore", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_committed_is_the_plain_sampler_to_the_bit(kind: str, explore: bool, make_keys) -> None:
