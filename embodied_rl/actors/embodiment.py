@@ -222,11 +222,7 @@ class Embodiment:
         )
 
     def check_body(self, body: Body, words: Sequence[str] = ()) -> None:
-        """Check that this embodiment was made for a robot.
-
-        Args:
-            body: the robot, simulated or real.
-            words: that instructions may hold.
+        """Check that this embodiment was made for a simulated or real robot, and for the `words` of its instructions.
 
         Raises:
             UserError: cameras, state or action entries, limits or words differ; the message names them.

@@ -70,11 +70,7 @@ def make_sampler(node: SamplerNode, network: FlowBackbone) -> Sampler:
 
 
 def read_denoise_steps(entries: Mapping[str, Any], default: int) -> int:
-    """Return K of a policy file.
-
-    Args:
-        entries: the file's entries beyond network and embodiment.
-        default: if the entry is missing.
+    """Return K of a policy file, whose entries beyond network and embodiment are given; the default if it has none.
 
     Raises:
         UserError: the entry is not a number of steps.

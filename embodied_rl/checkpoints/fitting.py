@@ -21,10 +21,7 @@ KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 def match_views(found: FoundCheckpoint, spec: SimulatorSpec, given: Mapping[str, str | None]) -> dict[str, str]:
     """Return the simulator camera for each view of the policy, without the views that stay empty.
 
-    Args:
-        found: the checkpoint.
-        spec: the simulator's specification.
-        given: `policy.cameras`, view → camera, or null for a view that stays empty.
+    `given` is `policy.cameras`, view → camera, or null for a view that stays empty.
 
     Raises:
         UserError: a view has no camera, or a view or camera name is unknown; the message names the key to set.
@@ -59,10 +56,7 @@ def choose_statistics(
 ) -> tuple[Normalisation, Normalisation]:
     """Return the normalisation of state and action, from the checkpoint or from a file.
 
-    Args:
-        found: the checkpoint.
-        spec: the simulator's specification.
-        file: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
+    `file`: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
 
     Raises:
         UserError: no statistics are found, or they belong to another embodiment.

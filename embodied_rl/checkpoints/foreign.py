@@ -80,12 +80,9 @@ class TensorFiles(Mapping[str, TensorEntry]):
 
 @dataclass(frozen=True)
 class FoundStatistics:
-    """The normalisation statistics of a checkpoint.
+    """The normalisation statistics of state and actions (None if there are none), and the file they were read from.
 
-    Attributes:
-        state, action: statistics of the robot's state and actions; None if the checkpoint has none.
-        where: the file they were read from, for messages.
-        problem: an error message for missing statistics: the cause and the remedy; empty for the standard message.
+    `problem` is an error message for missing statistics: the cause and the remedy; empty for the standard message.
     """
 
     state: Normalisation | None
@@ -96,20 +93,17 @@ class FoundStatistics:
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint of another project.
+    """A checkpoint of another project, of `format` "lerobot" or "openpi".
 
     Attributes:
-        format: "lerobot" or "openpi".
-        folder: the checkpoint folder.
-        policy: name of the policy plug-in; None if the checkpoint does not say.
+        policy: name of the policy plug-in.
         config: its configuration file; empty if it has none.
         tensors: its weights, by their names in the checkpoint.
         statistics: normalisation statistics of the embodiment that it was trained for.
         cameras: the names of the views it was trained with, in order.
-        executed: number of actions of a chunk that are executed; None if the checkpoint does not say.
-        denoise_steps: K, the number of denoise steps; None if the checkpoint does not say.
+        executed, denoise_steps: number of actions of a chunk that are executed, and K; None if it does not say.
         relative: whether actions are relative to the state; exceptions: parts of the names of absolute actions.
-        action_names: names of the action's entries; empty if the checkpoint does not say.
+        action_names: names of the action's entries; empty if it does not say.
         tokenizer: content of its tokenizer.json; empty if it has none.
         files: its small files, name → content, for a later export.
     """

@@ -40,11 +40,7 @@ def recognise_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
-    """Read a lerobot policy folder.
-
-    Args:
-        folder: the policy folder.
-        asset: must be None, because the format holds one embodiment.
+    """Read a lerobot policy folder; its format holds one embodiment, so `asset` must be None.
 
     Raises:
         CheckpointError: a file is missing or damaged, the kind of statistics is unknown, or an asset was given.

@@ -43,11 +43,7 @@ BEFORE_STATE, AFTER_STATE = (
 def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
     """Return the files for a network that was not imported from this format, or cannot keep its files.
 
-    Args:
-        network: the network to export.
-        robot: the embodiment that it is attached to.
-        policy: lerobot's name of the policy.
-        steps: K, the number of denoise steps.
+    `policy` is lerobot's name of the policy, `steps` K, the number of denoise steps.
     """
     config = make_configuration(network, robot, policy, steps)
     known = save(make_statistics(robot))

@@ -95,12 +95,9 @@ ORDER = (
 
 
 def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Steps, Steps]:
-    """Read the steps before a policy and those after it, by their names; without a file there are none.
+    """Read the steps of policy_preprocessor.json and policy_postprocessor.json, by name; without a file there are none.
 
-    Args:
-        before: policy_preprocessor.json.
-        after: policy_postprocessor.json.
-        policy: lerobot's name of the policy; the steps of a policy without a network here are not checked.
+    `policy` is lerobot's name of the policy; the steps of a policy without a network here are not checked.
 
     Raises:
         CheckpointError: a file is damaged, has a step, a setting or an order that is not understood, or does not undo

@@ -33,11 +33,7 @@ def recognise_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
-    """Read an openpi checkpoint folder.
-
-    Args:
-        folder: the checkpoint folder of one training step.
-        asset: id of the asset with the statistics to use, if there are several.
+    """Read the openpi checkpoint folder of one training step, with the statistics of `asset` if there are several.
 
     Raises:
         CheckpointError: a file is missing or damaged, the asset does not exist, or the weights are of another project.

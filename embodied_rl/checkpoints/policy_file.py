@@ -50,14 +50,13 @@ class PolicyMetadata:
     """The metadata in a policy file's header.
 
     Attributes:
-        policy: name of the policy plug-in.
-        config: its configuration, as plain JSON values.
+        policy, config: name of the policy plug-in, and its configuration as plain JSON values.
         embodiment: robot, statistics and vocabulary it was trained with.
         auxiliary_names: names of the targets that its auxiliary head predicts.
         extra: further JSON entries, such as its origin and its success rate.
         adapters: settings of its adapters, or None without adapters.
         source: the checkpoint of another project it was made from, or None.
-        prefix_trained_to: the most committed actions that it is trained to continue; see `FlowBackbone`.
+        prefix_trained_to: see `FlowBackbone`.
     """
 
     policy: str
@@ -148,7 +147,6 @@ def load_network(
     """Build the network of a policy file, with its weights as float32; ignore the file's sampler and critic.
 
     Args:
-        path: a policy file.
         make: a function that builds the network from the file's metadata, or refuses it; see `check_config`.
         merged: whether to merge adapters into the weights, or to keep them separate.
         can_be_empty: whether the network may be built without memory; see `build_empty`.

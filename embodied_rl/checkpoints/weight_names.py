@@ -199,8 +199,7 @@ def match_tensors(
         Their name → our name, and those of their names that the network does not have, but an export needs.
 
     Raises:
-        CheckpointError: tensors are missing, unknown, of another shape or not floating-point numbers; the message lists
-            them, with nearest names.
+        CheckpointError: tensors are missing, unknown, of another shape or not floating-point numbers.
     """
     own = network.state_dict()
     names = {name: to_our_name(cls, name) for name in found.tensors}

@@ -21,12 +21,7 @@ from embodied_rl.rollout.buffer import Rollout
 
 
 class ActionQueue:
-    """The actions that N environments will execute during the next inference.
-
-    Args:
-        spec: of the simulators.
-        num_envs: N.
-        delay: d, control steps of an inference; with 0 the queue is empty.
+    """The actions that N environments will execute during the next inference of d = `delay` control steps; 0 for none.
 
     Raises:
         UserError: it is unknown how the robot holds still.
@@ -84,13 +79,9 @@ class ActionQueue:
 
 
 def check_rollout_delay(delay: int, executed: int | None, spec: SimulatorSpec, waits: object = None) -> None:
-    """Check that rollouts can be collected with a delay.
+    """Check that rollouts can be collected with a delay (`policy.delay`).
 
-    Args:
-        delay: `policy.delay`.
-        executed: `policy.executed`; None is the delay.
-        spec: of the simulator.
-        waits: the simulator's own `inference_delay`, if it has one.
+    `executed` is `policy.executed` (None: the delay), `waits` the simulator's own `inference_delay`, if it has one.
 
     Raises:
         UserError: an inference would last longer than its chunk, the simulator waits itself, or the hold is unknown.

@@ -95,12 +95,7 @@ class Rollout:
     ) -> "Rollout":
         """Allocate a rollout of T `decisions` of N environments for the tensors that an actor records.
 
-        Args:
-            actor: gives the shapes of the trace.
-            decisions: T.
-            num_envs: N.
-            device: of all tensors.
-            extras: columns that writers fill.
+        `extras` are columns that writers fill.
         """
         executed = actor.log_prob_shape()[0]
 

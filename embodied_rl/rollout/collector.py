@@ -41,22 +41,18 @@ class Collector:
 
     Episodes carry over from one rollout to the next, unless `fresh`. Environment e of all N runs the episodes e, e + N,
     e + 2N, …; noise is keyed by episode and decision, and slices take turns in a fixed order. So a rollout depends on
-    neither timing nor, for a row-wise actor, on the number of slices and handles.
-
-    A rollout of an actor with a `delay` executes what was chosen that many control steps later; see
+    neither timing nor, for a row-wise actor, on the number of slices and handles. For an actor with a `delay`, see
     `embodied_rl.rollout.action_queue`.
 
     A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, all other rows stay valid.
 
     Args:
         handles: simulators with equally many environments each.
-        spec: of these simulators.
         envs_per_slice: environments that are inferred together; a slice is one or several handles.
         sampler: index → episode.
         rollout: T × N, with N = envs_per_slice × slices.
         seed: of the run; keys the noise.
-        env_offset: number of the first environment among those of all collectors.
-        env_total: number of environments of all collectors; by default this one's.
+        env_offset, env_total: number of the first environment among those of all collectors, and their number.
         fresh: start a new episode in every environment at each `collect`, and park it when it has ended, so that a
             rollout holds whole episodes, as group-relative methods need.
         order: "exact" infers the slices in turn; "ready" infers the handles whose chunk is done, at most one slice's
@@ -66,10 +62,8 @@ class Collector:
 
     Attributes:
         timeline: of the last `collect`.
-        writers: the further writers.
         memory: resident bytes after the last `collect`, of this process and of each handle's (0 for none).
-        restarts: workers replaced since the run began.
-        lost_episodes: episodes that were lost with these workers.
+        restarts, lost_episodes: workers replaced since the run began, and the episodes that were lost with them.
 
     Raises:
         UserError: the sizes do not fit each other or a writer, a `fresh` rollout is too short for a whole episode, or

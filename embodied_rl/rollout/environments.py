@@ -28,9 +28,7 @@ class Environments:
 
     Args:
         sampler: index → episode.
-        numbers: int64 [N], numbers of these environments among all environments of a run.
-        total: how many environments the run has.
-        seed: of the run.
+        numbers: int64 [N], numbers of these environments among all `total` environments of a run.
         final_pictures: whether simulators draw the last observation of every episode.
 
     Attributes:
@@ -181,7 +179,6 @@ class HandlePart:
     """The environments of one handle.
 
     Attributes:
-        handle: the simulator of these environments.
         columns: int64 [n], their columns in the rollout.
         observation: the latest one, all n rows.
         acting: the rows that decided last; the others are parked.

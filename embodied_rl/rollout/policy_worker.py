@@ -53,17 +53,10 @@ class PolicyWorker:
 
 
 class RemotePolicy:
-    """Client of a `PolicyWorker` behind a handle.
+    """Client of a `PolicyWorker` behind a handle, with the same network as `actor`, which the learner changes in place.
 
     A worker that dies is replaced, and the call is repeated: the same weights, observation and noise keys give the same
-    action, so that nothing is lost.
-
-    Args:
-        handle: of a `PolicyWorker` with the same network as `actor`.
-        actor: holds the newest weights; the learner changes it in place.
-
-    Attributes:
-        restarts: workers replaced so far.
+    action, so that nothing is lost. `restarts` counts the replaced workers.
     """
 
     def __init__(self, handle: Handle, actor: Actor) -> None:

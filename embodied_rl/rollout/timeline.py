@@ -27,10 +27,8 @@ class Span:
     """A time interval in which a rank or a simulator did one kind of work.
 
     Attributes:
-        who: the rank, or a simulator's name.
         what: simulate, infer, value (of final and last observations), wait (for a simulator) or learn.
         began: seconds on the clock `time.monotonic`, which all processes of a machine share.
-        seconds: duration.
         size: number of environments, or of rows that were learned from.
     """
 
@@ -43,13 +41,7 @@ class Span:
 
 @dataclass
 class Timeline:
-    """The spans of one rank's rollout, in the order in which the rank recorded them.
-
-    Attributes:
-        spans: see `Span`.
-        began: when the rollout began.
-        total: duration of the rollout in seconds.
-    """
+    """The spans of one rank's rollout, when it `began`, and its `total` seconds."""
 
     spans: list[Span] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
@@ -109,10 +101,8 @@ def summarise_utilisation(
         inline: whether simulators run in the ranks' own processes.
 
     Returns:
-        busy/simulators, busy/policy, busy/learner: share of the iteration in which a simulator, a policy or a learner
-        was busy, a mean over all of that kind.
-        bubble: share of the rollout in which the busier of the rank and its cores was idle, as the planner's model
-        defines it.
+        busy/simulators, busy/policy, busy/learner: mean share of the iteration in which one of them was busy.
+        bubble: share of the rollout in which the busier of the rank and its cores was idle, as in the planner's model.
         wait_p50, wait_p95: median and 95th percentile of the seconds of a wait for a simulator.
         batch_mean, batch_least: mean and smallest number of environments of an inference.
     """

@@ -17,11 +17,7 @@ RMS_EPSILON = 1e-5
 
 
 def import_transformers(network: str, module: str = "") -> Any:
-    """Import transformers, or a module of it.
-
-    Args:
-        network: name of the network that needs it, for the message.
-        module: name of the module, after "transformers"; empty for the package.
+    """Import transformers, or a module of it, for a network that the message names.
 
     Raises:
         UserError: transformers is not installed, or its version is not the required one.

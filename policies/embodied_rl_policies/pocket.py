@@ -247,15 +247,8 @@ class Pocket(FlowBackbone):
     ) -> None:
         """Build the network with fresh weights from torch's global generator.
 
-        Args:
-            config: sizes of the network.
-            action_dim: action dimensions D.
-            state_dim: number of entries of the normalised proprioception.
-            cameras: names of the cameras, in order; they share the stem. Without cameras the network has no stem.
-            image_size: (height, width) in pixels, multiples of 16.
-            vocabulary_size: number of word ids, including 0 for padding.
-            token_length: L, maximum number of words of an instruction.
-            auxiliary_names: privileged entries that the localisation head predicts from the keypoints.
+        Cameras are in order and share the stem; without cameras the network has no stem. Sides of images are multiples
+        of 16. `auxiliary_names` are privileged entries that the localisation head predicts from the keypoints.
 
         Raises:
             UserError: an image side is not a multiple of 16, or auxiliary names are given without a camera.

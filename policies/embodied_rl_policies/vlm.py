@@ -101,12 +101,7 @@ def check_resolution(config: Mapping[str, Any], resolution: int, *keys: str) -> 
 
 
 def list_end_of_language_model(start: str, config: Any) -> dict[str, tuple[int, ...]]:
-    """Return name → shape of the tensors after the last layer's keys and values, used only for text output.
-
-    Args:
-        start: start of the names, up to the layers.
-        config: sizes of the network.
-    """
+    """Return name → shape of the tensors after the last layer's keys and values, which only text output needs."""
     last, width, hidden = f"{start}layers.{config.layers - 1}.", config.width, config.hidden
     inner = config.heads * config.head_dim
     return {

@@ -60,13 +60,10 @@ def save_checkpoint(
     Args:
         folder: the run's `checkpoints/`; created if missing, in a run folder that exists.
         step: iterations done.
-        tensors: name → tensor or array of any shape and dtype that safetensors supports.
+        tensors: of any shape and dtype that safetensors supports.
         metadata: anything JSON can hold.
         keep: number of checkpoints to keep; all of them by default.
         files: name → a function that writes this further file; it becomes part of the checkpoint.
-
-    Returns:
-        The folder of the checkpoint.
 
     Raises:
         StorageError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
@@ -97,13 +94,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(path: Path) -> Loaded:
-    """Read one checkpoint and verify its checksums.
-
-    Args:
-        path: a checkpoint folder, or a `last` or `best` pointer.
-
-    Returns:
-        (step, tensors on the CPU, metadata).
+    """Read a checkpoint folder, or the one a pointer names; verify its checksums; return step, tensors and metadata.
 
     Raises:
         CheckpointError: a file is missing, cut short, altered, or not safetensors; the message names it.

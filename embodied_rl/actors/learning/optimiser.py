@@ -52,11 +52,8 @@ class Optimiser:
     ) -> None:
         """Create an optimiser for the parameters of the groups that require a gradient.
 
-        Args:
-            groups: name → whole parameters, not shards.
-            rates: name → learning rate.
-            grad_clip: largest gradient norm.
-            sharding: of the network that some of the parameters belong to.
+        `groups` hold whole parameters, not shards, of which some may belong to a network with a `sharding`; `rates` are
+        their learning rates by name.
         """
         self._rates = {name: rates[name] for name in groups}
         self._grad_clip, self._sharding = grad_clip, sharding
@@ -86,10 +83,8 @@ class Optimiser:
     def step(self, ranks: Ranks, share: float = 1.0, weight: float = 1.0) -> float:
         """Average gradients over ranks, clip them, take a step, and return the gradient's norm.
 
-        Args:
-            ranks: ranks that average their gradients.
-            share: factor on the learning rates.
-            weight: of this rank's gradients, such as the number of entries its mean loss was taken over.
+        `share` is a factor on the learning rates; `weight` that of this rank's gradients, such as the number of entries
+        its mean loss was taken over.
 
         Raises:
             FloatingPointError: the gradient is NaN or infinite.

@@ -75,13 +75,8 @@ def find_sharding(module: nn.Module) -> "Sharding | None":
 class Sharding:
     """A network that is sharded over ranks. All ranks create it, and call its methods, together.
 
-    Args:
-        network: changed in place; all ranks hold the same weights. They are gathered after construction.
-        ranks: ranks that share the network.
-
-    Attributes:
-        network: the sharded network.
-        optimisers: optimisers of its shards; each adds itself.
+    The network is changed in place; all ranks hold the same weights. They are gathered after construction. `optimisers`
+    are those of its shards; each adds itself.
     """
 
     def __init__(self, network: nn.Module, ranks: GlooRanks) -> None:

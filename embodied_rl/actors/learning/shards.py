@@ -31,12 +31,7 @@ _PLACES = "DCP_SHARDING_INFO"
 
 
 def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Callable[[Path], None]]:
-    """Write the moments of a sharded network; all ranks call this together.
-
-    Args:
-        folder: the run's `checkpoints/`, which all ranks see.
-        sharding: of the network, or None for nothing to write.
-        ranks: ranks that share the network.
+    """Write the moments of a sharded network to the run's `checkpoints/`; all ranks call this together.
 
     Returns:
         Name in the checkpoint → a function that puts the file there, for `save_checkpoint` on the first rank.
@@ -68,12 +63,7 @@ def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequenc
     """Read the moments of a network from a checkpoint's shards, written by any number of ranks.
 
     All ranks that share a network call this together. A checkpoint without shards changes nothing: its other tensors
-    hold the moments.
-
-    Args:
-        checkpoint: folder of one checkpoint.
-        sharding: of the network, or None if it is whole.
-        optimisers: those of a whole network, in the order of their creation; not used with a sharding.
+    hold the moments. `optimisers` are those of a whole network, in the order of their creation; a sharding has its own.
 
     Raises:
         CheckpointError: the shards belong to another network.

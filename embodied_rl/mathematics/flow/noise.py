@@ -42,14 +42,9 @@ class Keys(Protocol):
 
 
 def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Compute the Philox4x32-10 random function.
+    """Compute the Philox4x32-10 random function: `counter` uint64 [4, m] → four random words uint64 [4, m] for each.
 
-    Args:
-        counter: uint64 [4, m], each below 2**32.
-        key: two words below 2**32.
-
-    Returns:
-        uint64 [4, m], each below 2**32: four random words for each counter.
+    All words, also the two of `key`, are below 2**32.
     """
     even, odd = counter[0::2], counter[1::2]
     round_keys = (np.array(key, np.uint64) + np.arange(ROUNDS, dtype=np.uint64)[:, None] * KEY_STEPS) & LOW_32

@@ -55,13 +55,7 @@ class Sample:
 
 @dataclass
 class SampleEvaluation:
-    """A sample recomputed under the current weights.
-
-    Attributes:
-        log_prob: float32 [n, H, S·D].
-        entropy: float32 [n, H, S·D]; 0 if the noise is fixed, and for committed actions.
-        features: float32 [n, H, F].
-    """
+    """A sample recomputed under the current weights; see `Sample`. The entropy is 0 where the noise is fixed."""
 
     log_prob: Tensor
     entropy: Tensor

@@ -26,12 +26,8 @@ def make_time_grid(denoise_steps: int, device: torch.device | str = "cpu") -> Te
 def sde_sigma(t: Tensor, delta: float, noise_level: Tensor | float) -> Tensor:
     """Compute σ = a √(t / (1 - t)), the diffusion of Flow-SDE (Flow-GRPO, arXiv 2505.05470; π_RL, arXiv 2510.25889).
 
-    At t = 1, where σ diverges, 1 - t is replaced by `delta`, so the first step's standard deviation is a for any K.
-
-    Args:
-        t: flow time in (0, 1], any shape.
-        delta: step length 1 / K.
-        noise_level: a, broadcasts against `t`.
+    At t = 1, where σ diverges, 1 - t is replaced by `delta` = 1 / K, so the first step's standard deviation is a for
+    any K. `noise_level`: a, broadcasts against t in (0, 1].
     """
     return noise_level * torch.sqrt(t / (1 - t).clamp(min=delta))
 
@@ -72,13 +68,8 @@ def flow_sde_transition(
 
     With the score -(x + (1 - t) v) / t, the process dx = [v + σ² / (2t) (x + (1 - t) v)] dt + σ dw keeps the
     distribution of x_t at every t. This is Flow-GRPO's form; π_RL's equations (7)-(9) are printed for time in the
-    opposite direction and do not keep the distribution.
-
-    Args:
-        x, v: [n, H, D], and the velocity there.
-        t: flow time in (0, 1], [n] or scalar.
-        delta: step length 1 / K.
-        noise_level: a in σ = a √(t / (1 - t)), [n] or scalar.
+    opposite direction and do not keep the distribution. x and v are [n, H, D], δ = `delta` = 1 / K; t in (0, 1] and
+    a = `noise_level` are [n] or scalars.
     """
     x, v = at_least_float32(x), at_least_float32(v)
     t = per_row(t, x)

@@ -21,15 +21,9 @@ def step_mask(steps: Tensor, executed: int) -> Tensor:
 
 
 def reduce_log_prob(log_prob: Tensor, steps_mask: Tensor, level: Level) -> Tensor:
-    """Sum log-probabilities over the executed elements of each unit.
+    """Sum log-probabilities [B, Hx, D'] over the executed elements of each unit: [B, Hx, D'], [B, Hx] or [B].
 
-    Args:
-        log_prob: [B, Hx, D'].
-        steps_mask: bool [B, Hx], see `step_mask`.
-        level: the unit.
-
-    Returns:
-        [B, Hx, D'], [B, Hx] or [B]; 0 where nothing was executed, for any `log_prob` there.
+    `steps_mask` is bool [B, Hx], see `step_mask`. 0 where nothing was executed, for any `log_prob` there.
     """
     executed = torch.where(steps_mask[..., None], log_prob, 0)
     match Level(level):
@@ -66,13 +60,10 @@ def clipped_policy_loss(
     """Compute -min(ρ A, clip(ρ, 1 - low, 1 + high) A) (PPO, arXiv 1707.06347; unequal bounds: arXiv 2503.14476).
 
     Args:
-        log_ratio: log ρ, [B, …].
+        log_ratio: log ρ, [B, …]; the loss has its shape.
         advantage: [B] or the shape of `log_ratio`; broadcasts over the trailing axes.
         low, high: clip bounds, both positive.
         dual: c > 1, which bounds the loss by c |A| where A < 0 (arXiv 1912.09729), or None.
-
-    Returns:
-        Elementwise loss in the shape of `log_ratio`.
 
     Raises:
         ValueError: `dual` is not above 1.
@@ -107,14 +98,7 @@ def truncated_importance_weight(log_weight: Tensor, cap: float | None = None) ->
 
     With this weight, E_behaviour[w ρ A] = E_prox[ρ A] if nothing is truncated. Truncation bounds the variance and keeps
     every row, but adds a bias towards actions that the behaviour policy chooses more often; RLinf instead drops rows
-    with a weight above a threshold.
-
-    Args:
-        log_weight: log π_prox - log π_behaviour, of any shape.
-        cap: C ≥ 1, or None for no truncation.
-
-    Returns:
-        Weights in the shape of `log_weight`.
+    with a weight above a threshold. `cap`: C ≥ 1, or None for no truncation.
 
     Raises:
         ValueError: `cap` is below 1, so that even rows of the current policy would count less.
@@ -128,11 +112,10 @@ def truncated_importance_weight(log_weight: Tensor, cap: float | None = None) ->
 def value_loss(
     value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None = None, huber: float | None = None
 ) -> Tensor:
-    """Compute the elementwise half squared error.
+    """Compute the elementwise half squared error of values and returns.
 
     Args:
-        value: values under the current weights.
-        old_value: values recorded in the rollout.
+        value, old_value: under the current weights, and as recorded in the rollout.
         returns: targets.
         clip: take the larger loss of `value` and `old_value` + clamp(value - old_value, ±clip); None: no clipping.
         huber: error above which the loss grows linearly, or None.

@@ -94,13 +94,10 @@ class ReplayFormat:
         """Return the format for a simulator's data.
 
         Args:
-            spec: of the simulator.
-            tracks: environments.
-            capacity: rows of a track that are read: its newest decisions and final observations.
-            executed: Hx, actions of a chunk; 1 for data in control steps.
+            tracks, capacity, executed, spare: see the attributes. For exact resume, `spare` is at least the rows a
+                track gets between two checkpoints.
             cameras: names of the cameras to record; by default those of the policy.
             extra: further entries of a decision to keep: "log_prob", or "trace/<name>" for an entry of its trace.
-            spare: see the attributes; at least the rows a track gets between two checkpoints, for exact resume.
 
         Raises:
             ReplayError: a camera or an extra is unknown, or a size is too small.

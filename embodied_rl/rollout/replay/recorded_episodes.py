@@ -17,10 +17,7 @@ def write_replay(conversion: Conversion, out: Path) -> Iterator[dict[str, Any]]:
     """Write a recording into a replay storage in control steps; yield the line of the index of each part of an episode.
 
     `action` is the proposed action, or the executed one without a proposal. The last step before a gap of an episode
-    cannot be sampled.
-
-    Raises:
-        ReplayError: the folder is not a replay storage of this format. StorageError: there is no room.
+    cannot be sampled. Raises ReplayError if the folder is no replay storage of this format, StorageError without room.
     """
     spec = conversion.make_spec()
     layout = ReplayFormat.of_simulator(spec, tracks=1, capacity=conversion.steps + 2, executed=1)

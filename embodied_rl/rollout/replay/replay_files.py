@@ -26,11 +26,9 @@ FORMAT, TEXTS = "format.json", "texts.jsonl"
 
 
 class Texts:
-    """A numbered list of texts, in the order in which they were added.
+    """A numbered list of texts, in the order in which they were added; in a file unless `path` is None.
 
-    Args:
-        path: of the file that stores them; None keeps them in memory.
-        write: whether texts may be added, by this process alone.
+    Only one process may `write` to a file.
 
     Raises:
         ReplayError: the file is missing or damaged, or another process writes to it.

@@ -32,23 +32,13 @@ _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 class Transitions:
     """B decisions and their results, read from a replay storage. All arrays are copies.
 
-    Entries j ≥ steps are zero (False, HOLD). For a discount γ per control step, a decision is worth
-    Σ_{j < steps} γ^j reward_j, and the next value counts with γ^steps, or not at all where terminated.
+    For a discount γ per control step, a decision is worth Σ_{j < steps} γ^j reward_j, and the next value counts with
+    γ^steps, or not at all where terminated. The attributes have the dtypes and shapes of docs/replay.md, with B rows.
 
     Attributes:
-        observation: B rows, before each decision.
-        action: float32 [B, Hx, A] as chosen.
-        executed: float32 [B, Hx, A] as applied, after clipping, a safety filter or a human.
-        reward: float32 [B, Hx].
-        success: bool [B, Hx].
-        source: uint8 [B, Hx], a `Source` each.
-        steps: int64 [B], control steps executed.
-        terminated: bool [B].
+        action, executed: float32 [B, Hx, A] as chosen, and as applied after clipping, a safety filter or a human.
         truncated: bool [B]; never true where `terminated` is.
-        next_observation: B rows; the episode's final one if truncated; unused if terminated (a copy of `observation`).
-        version: int64 [B], version of the weights that chose the action, -1 without a policy.
-        episode, seed, group, task: int64 [B], as in `Episode`.
-        decision: int64 [B], decisions since the episode began.
+        next_observation: the episode's final one if truncated; unused if terminated (a copy of `observation`).
         extra: the extra fields of the format, [B, ...] each.
     """
 
@@ -75,17 +65,10 @@ class Transitions:
 
 
 class ReplayStorage(Writer):
-    """A `Writer` that keeps the newest rows of each track.
+    """A `Writer` that keeps the newest rows of each track, in memory or in a `folder`, which is created if missing.
 
     After construction, only the texts of new instructions are allocated. A complete row survives `kill -9`; after a
     power cut, the rows of the last `flush` are left.
-
-    Args:
-        layout: format of the storage; see `ReplayFormat.of_simulator`.
-        folder: folder on disk, created if missing; None keeps the storage in memory.
-
-    Attributes:
-        format: the `layout`.
 
     Raises:
         ReplayError: the folder holds something else, is of another format or version, is damaged, or another process
@@ -179,15 +162,14 @@ class ReplayStorage(Writer):
         result: StepResult,
         first_decision: int = 0,
     ) -> None:
-        """Add a whole episode, such as a demonstration, to the end of a track; or a part of one.
+        """Add an episode, such as a demonstration, or a part of one to the end of a track.
 
         Args:
-            track: the track to add to.
-            episode: the episode that was run.
+            track, episode: where, and which.
             observation: B rows, one before each chunk.
             actions: float32 [B, Hx, A] as chosen.
-            result: B rows, the result of each chunk. Its `observation` is not read. Where the last one is truncated,
-                `final_observation` has one row; without it, the last decision cannot be sampled.
+            result: B rows. Its `observation` is not read. Where the last one is truncated, `final_observation` has one
+                row; without it, the last decision cannot be sampled.
             first_decision: decisions of the episode that lie before the first one given.
 
         Raises:

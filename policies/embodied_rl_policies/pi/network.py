@@ -81,14 +81,8 @@ class Pi(ForeignCheckpoint, FlowBackbone):
     ) -> None:
         """Build the network with fresh weights from torch's global generator.
 
-        Args:
-            config: sizes of the network.
-            action_dim, state_dim: dimensions of the robot; the network's own dimensions are in `config`.
-            cameras: names of the cameras, in order.
-            image_size: (height, width) of the camera images in pixels; any size.
-            vocabulary_size: vocabulary size of the tokenizer; used if `config` does not set one.
-            token_length: L, the maximum number of prompt tokens.
-            auxiliary_names: must be empty; the network does not have an auxiliary head.
+        The robot's dimensions may not exceed those of `config`, and the tokenizer's `vocabulary_size` counts if
+        `config` has none. Cameras are in order; their images have any size. `auxiliary_names` must be empty.
 
         Raises:
             UserError: the robot has more dimensions than the network, no camera is given, or auxiliary names are.

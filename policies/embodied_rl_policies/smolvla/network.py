@@ -52,15 +52,10 @@ class LanguageModel(nn.Module):
         return hidden, [*memory, project_key_value(last, last.input_layernorm(hidden), angles)]
 
     def append(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Append one token [n, 1, W], which sees the other tokens but is not visible to them.
-
-        Args:
-            hidden: the new token.
-            mask: bool [n, T], True for the other tokens that exist.
-            memory: memory of the other tokens, of each layer.
+        """Append one token [n, 1, W], which sees the other tokens (mask bool [n, T]) but is not visible to them.
 
         Returns:
-            The new token at the input of the last layer [n, 1, W], and the memory of T + 1 tokens.
+            The new token at the input of the last layer [n, 1, W], and the memory of T + 1 tokens, of each layer.
         """
         angles = make_rotary_angles(mask.sum(dim=1, keepdim=True), self.config.head_dim)
         seen, extended = group_mask(F.pad(mask, (0, 1), value=True)[:, None], self.groups), []

@@ -59,16 +59,8 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
     ) -> None:
         """Build the network with fresh weights from torch's global generator.
 
-        Args:
-            config: sizes of the network.
-            action_dim: dimensions of the robot's actions, at most `config.action_dim`.
-            state_dim: dimensions of the robot's state, at most `config.state_dim`.
-            cameras: names of the cameras, in order; at least one.
-            image_size: (height, width) of the camera images in pixels; any size.
-            vocabulary_size: number of the tokenizer's token ids, including 0 for padding; at most `config.vocabulary`
-                if that is set.
-            token_length: L, the longest prompt in tokens.
-            auxiliary_names: must be empty; the network does not have a localisation head.
+        Dimensions of the robot, token ids (with 0 for padding) and prompts may not exceed those of `config`. Cameras,
+        at least one, are in order; their images have any size. `auxiliary_names` must be empty.
 
         Raises:
             UserError: the robot or tokenizer exceeds the configured sizes, no camera is given, or auxiliary names are.
