@@ -23,7 +23,7 @@ class FlowKind:
     """Makes `FlowActor`s from flow-matching networks."""
 
     def make(self, network: FlowBackbone, embodiment: Embodiment, settings: ActorSettings) -> FlowActor:
-        """Make an actor that learns; see `ActorKind.make`."""
+        """Make an actor that learns; see `embodied_rl.actors.kinds.make_actor`."""
         node = settings.policy
         critic = make_critic(
             node.critic if settings.needs_critic else "none",
@@ -43,7 +43,7 @@ class FlowKind:
         return place_actor(actor, node)
 
     def deploy(self, network: FlowBackbone, embodiment: Embodiment, entries: Mapping[str, Any]) -> FlowActor:
-        """Make an actor with the plain flow and the denoise steps of training; see `ActorKind.deploy`.
+        """Make an actor with the plain flow and the denoise steps of training, for a policy file with these `entries`.
 
         Raises:
             UserError: the file's number of denoise steps is invalid.

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from embodied_rl.actors.embodiment import Normalisation
-from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from tests.support.refusals import refuses
@@ -28,25 +27,6 @@ def test_evaluate_repeats_the_rollout_to_the_bit(make_actor, observe, keys, samp
     assert torch.equal(again.value, decision.value)
     assert again.log_prob.requires_grad
     assert again.entropy.shape == decision.log_prob.shape
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_log_probabilities_survive_rebatching(make_actor, observe, keys, sampler) -> None:
-    """Rows evaluated in another order and number keep their log-probability and value."""
-    actor = make_actor(sampler, "expert")
-    decision = actor.act(observe(9), keys(9), explore=True)
-    rows = torch.tensor([7, 2, 5])
-    again = actor.evaluate({name: value[rows] for name, value in decision.trace.items()})
-    assert torch.allclose(again.log_prob, decision.log_prob[rows], atol=1e-5, rtol=1e-5)
-    assert torch.allclose(again.value, decision.value[rows], atol=1e-5)
-
-
-def test_a_row_does_not_depend_on_the_others(make_actor, observe, keys) -> None:
-    """Acting on some rows alone gives the actions they get in the batch."""
-    actor, everything, key = make_actor("full"), observe(9), keys(9)
-    rows = np.array([8, 1, 4])
-    some = actor.act(everything.select(rows), NoiseKeys(key.seed, key.episode[rows], key.decision[rows]), True)
-    assert np.allclose(some.actions, actor.act(everything, key, True).actions[rows], atol=1e-5)
 
 
 @pytest.mark.parametrize("explore", [False, True])

@@ -26,12 +26,6 @@ def test_infer_equals_act_without_exploration(make_actor, observe, keys, sampler
     assert np.array_equal(found, actor.act(observation, keys(7), explore=False).actions)
 
 
-def test_it_needs_neither_critic_nor_truth(make_actor, observe, keys, monkeypatch: pytest.MonkeyPatch) -> None:
-    actor, observation = make_actor(critic="expert"), observe(3)
-    monkeypatch.setattr(actor, "critic", None)
-    assert np.isfinite(actor.infer(observation.without_privileged(), keys(3))).all()
-
-
 def test_without_keys_it_starts_at_the_mean_of_the_noise(make_actor, observe, embodiment) -> None:
     actor, observation = make_actor(), observe(5)
     with torch.no_grad():

@@ -214,14 +214,6 @@ def test_views_follow_the_checkpoints_order_and_need_no_mapping_where_names_agre
     assert network.spec.cameras == robot.cameras == tuple(sizes.CAMERAS)
 
 
-def test_folders_of_version_4_need_the_tokenizer_alone(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "folder", "pi05", old=True, tokenizer=False)
-    given = str(building.tokenizer_files(tmp_path / "tokenizer"))
-    network, robot = attach(folder, "pi05", tokenizer=given)
-    new, same = attach(lerobot(tmp_path / "new", "pi05"), "pi05")
-    assert robot == same and torch.equal(velocity(network), velocity(new))
-
-
 def test_a_safetensors_file_beside_the_weights_is_not_read(tmp_path: Path) -> None:
     """Whatever else lies there, such as an optimizer's state."""
     folder = lerobot(tmp_path / "folder", "pi0")

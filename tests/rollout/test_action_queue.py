@@ -305,12 +305,6 @@ def test_actions_of_an_actor_that_does_not_record_them_are_refused() -> None:
         _ = Rollout.allocate(Counting(0, 2), 4, 2).actions
 
 
-def test_segments_keep_the_delay() -> None:
-    rollout = Rollout.allocate(Counting(2, 3), 4, 2)
-    assert [part.delay for part in rollout.segments(2)] == [2, 2]
-    assert "delay" not in rollout.tensors()
-
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"executed": 1}, "policy.executed=2"),
     ({"waits": (0, 3)}, "sim.inference_delay=[0, 3]"),

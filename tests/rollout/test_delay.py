@@ -14,7 +14,6 @@ from embodied_rl.deployment.execution.settings import STRATEGIES, Strategy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.rollout.ablation import AblatedPolicy
 from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
 from embodied_rl.runtime.processes.local import InlineHandle
@@ -182,12 +181,6 @@ def test_a_chunk_that_is_refused_is_an_error() -> None:
         run(make(1, "naive"), policy=Counting(np.zeros((3, 5, 2), np.float32)))
     with refuses("not-finite", "policy", "episode 10 (left"):
         run(make(1, "naive"), policy=Counting(np.full((3, 8, 2), np.nan, np.float32)))
-
-
-def test_an_ablated_policy_is_shown_the_same_prefix() -> None:
-    policy = Counting()
-    run(make(2, "prefix"), policy=AblatedPolicy(policy, lambda observation, keys: observation))
-    assert policy.shown[1][1] is not None
 
 
 CHUNKS = Chunks(PREDICTED, 5)

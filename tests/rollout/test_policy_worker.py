@@ -1,7 +1,5 @@
 """A policy worker in a separate process infers as the shared module does, also after restarts."""
 
-import os
-import signal
 import threading
 import time
 from collections.abc import Callable
@@ -19,8 +17,8 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
-from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, WorkerDied, WorkerError
-from embodied_rl.runtime.processes.local import LocalRuntime, ProcessHandle
+from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
@@ -55,11 +53,6 @@ def remote() -> Any:
     assert isinstance(policy, RemotePolicy)
     yield policy
     policy.handle.close()
-
-
-def pid(policy: RemotePolicy) -> int:
-    assert isinstance(policy.handle, ProcessHandle)
-    return policy.handle.pid
 
 
 def learn(actor: FlowActor) -> None:
@@ -129,40 +122,6 @@ def test_a_replaced_worker_gets_all_weights(deaths: tuple[int, ...]) -> None:
     policy = RemotePolicy(DyingHandle(*deaths), learner())  # type: ignore[arg-type]
     assert_equal(two_rollouts(policy, policy.actor, policy.refresh), shared)
     assert policy.restarts == len(deaths)
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-@pytest.mark.usefixtures("forks")
-def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
-    """Killed between two calls, and in the middle of one: the same observation, weights and keys, the same action."""
-    actor = learner()
-    shared = two_rollouts(actor, actor, lambda: None)
-    calls, submit = iter(range(1000)), remote.handle.submit
-
-    def killing(method: str, *args: Any) -> Any:
-        number = next(calls)
-        if number == 3:
-            os.kill(pid(remote), signal.SIGKILL)
-        future = submit(method, *args)
-        if number == 9:
-            os.kill(pid(remote), signal.SIGKILL)
-        return future
-
-    remote.handle.submit = killing
-    assert_equal(two_rollouts(remote, remote.actor, remote.refresh), shared)
-    assert remote.restarts == 2
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-@pytest.mark.usefixtures("forks")
-def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> None:
-    remote.refresh()
-    with pytest.raises(RestartLimitReached, match="policy worker was restarted"):
-        while True:
-            os.kill(pid(remote), signal.SIGKILL)
-            remote.refresh()
 
 
 def test_frozen_weights_are_sent_once_and_trainable_ones_each_time() -> None:
@@ -241,13 +200,6 @@ def test_an_exception_in_a_thread_reaches_the_caller() -> None:
         handle.submit("fail").result()
     assert "no such picture" in str(caught.value.__cause__)
     assert handle.submit("score").result() == "at once"
-    handle.close()
-
-
-def test_a_role_that_cannot_be_built_fails_its_calls() -> None:
-    handle = ThreadHandle(lambda: 1 / 0, "scorer")
-    with pytest.raises(WorkerError):
-        handle.submit("score").result()
     handle.close()
 
 

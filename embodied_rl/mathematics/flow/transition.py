@@ -140,21 +140,15 @@ class Committed:
         places = self.counts[:, None] + torch.arange(count, device=values.device)
         return values[torch.arange(len(values), device=values.device)[:, None], places]
 
-    def give_times(self, t: Tensor) -> Tensor:
-        """Return the flow time of each action, [n, H], from that of the rows, [n]; t itself where nothing is held."""
-        return t if self.is_empty else torch.where(self.mask, 0, t[:, None])
-
-    def freeze(self, x: Tensor, transition: Transition) -> Transition:
-        """Return a transition from x [n, H, D] without motion and noise, and so without a score, where x is held."""
-        mask = self.mask[..., None]
-        return Transition(torch.where(mask, x, transition.mean), torch.where(mask, 0, transition.std))
-
 
 def give_times(committed: Committed | None, t: Tensor) -> Tensor:
-    """Return flow times [n, H] of the actions where some are committed, else t [n]."""
-    return t if committed is None else committed.give_times(t)
+    """Return the flow time of each action, [n, H], from that of the rows, t [n]; t itself where nothing is held."""
+    return t if committed is None or committed.is_empty else torch.where(committed.mask, 0, t[:, None])
 
 
 def freeze(committed: Committed | None, x: Tensor, transition: Transition) -> Transition:
-    """Return the transition from x [n, H, D], without motion and noise of what is committed."""
-    return transition if committed is None else committed.freeze(x, transition)
+    """Return the transition from x [n, H, D], without motion and noise, and so without a score, of what is held."""
+    if committed is None:
+        return transition
+    mask = committed.mask[..., None]
+    return Transition(torch.where(mask, x, transition.mean), torch.where(mask, 0, transition.std))

@@ -21,7 +21,7 @@ _SAME = {"episode": 0, "seed": 0, "decision": 1}
 
 
 class Ring:
-    """The rings of all tracks, in `arrays` [tracks, slots, ...] by field. `tracks`, `numbers`, int64 [n], identify rows.
+    """The rings of all tracks, `arrays` [tracks, slots, ...] by field. `tracks`, `numbers`, int64 [n], identify rows.
 
     Attributes:
         count: int64 [tracks], number of rows that a track ever had.

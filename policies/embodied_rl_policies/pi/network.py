@@ -141,11 +141,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
     def checkpoint_sizes(
         cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Read the sizes from tensors where possible, else from openpi's or lerobot's configuration.
-
-        Raises:
-            UserError: tensors that determine sizes are missing, or neither configuration nor user gives the others.
-        """
+        """Read the sizes from tensors where possible, else from openpi's or lerobot's configuration."""
         return read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -151,7 +151,8 @@ def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, An
         given: keys that the user gave.
 
     Raises:
-        UserError: see `SmolVLA.checkpoint_sizes`.
+        UserError: tensors that determine sizes are missing, neither checkpoint nor user gives another size, or the
+            checkpoint requires a feature that this network does not support.
     """
     config = {key: value for key, value in config.items() if value is not None}
     if config.get("adapt_to_pi_aloha"):

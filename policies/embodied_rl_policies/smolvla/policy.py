@@ -119,12 +119,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
     def checkpoint_sizes(
         cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Read the sizes from tensors where possible, else from lerobot's configuration.
-
-        Raises:
-            UserError: tensors that determine sizes are missing, neither checkpoint nor user gives another size, or the
-                checkpoint requires a feature that this network does not support.
-        """
+        """Read the sizes from tensors where possible, else from lerobot's configuration."""
         return sizes.read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:

@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from embodied_rl.actors.learning import memory_budget, update_memory
 from embodied_rl.actors.learning.memory_budget import LiveBytes, measure_peak
@@ -99,26 +98,6 @@ def test_acting_peaks_where_it_is_counted() -> None:
     outline.keep = "images"
     inputs = ROWS * count_row_bytes(outline.trace_spec())
     assert count_acting(outline, ROWS) - inputs == pytest.approx(allocated(act), rel=0.1)
-
-
-def test_tensors_saved_by_autograd_are_alive_after_the_forward_pass() -> None:
-    """The part of the peak that waits for the backward pass: storages seen by `saved_tensors_hooks`, weights aside."""
-    actor, trace = real("pi0", "full")
-    known = {parameter.untyped_storage().data_ptr() for parameter in actor.parameters()}
-    known |= {value.untyped_storage().data_ptr() for value in trace.values()}
-    saved: dict[int, tuple[Tensor, int]] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            saved[storage.data_ptr()] = (tensor, storage.nbytes())
-        return tensor
-
-    with LiveBytes() as live, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        found = actor.evaluate(trace)
-    total = sum(size for _, size in saved.values())
-    assert found.log_prob.requires_grad and total > 0
-    assert total <= live.now == pytest.approx(total, rel=0.02)
 
 
 def test_live_bytes_of_simple_work() -> None:

@@ -92,19 +92,6 @@ def test_a_rollout_is_the_same_bits_with_a_storage_beside_it() -> None:
         assert_equal(copied(with_storage.collect(actor)), copied(without.collect(actor)))
 
 
-def test_each_observation_is_stored_once() -> None:
-    """A row a decision and a row a truncation, and for each field one array with room for just the ring."""
-    storage = ReplayStorage(layout(40))
-    collector, actor = make(inline(2), writers=[storage], actor=half_skilled())
-    rows = 0
-    for _ in range(2):
-        rollout = collector.collect(actor)
-        rows += T * N + int(rollout.truncated.sum())
-    assert storage.state()["replay/rows"].sum() == rows
-    image, numbers, chunk = 8 * 8 * 3, 3 * 4 + 3 * 4 + 8, EXECUTED * (2 * 4 + 2 * 4 + 4 + 1 + 1)
-    assert storage.nbytes == N * 40 * (image + numbers + chunk + 9 * 8 + 1 + 8 + 1 + 1)
-
-
 def test_whole_episodes_come_in_the_order_of_time() -> None:
     storage, rng = ReplayStorage(layout(12, tracks=3)), np.random.default_rng(3)
     script = Script(storage)
