@@ -21,8 +21,8 @@ from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.runs import other_files
-from embodied_rl.runtime.bundles import count_gpus
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.selection import count_gpus
 from embodied_rl.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.schema.untrusted_settings import freeze_file
 from embodied_rl.system.untrusted_files import name_file

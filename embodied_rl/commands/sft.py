@@ -28,7 +28,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
-from embodied_rl.runtime.processes.allocator import keep_freed_memory
+from embodied_rl.runtime.processes.process import keep_freed_memory
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
 from embodied_rl.schema.next_command import make_next_command

@@ -12,7 +12,7 @@ from embodied_rl.assembly.outline import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
 
 

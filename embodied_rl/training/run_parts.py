@@ -17,13 +17,12 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.runtime.processes.allocator import keep_freed_memory
-from embodied_rl.runtime.processes.base import NodeShare, Runtime
-from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.handle import Handle, NodeShare, Runtime
+from embodied_rl.runtime.processes.process import keep_freed_memory
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.schema import PolicyNode, TrainConfig
-from embodied_rl.training.collecting import make_collector, make_sampler
+from embodied_rl.training.rollout_worker import make_collector, make_sampler
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
 from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
 

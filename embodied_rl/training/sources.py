@@ -17,11 +17,8 @@ from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.collecting import Collecting
 from embodied_rl.training.metrics import CollectorReport, join_reports
-from embodied_rl.training.rollout_arrays import fill_rollout, redistribute
-from embodied_rl.training.rollout_worker import CollectedRollout
-from embodied_rl.training.timeouts import REPORT
+from embodied_rl.training.rollout_worker import REPORT, CollectedRollout, Collecting, fill_rollout, redistribute
 from embodied_rl.training.worker_pool import RolloutWorkers
 
 

@@ -15,7 +15,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
-from embodied_rl.runtime.processes.remote_handle import RemoteCall
+from embodied_rl.runtime.processes.remote import RemoteCall
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.collecting import (
     CONFIG,

@@ -16,10 +16,11 @@ import torch
 
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
 from embodied_rl.runtime.processes.handle import (
+    Deadlines,
     Handle,
     NoAnswer,
+    NodeShare,
     RestartLimitReached,
     WorkerDied,
     WorkerError,

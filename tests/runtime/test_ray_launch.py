@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.handle import NodeShare
 from embodied_rl.runtime.ranks.collective import LOOPBACK, make_store
 from embodied_rl.runtime.ranks.launch import RankFailed
 from embodied_rl.runtime.ray.runtime import RayRuntime
@@ -101,7 +101,7 @@ def test_the_output_of_rank_0_is_copied_while_it_runs(runtime: RayRuntime, tmp_p
 
 DRIVER = """
 import sys
-from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.handle import NodeShare
 from embodied_rl.runtime.ranks.launch import Stopped
 from embodied_rl.runtime.ray.runtime import RayRuntime
 from tests.support import rank_functions

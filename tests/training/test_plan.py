@@ -13,10 +13,10 @@ from embodied_rl.schema import TrainConfig
 from embodied_rl.schema.compose import compose_config
 from embodied_rl.schema.config_file import load_config
 from embodied_rl.training.planner import plan_selection, profile
+from embodied_rl.training.planner.allocation import Resources
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
 from embodied_rl.training.planner.model import Workload
 from embodied_rl.training.planner.profile import StageSamples, choose_sizes
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import choose_allocation
 from tests.support.running import REACHING, SMALL
 

@@ -7,7 +7,7 @@ import torch
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from embodied_rl.training.rollout_arrays import fill_rollout, redistribute, to_arrays
+from embodied_rl.training.rollout_worker import fill_rollout, redistribute, to_arrays
 from tests.support.refusals import refuses
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())

@@ -19,7 +19,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import AlgoNode, PolicyNode, SamplerNode, SimNode, TrainConfig
 from embodied_rl.training import cloning_checks, run_checks
-from embodied_rl.training.run_size import count_decision_bytes
+from embodied_rl.training.run_checks import count_decision_bytes
 from tests.support.refusals import refuses
 from tests.support.running import REACHING, SMALL
 

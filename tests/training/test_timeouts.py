@@ -7,8 +7,9 @@ import pytest
 
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import Plan
-from embodied_rl.training import timeouts
+from embodied_rl.training.rollout_worker import REPORT
 from embodied_rl.training.sources import SharedExperience
+from embodied_rl.training.worker_pool import LEAST_TIMEOUT, worker_report_timeout
 
 
 class Listening(Ranks):
@@ -57,7 +58,7 @@ def test_rank_0_reports_while_it_waits() -> None:
     ranks, slow = Telling(), Slow()
     experience(ranks, SimpleNamespace(dispatcher=slow))._await_parts()
     assert ranks.told == [False, False, True]
-    assert slow.looks == [(10, timeouts.REPORT)] * 3
+    assert slow.looks == [(10, REPORT)] * 3
 
 
 def test_other_ranks_listen_until_the_rollout_is_there() -> None:
@@ -70,8 +71,8 @@ def test_other_ranks_listen_until_the_rollout_is_there() -> None:
 def test_a_worker_s_deadline_holds_a_replaced_simulator_and_no_whole_rollout(start: float, call: float) -> None:
     """One call to notice, the start, one more call, and the time until the next report."""
     plan = Plan(start_timeout=start, call_timeout=call)
-    assert timeouts.worker_report_timeout(plan) == call + start + call + timeouts.REPORT
+    assert worker_report_timeout(plan) == call + start + call + REPORT
 
 
 def test_ranks_wait_longer_than_rank_0_is_silent() -> None:
-    assert 10 * timeouts.REPORT < timeouts._LEAST
+    assert 10 * REPORT < LEAST_TIMEOUT

@@ -15,6 +15,7 @@ from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.training import rollout_worker
 from embodied_rl.training.rollout_worker import (
+    Collecting,
     CollectOrder,
     LatestWeightsPolicy,
     PublishedWeights,
@@ -89,7 +90,8 @@ class NoNewWeights:
 def one_worker() -> tuple[RolloutWorker, CollectOrder]:
     """A rollout worker with the simulators and the actor of `tests.support.collecting`, and its first order."""
     collector, actor = make(inline(2))
-    worker = RolloutWorker(PolicyWorker(actor), NoNewWeights(), collector, EpisodeSampler(SPEC, 0), [])
+    collecting = Collecting(collector, EpisodeSampler(SPEC, 0), [], [])
+    worker = RolloutWorker(PolicyWorker(actor), NoNewWeights(), collecting)
     everything = PublishedWeights(publish_weights(actor, 0, everything=True), {})
     beginning = WorkerStart(everything.weights, PublishedWeights(publish_weights(actor, 0), {}))
     return worker, CollectOrder(0, 0, beginning=beginning)

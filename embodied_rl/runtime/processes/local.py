@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
 from embodied_rl.runtime.processes.board import SharedBoard
-from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.handle import Deadlines, NodeShare, RestartLimitReached, WorkerDied, WorkerError
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.messages import PROTOCOL, ShortenedLists, receive_greeting
 from embodied_rl.runtime.processes.process import ChildProcess, make_anonymous_memory
-from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
+from embodied_rl.runtime.processes.remote import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
 from embodied_rl.runtime.processes.simulator_checks import check_output
 from embodied_rl.runtime.processes.worker import CallFailure, ImageSlots, move_to_host
 

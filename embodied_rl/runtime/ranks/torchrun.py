@@ -34,7 +34,7 @@ from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.ranks import launch as local
 from embodied_rl.runtime.ranks.collective import GlooRanks, Ranks
 from embodied_rl.runtime.ranks.launch import GRACE, RankFailed, RankFailure
-from embodied_rl.runtime.ranks.torchrun_place import FAILED, TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import FAILED, TorchrunPlace
 from embodied_rl.runtime.ranks.torchrun_store import StoreClient, UnexpectedStoreEntry, open_store
 from embodied_rl.system.signals import STOP_SIGNALS, handle_stop_signals
 

@@ -10,7 +10,7 @@ from typing import Any
 from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runtime.processes.arrays import Packed, pack, unpack
-from embodied_rl.runtime.processes.base import Deadlines
+from embodied_rl.runtime.processes.handle import Deadlines
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.runtime.processes.messages import PROTOCOL

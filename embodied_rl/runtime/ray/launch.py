@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from embodied_rl.runtime.processes.arrays import pack, unpack
-from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.handle import NodeShare
 from embodied_rl.runtime.ranks.launch import (
     GRACE,
     START_TIMEOUT,
@@ -22,9 +22,9 @@ from embodied_rl.runtime.ranks.launch import (
     find_earliest_cause,
 )
 from embodied_rl.runtime.ray.cluster import ActorDied, BundlePlace, CallTimeout, RayActor, RayAnswer
+from embodied_rl.runtime.ray.connection import explain_wait
 from embodied_rl.runtime.ray.handle import compare_versions
 from embodied_rl.runtime.ray.rank import RankHost, RankJob, RankOutcome, StoreAddress
-from embodied_rl.runtime.ray.resources import explain_wait
 from embodied_rl.system.signals import handle_stop_signals
 
 POLL = 0.2

@@ -30,7 +30,6 @@ from embodied_rl.runtime.ranks.launch import launch_ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import TrainConfig
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
-from embodied_rl.training.planner.plan_selection import find_group_size
 
 DECISIONS = 6
 """Decisions of a probe's rollout."""
@@ -86,7 +85,7 @@ def measure_stages(config: TrainConfig, cores: int) -> CostFile:
     Raises:
         UserError: there are more cores than environments.
     """
-    groups = config.sim.num_envs // find_group_size(config)
+    groups = config.sim.num_envs // build.find_method(config.algo).needs.group_size
     ranks = max(count for count in range(1, cores + 1) if groups % count == 0)
     began = time.perf_counter()
     samples, jitter = launch_ranks(probe_rank, config, ranks)

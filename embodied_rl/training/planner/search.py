@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.training.planner.allocation import Allocation, Order
+from embodied_rl.training.planner.allocation import Allocation, Order, Resources, make_bundles, place_bundles
 from embodied_rl.training.planner.costs import Costs
 from embodied_rl.training.planner.model import Prediction, Workload, count_learners, predict_iteration
-from embodied_rl.training.planner.node_placement import make_bundles, place_bundles
-from embodied_rl.training.planner.resources import Resources
 
 SLICES = (1, 2, 3, 4)
 FEW = 16

@@ -5,11 +5,10 @@ from dataclasses import replace
 import pytest
 
 from embodied_rl.schema import Plan
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import Allocation, Resources
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload, predict_iteration
 from embodied_rl.training.planner.plan_selection import to_plan
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import TIE, choose_allocation, list_allocations, predict_memory
 from tests.support.refusals import refuses
 
