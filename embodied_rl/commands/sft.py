@@ -33,10 +33,9 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
 from embodied_rl.schema.next_command import make_next_command
 from embodied_rl.training.algorithms.imitation import cloning_data
-from embodied_rl.training.algorithms.imitation.cloning import SFT, Report
+from embodied_rl.training.algorithms.imitation.cloning import SFT, ExecutedPrefix, Report
+from embodied_rl.training.algorithms.imitation.cloning_data import choose_steps
 from embodied_rl.training.algorithms.imitation.demonstrations import Disturbance, record_demonstrations
-from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
 from embodied_rl.training.cloning_checks import Row, check_cloning
 from embodied_rl.training.cloning_report import CloningLog, evaluate_clone, finish_cloning
 

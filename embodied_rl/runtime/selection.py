@@ -1,4 +1,4 @@
-"""Selection of the runtime of a configuration, the cores and GPUs of its processes, and launch of the ranks of a run."""
+"""Selection of the runtime of a configuration, the cores and GPUs of its processes, and launch of its ranks."""
 
 from collections.abc import Callable
 from importlib.util import find_spec

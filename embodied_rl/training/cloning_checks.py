@@ -14,8 +14,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
 from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
-from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
+from embodied_rl.training.algorithms.imitation.cloning_data import choose_steps
 from embodied_rl.training.run_checks import check_environments, count_observation, find_random_weights
 
 Row = tuple[str, str]
@@ -37,7 +36,12 @@ def check_cloning(config: SftConfig) -> list[Row]:
         message = f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
     options, kind = method.options, SimulatorKind.find(config.sim)
-    check_no_delay(config.policy.delay)
+    if delay := config.policy.delay:
+        raise UserError(
+            f"policy.delay={delay} is of `train`. Cloning learns for a delay with algo.prefix={delay}; `eval "
+            f"delay={delay}` shows it.",
+            code="delay-in-cloning",
+        )
     check_stages(config, options)
     check_placement(config.policy)
     with nullcontext() if config.dataset is None else cloning_data.open_dataset(config.dataset) as dataset:
@@ -52,7 +56,12 @@ def check_cloning(config: SftConfig) -> list[Row]:
         else:
             cloning_data.match_dataset(dataset, embodiment)
             left_out = choose_steps(dataset, config.sources).note
-    check_prefix(options.prefix, network.spec.horizon)
+    if options.prefix >= (horizon := network.spec.horizon):
+        raise UserError(
+            f"algo.prefix={options.prefix}: a chunk of this policy has {horizon} actions, and some must be left to "
+            f"learn. Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one.",
+            code="prefix-too-long",
+        )
     memory = count_held(network)
     held, missing = memory.held, find_random_weights(config.policy, memory.weights)
     seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)

@@ -63,7 +63,8 @@ def measure_device(
     actor = outline()
     actor.keep = keep
     shards = plan.ranks if plan.learner == "sharded" else 1
-    update = spread(count_update(actor, bool(config.policy.autocast)), shards)
+    update = count_update(actor, bool(config.policy.autocast))
+    update = replace(update, **{name: getattr(update, name) // shards for name in ("gradients", "moments", "step")})
     together = config.sim.num_envs // (1 if plan.allocation == "auto" else plan.collectors * plan.slices)
     peak = count_acting(outline(), together)
     others = acting / learning * (update.weights + peak)
@@ -72,12 +73,6 @@ def measure_device(
     given = read_micro_batch(config, minibatch)
     rows = given if isinstance(given, int) else min(minibatch, update.most_rows(free))
     return DeviceMemory(update, peak, free, min(rows, minibatch), minibatch)
-
-
-def spread(update: UpdateMemory, shards: int) -> UpdateMemory:
-    """Return the memory of a rank that holds one of `shards` parts of gradients and moments."""
-    parts = {name: getattr(update, name) // shards for name in ("gradients", "moments", "step")}
-    return replace(update, **parts)
 
 
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:

@@ -33,23 +33,13 @@ _PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
     """Return the report of a run's evaluation, and write it to `eval/<name>/report.json` on the first rank."""
-    metadata = describe_training(trainer, name) if trainer.ranks.rank == 0 else {}
-    found = Report.from_results(results, trainer.spec, metadata)
-    if trainer.ranks.rank == 0:
-        folder = trainer.folder.evaluations / name
-        with explain_errors(folder):
-            folder.mkdir(exist_ok=True)
-        found.write(folder)
-    return found
-
-
-def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
-    """Return a report's metadata: policy, algorithm, simulator, source and machine."""
+    if trainer.ranks.rank:
+        return Report.from_results(results, trainer.spec, {})
     config = trainer.config
-    return {
+    metadata: dict[str, Any] = {
         "kind": "training",
         "run": str(trainer.folder.path),
-        "when": when,
+        "when": name,
         "policy": config.policy.name,
         "algorithm": config.algo.name,
         "simulator": config.sim.name,
@@ -64,6 +54,12 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "seconds": trainer.totals.seconds,
         "simulators": [describe_simulator(trainer.kind, trainer.spec)],
     }
+    found = Report.from_results(results, trainer.spec, metadata)
+    folder = trainer.folder.evaluations / name
+    with explain_errors(folder):
+        folder.mkdir(exist_ok=True)
+    found.write(folder)
+    return found
 
 
 def makes_films(trainer: Trainer) -> bool:
@@ -138,20 +134,14 @@ def summarise_run(
     ]
     when = "before and after" if before else "after training"
     title = f"Success on {after.success.episodes} episodes never trained on, {when} (95 % intervals):"
-    lines += [*find_milestones(metrics), *summarise_pace(metrics)]
+    for share in MILESTONES:
+        if (reached := find_first_reached(metrics, share)) is not None:
+            minutes = reached[1] / 60
+            lines.append(f"  {share:.0%} first seen after {minutes:.1f} min, at iteration {reached[0]}")
+    lines += summarise_pace(metrics)
     lines += [f"  {note}" for note in describe_outages(metrics, after.metadata.get("reward") == "terminal")]
     lines += [f"  {note}" for note in (*describe_head(metrics), *describe_cost(metrics))]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
-
-
-def find_milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
-    """Return lines about when evaluations during training first reached each success rate of `MILESTONES`."""
-    reached = {share: find_first_reached(metrics, share) for share in MILESTONES}
-    known = {share: when for share, when in reached.items() if when is not None}
-    return [
-        f"  {share:.0%} first seen after {seconds / 60:.1f} min, at iteration {iteration}"
-        for share, (iteration, seconds) in known.items()
-    ]
 
 
 def summarise_pace(metrics: Sequence[Mapping[str, Value]]) -> list[str]:

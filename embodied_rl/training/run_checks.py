@@ -19,7 +19,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.schema import Plan, PolicyNode, TrainConfig
+from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
 from embodied_rl.training.run_parts import count_rollout_decisions
 
@@ -137,7 +137,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         num_envs=config.sim.num_envs,
         row_bytes=row_bytes,
         copies=2 if workers else 1,
-        simulators=count_simulator_processes(plan) if known else 0,
+        simulators=plan.parts if known and plan.allocation == "split" else 0,
         placement=describe_placement(policy),
         device=measure_device(config, needs, spec, actor.keep, ranks, acting),
     )
@@ -157,11 +157,6 @@ def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: C
         actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
         one = Rollout.allocate(actor, 1, 1, device="meta", extras=extras)
     return sum(tensor.nbytes for tensor in one.tensors().values())
-
-
-def count_simulator_processes(plan: Plan) -> int:
-    """Return the number of processes that only simulate."""
-    return plan.parts if plan.allocation == "split" else 0
 
 
 def check_run(config: TrainConfig) -> RunSize:
@@ -261,11 +256,14 @@ def check_memory(config: TrainConfig, needs: Needs, size: RunSize) -> None:
     """
     if config.runtime != "local":
         return
-    memory = find_machine_bytes()
+    memory, plan = find_machine_bytes(), config.plan
     here = f"this machine has {format_bytes(memory)}"
     if size.processes > memory:
+        counts = {"ranks": plan.ranks, "rollout_workers": plan.rollout_workers}
+        counts |= {"slices": plan.slices, "workers": plan.workers} if plan.allocation == "split" else {}
+        keys = ", ".join(f"plan.{key}={value}" for key, value in counts.items() if value)
         raise UserError(
-            f"{size.count_processes()} processes, of {describe_processes(config)}, take {format_bytes(size.processes)} "
+            f"{size.count_processes()} processes, of {keys}, take {format_bytes(size.processes)} "
             f"at least, and {here}. One or two for each core are enough.",
             code="memory-processes",
         )
@@ -294,14 +292,6 @@ def check_environments(num_envs: int, spec: SimulatorSpec) -> None:
             f"{format_bytes(memory)}. A few dozen are enough.",
             code="memory-observations",
         )
-
-
-def describe_processes(config: TrainConfig) -> str:
-    """Return the keys that set the number of processes of a run."""
-    plan = config.plan
-    keys = {"ranks": plan.ranks, "rollout_workers": plan.rollout_workers}
-    keys |= {"slices": plan.slices, "workers": plan.workers} if plan.allocation == "split" else {}
-    return ", ".join(f"plan.{key}={value}" for key, value in keys.items() if value)
 
 
 def advise(config: TrainConfig) -> str:
