@@ -122,3 +122,5 @@ def test_impossible_delays_are_refused_before_a_run_starts(
 def test_cloning_knows_no_delay(typed: Callable[..., Any]) -> None:
     code, _, err = typed("sft", "sim=tabletop", "policy.delay=2")
     assert code == 2 and "algo.prefix=2" in err
+    code, _, err = typed("sft", "sim=tabletop", "algo.prefix=99", "--dry-run")
+    assert code == 2 and "[prefix-too-long]" in err

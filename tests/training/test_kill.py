@@ -100,19 +100,6 @@ def test_kills_leave_no_trace(reference: Path, tmp_path: Path) -> None:
     assert not list((run / "checkpoints").glob(".*"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attempt", range(3))
-def test_kills_at_many_moments_leave_no_trace(attempt: int, reference: Path, tmp_path: Path) -> None:
-    moments = [after_iteration(2), after_iteration(2), while_saving(3), while_saving(4), after_iteration(5)]
-    assert_same(kill_again_and_again(tmp_path, moments), reference)
-
-
-@pytest.mark.slow
-def test_kills_with_simulators_apart_leave_no_trace(split_reference: Path, tmp_path: Path) -> None:
-    moments = [while_saving(2), after_iteration(3), while_saving(4), after_iteration(5)]
-    assert_same(kill_again_and_again(tmp_path, moments, "plan=split"), split_reference)
-
-
 def unfinished(finished: Path, folder: Path) -> Path:
     """A copy of a run as it was before its last evaluation."""
     run = folder / "runs" / "train" / finished.name
@@ -156,17 +143,6 @@ def test_a_run_resumes_without_its_initial_policy_file(reference: Path, tmp_path
     assert_same(run, reference)
 
 
-def test_no_whole_checkpoint_is_the_user_s_business(reference: Path, tmp_path: Path) -> None:
-    """Both ranks find out at once; the user sees one message and no traceback."""
-    run = unfinished(reference, tmp_path)
-    for file in run.glob("checkpoints/*/tensors.safetensors"):
-        file.write_bytes(b"")
-    with started(tmp_path, "train", f"resume={run}") as process:
-        code, output = process.finish()
-    assert code == 2
-    assert f"No usable checkpoint in {run}/checkpoints." in output and "Traceback" not in output
-
-
 def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
     reached = process.wait_until(lambda: moment(process))
     if reached:
@@ -202,18 +178,6 @@ def test_ctrl_c_saves_and_leaves(reference: Path, tmp_path: Path) -> None:
             return process.run
 
     assert_same(at_the_right_moment(disturb, tmp_path), reference)
-
-
-@pytest.mark.slow
-def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
-    def disturb(folder: Path) -> Path:
-        with started(folder, "train", *SMALL, *TABLETOP, "plan=split") as process:
-            interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
-        with started(folder, "train", "resume=last") as process:
-            assert process.finish()[0] == 0
-            return process.run
-
-    assert_same(at_the_right_moment(disturb, tmp_path), split_reference)
 
 
 def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A rollout worker loads newer weights between two decisions, and starts with the promised ones."""
+"""Rollout workers load newer weights between two decisions; rollouts are transferred to learners unchanged."""
 
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 
 from embodied_rl.actors.learning.weights import publish_weights
 from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.runtime.processes.board import SharedBoard
@@ -21,8 +22,12 @@ from embodied_rl.training.rollout_worker import (
     PublishedWeights,
     RolloutWorker,
     WorkerStart,
+    fill_rollout,
+    redistribute,
+    to_arrays,
 )
 from tests.support.collecting import T, inline, make
+from tests.support.refusals import refuses
 
 SPEC = FakeSimulator.spec_of(FakeSimulator.Config())
 
@@ -112,3 +117,42 @@ def test_a_worker_that_reports_after_every_turn_collects_the_same_rollout(monkey
     for name, array in whole.arrays.items():
         np.testing.assert_array_equal(array, parted.arrays[name])
     assert whole.report.finished == parted.report.finished and torch.is_grad_enabled()
+
+
+def rollout(envs: int, seed: int, dtype: torch.dtype = torch.float32) -> Rollout:
+    """Random numbers in every tensor."""
+    made = Rollout.allocate(RowwiseFakeActor(SPEC), 3, envs)
+    made.trace["kept"] = torch.zeros(3, envs, 4, dtype=dtype)
+    generator = torch.Generator().manual_seed(seed)
+    for tensor in made.tensors().values():
+        tensor.copy_(torch.randint(0, 2, tensor.shape, generator=generator))
+    return made
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_there_and_back(dtype: torch.dtype) -> None:
+    sent, arrived = rollout(4, 0, dtype), rollout(4, 1, dtype)
+    fill_rollout(arrived, to_arrays(sent))
+    for name, tensor in sent.tensors().items():
+        assert torch.equal(arrived.tensors()[name], tensor), name
+
+
+@pytest.mark.parametrize(("makers", "learners"), [(1, 3), (3, 1), (2, 3), (3, 2), (2, 2)])
+def test_environments_keep_their_order(makers: int, learners: int) -> None:
+    whole = rollout(12, 0)
+    arrays = to_arrays(whole)
+    parts = [
+        {name: np.split(array, makers, axis=int(name != "last_value"))[part] for name, array in arrays.items()}
+        for part in range(makers)
+    ]
+    shares = redistribute(parts, learners)
+    assert len(shares) == learners
+    for name, array in arrays.items():
+        axis = int(name != "last_value")
+        assert all(share[name].shape[axis] == 12 // learners for share in shares)
+        np.testing.assert_array_equal(np.concatenate([share[name] for share in shares], axis), array)
+
+
+def test_other_sizes_are_refused() -> None:
+    with refuses("rollout-shape-mismatch"):
+        fill_rollout(rollout(4, 0), to_arrays(rollout(5, 0)))

@@ -24,7 +24,6 @@ from tests.support import forked
 from tests.support.refusals import refuses
 
 pytestmark = pytest.mark.thorough
-HERE = Path(__file__).parent
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 Ended = list[tuple[int, str]]
 

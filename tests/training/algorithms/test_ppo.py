@@ -12,8 +12,6 @@ from embodied_rl.interfaces.sim import Source
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
 from tests.support.experience import (
-    Table,
-    ThreadRanks,
     changed,
     make_actor,
     make_ppo,
@@ -102,13 +100,6 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_data(critic: str
     for gradients in on_ranks(lambda ranks: learn(ranks, parts[ranks.rank])):
         for name, gradient in expected.items():
             torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_ranks_of_this_module_are_ranks() -> None:
-    """What the tests above rest on."""
-    gathered = on_ranks(lambda ranks: (ranks.gather(ranks.rank), ranks.any_(ranks.rank == 1)), 3)
-    assert gathered == [([0, 1, 2], True)] * 3
-    assert issubclass(ThreadRanks, Ranks)
 
 
 @pytest.mark.thorough
@@ -268,8 +259,3 @@ def test_state_and_load_continue_to_the_bit(critic: str) -> None:
     figures = [ppo.update([rollouts[2]], 2) for ppo in (straight, resumed)]
     assert figures[0] == figures[1]
     assert changed(actors[1], weights(actors[0])) == set()
-
-
-def test_ppo_needs_a_critic() -> None:
-    with pytest.raises((AssertionError, KeyError)):
-        make_ppo(Table(1))
