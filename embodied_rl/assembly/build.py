@@ -1,6 +1,5 @@
 """Build actors, algorithms and curricula from a frozen configuration. Only this file resolves names to classes."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +9,9 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.assembly import foreign_policy, warm_start
+from embodied_rl.assembly import networks
 from embodied_rl.checkpoints import detection, unsupported
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, load_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
@@ -77,7 +76,7 @@ class Blueprint:
     def build(self) -> Actor:
         """Build an actor with new weights."""
         cls = plugins.find_plugin("policies", self.node.name)
-        network = choose_backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
+        network = networks.make_backbone(cls, self.options, self.embodiment, self.auxiliary_names)
         network.prefix_trained_to = self.prefix_trained_to
         built = build_actor_around(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
         built.keep = self.keep
@@ -141,11 +140,11 @@ def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone,
     if node.checkpoint is None:
         cls, options = plugins.configure_plugin("policies", node, "policy")
         embodiment = build_embodiment(spec, options, node, cls)
-        return choose_backbone_maker(cls, options)(embodiment, ()), embodiment
+        return networks.make_backbone(cls, options, embodiment, ()), embodiment
     cls = plugins.find_plugin_with_keys("policies", node, "policy")  # its other sizes are the checkpoint's
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        network, embodiment = foreign_policy.attach_network(path, node, cls, spec, choose_backbone_maker)
+        network, embodiment = networks.attach_network(path, node, cls, spec)
         return network, configure_embodiment(embodiment, node)
     network, embodiment = load_backbone(resolve_policy_file(node.checkpoint), node)
     check_fit(embodiment, spec)
@@ -163,12 +162,11 @@ def find_sizes(node: PolicyNode) -> Any:
     cls = plugins.find_plugin_with_keys("policies", node, "policy")
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        return foreign_policy.find_network_sizes(
-            detection.read_checkpoint(path, foreign_policy.find_asset(node)), cls, node.options
+        return networks.find_network_sizes(
+            detection.read_checkpoint(path, networks.find_asset(node)), cls, node.options
         )
     metadata = read_metadata(resolve_policy_file(node.checkpoint))
-    growth = warm_start.find_growth(metadata, cls, node.options)
-    check_config(path, metadata, node.name, warm_start.without_growth(node.options, growth))
+    growth = networks.find_growth(path, metadata, cls, node)
     with name_file(path):
         return freeze_file(cls.Config, {**metadata.config, **growth}, path, "policy")
 
@@ -188,8 +186,7 @@ def load_backbone(
     growth: dict[str, int] = {}
     if node is not None:
         metadata, cls = read_metadata(path), plugins.find_plugin_with_keys("policies", node, "policy")
-        growth = warm_start.find_growth(metadata, cls, node.options)
-        check_config(path, metadata, node.name, warm_start.without_growth(node.options, growth))
+        growth = networks.find_growth(path, metadata, cls, node)
 
     def find(metadata: PolicyMetadata) -> type[Any]:
         with name_file(path):
@@ -199,7 +196,7 @@ def load_backbone(
         cls = find(metadata)
         with name_file(path):
             options = freeze_file(cls.Config, metadata.config, path, "policy")
-        return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
+        return networks.make_backbone(cls, options, metadata.embodiment, metadata.auxiliary_names)
 
     network, embodiment = load_network(
         path,
@@ -208,7 +205,7 @@ def load_backbone(
         can_be_empty=lambda metadata: find(metadata).CAN_BE_EMPTY,
     )
     if growth:
-        network = warm_start.grow_network(path, network, embodiment, growth, choose_backbone_maker)
+        network = networks.grow_network(path, network, embodiment, growth)
     return network, embodiment
 
 
@@ -264,24 +261,6 @@ def resolve_policy_file(text: str) -> Path:
     except CheckpointError as error:
         known = unsupported.explain_folder(path) or other_files.explain_path(path)
         raise CheckpointError(known or str(error), code=error.code or "checkpoint-missing") from None
-
-
-def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
-    """Return a function that builds a network from an embodiment and the names of its auxiliary targets."""
-
-    def make(embodiment: Embodiment, auxiliary_names: tuple[str, ...]) -> FlowBackbone:
-        return cls(
-            options,
-            action_dim=len(embodiment.action_names),
-            state_dim=len(embodiment.state_names),
-            cameras=embodiment.view_names,
-            image_size=embodiment.image_size,
-            vocabulary_size=embodiment.vocabulary_size,
-            token_length=embodiment.token_length,
-            auxiliary_names=auxiliary_names,
-        )
-
-    return make
 
 
 def describe_origin(sim: SimNode, sampling: SamplerNode, control_hz: float) -> dict[str, Any]:

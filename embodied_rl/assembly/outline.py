@@ -12,16 +12,15 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import check_placement, resolve_placement
-from embodied_rl.assembly import foreign_policy, warm_start
+from embodied_rl.assembly import networks
 from embodied_rl.assembly.build import (
     build_embodiment,
     check_fit,
-    choose_backbone_maker,
     configure_embodiment,
     resolve_policy_file,
 )
 from embodied_rl.checkpoints import detection
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, outline_network, read_metadata
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -68,21 +67,20 @@ def _outline(
     if node.checkpoint is None:
         embodiment = build_embodiment(spec, options, node, cls)
         with torch.device("meta"):
-            return choose_backbone_maker(cls, options)(embodiment, auxiliary_names), embodiment
+            return networks.make_backbone(cls, options, embodiment, auxiliary_names), embodiment
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        network, embodiment = foreign_policy.outline_network(path, node, cls, spec, choose_backbone_maker)
+        network, embodiment = networks.attach_network(path, node, cls, spec, outline=True)
         return network, configure_embodiment(embodiment, node)
     file = resolve_policy_file(node.checkpoint)
-    growth = warm_start.find_growth(read_metadata(file), cls, node.options)
+    growth = networks.find_growth(file, read_metadata(file), cls, node)
 
     def make(metadata: PolicyMetadata) -> FlowBackbone:
-        check_config(file, metadata, node.name, warm_start.without_growth(node.options, growth))
         found = freeze_file(cls.Config, metadata.config, file, "policy")
-        return choose_backbone_maker(cls, found)(metadata.embodiment, metadata.auxiliary_names)
+        return networks.make_backbone(cls, found, metadata.embodiment, metadata.auxiliary_names)
 
     network, embodiment = outline_network(file, make, merged=node.train != "lora" or bool(growth))
     if growth:
-        network = warm_start.grow_network(file, network, embodiment, growth, choose_backbone_maker)
+        network = networks.grow_network(file, network, embodiment, growth)
     check_fit(embodiment, spec)
     return network, configure_embodiment(embodiment, node)

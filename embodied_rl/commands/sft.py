@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import describe_placement, place_network, resolve_placement
-from embodied_rl.assembly import build
+from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
@@ -172,7 +172,7 @@ def make_network(
         policy, sizes = plugins.configure_plugin("policies", config.policy, "policy")
         embodiment = build.build_embodiment(spec, sizes, config.policy, policy)
         embodiment = embodiment.with_statistics(state, kind=policy.STATISTICS)
-        backbone = build.choose_backbone_maker(policy, sizes)(embodiment, tuple(auxiliary_names))
+        backbone = networks.make_backbone(policy, sizes, embodiment, auxiliary_names)
     trainable.choose_trainable(backbone, config.policy.train, config.policy.lora)
     place_network(backbone, config.policy)
     return backbone, embodiment
