@@ -75,11 +75,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:
-    """Check that the stages learn, and have demonstrations to learn from.
-
-    Raises:
-        UserError: they do not.
-    """
+    """Check that the stages learn, and have demonstrations to learn from; raise `UserError` otherwise."""
     if not (options.steps or options.finetune_steps or (options.frames and options.localise_steps)):
         raise UserError(
             "algo.steps=0 algo.finetune_steps=0 and algo.frames=0 or algo.localise_steps=0: nothing would learn. "
@@ -146,11 +142,7 @@ def count_recorded(options: SFTConfig, spec: SimulatorSpec, horizon: int) -> int
 
 
 def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, held: int, seen: int) -> None:
-    """Check that network, optimiser and demonstrations fit into this machine's memory.
-
-    Raises:
-        UserError: they do not fit; the message names the largest part.
-    """
+    """Check that network, optimiser and demonstrations fit into this machine's memory; raise `UserError` otherwise."""
     memory = find_machine_bytes()
     on_host = held if resolve_placement(config.policy).device == "cpu" else 0
     here = f"this machine has {format_bytes(memory)}."

@@ -76,11 +76,7 @@ def measure_device(
 
 
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:
-    """Check that a run fits into the memory of its GPU.
-
-    Raises:
-        UserError: it does not; the message names settings that fit.
-    """
+    """Check that a run fits into the memory of its GPU; raise `UserError` otherwise."""
     update, where = found.update, f"policy.device={config.policy.device}"
     free = f"{where} has {format_bytes(found.free)} for each rank"
     if (acting := update.held + found.acting) > found.free:

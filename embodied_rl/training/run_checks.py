@@ -208,11 +208,7 @@ def check_groups(config: TrainConfig, size: int) -> None:
 
 
 def check_segments(config: TrainConfig) -> None:
-    """Check that a rollout divides into segments of whole decisions.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Check that a rollout divides into segments of whole decisions; raise `UserError` otherwise."""
     decisions, segments = config.train.decisions, config.segments
     if config.mode == "stream" and decisions % segments:
         raise UserError(
@@ -249,11 +245,7 @@ def find_random_weights(policy: PolicyNode, weights: int) -> str | None:
 
 
 def check_memory(config: TrainConfig, needs: Needs, size: RunSize) -> None:
-    """Check that a local run's least memory fits into this machine.
-
-    Raises:
-        UserError: it does not fit; the message names the largest part, and settings that fit.
-    """
+    """Check that a local run's least memory fits into this machine; raise `UserError` otherwise."""
     if config.runtime != "local":
         return
     memory, plan = find_machine_bytes(), config.plan

@@ -222,33 +222,28 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         self._unsent = None
 
     def _await_start(self) -> SimulatorSpec | None:
-        self._greet()
+        if not self._greeted:  # the protocol's version is checked before anything is unpickled
+            greeting = self._worker.receive(
+                self._remaining(), "start", START_REMEDY, self._start_timeout, read=receive_greeting
+            )
+            problem, protocol = greeting.get("problem"), greeting.get("protocol")
+            if not problem and protocol != PROTOCOL:
+                problem = (
+                    f"its protocol version is {protocol}, this process has {PROTOCOL}: "
+                    "another version of embodied-rl runs there. Use one for both"
+                )
+            if problem:
+                self._worker.stop()
+                where = sys.executable if self._interpreter is None else self._interpreter.python
+                self._start_failure = f"{self.name} cannot run in {where}: {problem}."
+                raise RestartLimitReached(self._start_failure)
+            self._greeted = True
         reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
         if isinstance(reply, CallFailure):
             raise self._worker_error("start", reply)
         spec: SimulatorSpec | None = reply.value
         self._slots = ImageSlots(self._memory, () if spec is None else spec.cameras, self._kwargs.get("num_envs", 0))
         return spec
-
-    def _greet(self) -> None:
-        """Receive the worker's greeting and check its protocol version, before anything is unpickled."""
-        if self._greeted:
-            return
-        greeting = self._worker.receive(
-            self._remaining(), "start", START_REMEDY, self._start_timeout, read=receive_greeting
-        )
-        problem, protocol = greeting.get("problem"), greeting.get("protocol")
-        if not problem and protocol != PROTOCOL:
-            problem = (
-                f"its protocol version is {protocol}, this process has {PROTOCOL}: "
-                "another version of embodied-rl runs there. Use one for both"
-            )
-        if problem:
-            self._worker.stop()
-            where = sys.executable if self._interpreter is None else self._interpreter.python
-            self._start_failure = f"{self.name} cannot run in {where}: {problem}."
-            raise RestartLimitReached(self._start_failure)
-        self._greeted = True
 
     def _remaining(self) -> float:
         return max(0.0, self._answer_by - time.monotonic())

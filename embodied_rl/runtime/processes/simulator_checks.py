@@ -110,11 +110,7 @@ def check_observation(spec: SimulatorSpec, observation: Any, rows: int | None) -
 
 
 def check_snapshot(snapshot: Any) -> None:
-    """Check that a snapshot holds named arrays of plain numbers.
-
-    Raises:
-        InvalidOutput: the message names the entry.
-    """
+    """Check that a snapshot holds named arrays of plain numbers; raise `InvalidOutput` otherwise."""
     _require(isinstance(snapshot, dict), f"it must return a dictionary of arrays, not {type(snapshot).__name__}")
     for name, array in snapshot.items():
         plain = isinstance(array, np.ndarray) and not array.dtype.hasobject

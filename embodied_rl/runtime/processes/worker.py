@@ -239,14 +239,10 @@ def serve_calls(connection: Connection, memory: int) -> None:
         method, args = receive(connection)
         args = lists.restore(method, args)
         following = (slot + 1) % SLOTS
-        reply = attempt_call(_call, hosted, method, args, slots, following)
+        reply = attempt_call(lambda: slots.put(hosted.call(method, args), following))  # noqa: B023  called at once
         if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
             reply.slot = slot = following
         send(connection, reply)
-
-
-def _call(hosted: HostedRole, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
-    return slots.put(hosted.call(method, args), slot)
 
 
 def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailure:

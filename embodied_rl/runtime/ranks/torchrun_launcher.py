@@ -30,11 +30,7 @@ class TorchrunPlace:
         return cls(*(int(environment[name]) for name in _VARIABLES[:3]))
 
     def check(self, ranks: int, remedy: str) -> None:
-        """Check that torchrun started one process for each rank.
-
-        Raises:
-            UserError: there are more or fewer processes than ranks.
-        """
+        """Check that torchrun started one process for each rank; raise `UserError` otherwise."""
         if ranks != self.size:
             raise UserError(
                 f"torchrun started {self.size} processes, which are the ranks, but plan.ranks={ranks}: start {ranks} "

@@ -194,38 +194,31 @@ def _watch(ranks: list[RankActor], runs: list[RayAnswer], timeout: float, signal
             echo.write()
             signals.forward()
             for number, run in enumerate(runs):
-                if number not in ended and run.done():
-                    ended[number] = _outcome(number, ranks[number], run)
-            _raise_first_cause(ended)
-            failed = any(outcome.failure is not None for outcome in ended.values())
+                if number in ended or not run.done():
+                    continue
+                try:
+                    ended[number] = unpack(run.take(0))
+                except ActorDied as lost:
+                    lost_rank = RankFailure(number, 0.0, False, f"{ranks[number].name} {lost}.")
+                    ended[number] = RankOutcome(failure=lost_rank)
+                if (
+                    failure := ended[number].failure
+                ) is not None:  # its time is that of the report, as clocks differ
+                    ended[number] = RankOutcome(failure=replace(failure, rank=number, time=run.arrived))
+            failures = [outcome.failure for outcome in ended.values() if outcome.failure is not None]
+            if (first := find_earliest_cause(failures)) is not None:
+                if first.error is not None:
+                    raise first.error from None
+                raise RankFailed(f"rank {first.rank} failed first:\n{first.message}")
+            failed = bool(failures)
             if late is None and (failed or 0 in ended):  # the other ranks must then end in time
                 late = time.monotonic() + (GRACE if failed else timeout)
             if late is not None and time.monotonic() > late:
                 silent = " and ".join(rank.name for number, rank in enumerate(ranks) if number not in ended)
-                failures = [outcome.failure.message for outcome in ended.values() if outcome.failure is not None]
-                raise RankFailed(f"{silent} did not end with the other ranks.\n{''.join(failures)}".rstrip())
+                messages = "".join(failure.message for failure in failures)
+                raise RankFailed(f"{silent} did not end with the other ranks.\n{messages}".rstrip())
     finally:
         echo.finish()
     if ended[0].stopped:
         raise Stopped
     return ended[0].result
-
-
-def _outcome(number: int, rank: RankActor, run: RayAnswer) -> RankOutcome:
-    """Return the outcome of a rank. Clocks of nodes differ, so a failure gets the time at which its report arrived."""
-    try:
-        outcome: RankOutcome = unpack(run.take(0))
-    except ActorDied as lost:
-        return RankOutcome(failure=RankFailure(number, run.arrived, False, f"{rank.name} {lost}."))
-    if outcome.failure is None:
-        return outcome
-    return RankOutcome(failure=replace(outcome.failure, rank=number, time=run.arrived))
-
-
-def _raise_first_cause(ended: Mapping[int, RankOutcome]) -> None:
-    first = find_earliest_cause(outcome.failure for outcome in ended.values() if outcome.failure is not None)
-    if first is None:
-        return
-    if first.error is not None:
-        raise first.error from None
-    raise RankFailed(f"rank {first.rank} failed first:\n{first.message}")

@@ -76,11 +76,7 @@ def list_differences(theirs: Mapping[str, Any]) -> str:
 
 
 def check_machine(devices: int, hardware: Mapping[str, Any], words: Sequence[str], path: Path) -> None:
-    """Check that a plan was made for a machine like this one.
-
-    Raises:
-        UserError: the machines differ; the message names the difference and the remedy.
-    """
+    """Check that a plan was made for a machine like this one; raise `UserError` otherwise."""
     if devices:
         message = f"plan={path} is for {devices} accelerators, which a run here does not use; try plan=auto."
         raise UserError(message, code="plan-other-machine")

@@ -41,11 +41,7 @@ def open_dataset(folder: str) -> "closing[LeRobotDataset]":
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:
-    """Check that no stage is configured that needs a simulator's operator.
-
-    Raises:
-        UserError: one is.
-    """
+    """Check that no stage is configured that needs a simulator's operator; raise `UserError` otherwise."""
     if options.frames or options.steps:
         raise UserError(
             f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
