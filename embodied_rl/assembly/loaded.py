@@ -82,18 +82,16 @@ class LoadedPolicy:
         """
         seen, single = read_observation(observation, self.spec)
         given, counts = _read_plan(prefix, committed, single)
-        actions = self.actor.infer(seen, self._draw_keys(len(seen)), given, counts, whole=whole, strategy=strategy)
+        keys, rows = None, len(seen)
+        if self._seed is not None:
+            keys = NoiseKeys(self._seed, np.arange(rows, dtype=np.int64), np.full(rows, self._calls, np.int64))
+            self._calls += 1
+        actions = self.actor.infer(seen, keys, given, counts, whole=whole, strategy=strategy)
         return actions[0] if single else actions
 
     def reset(self) -> None:
         """Restart the noise of a seed, as for a new episode. No effect without a seed."""
         self._calls = 0
-
-    def _draw_keys(self, rows: int) -> NoiseKeys | None:
-        if self._seed is None:
-            return None
-        self._calls += 1
-        return NoiseKeys(self._seed, np.arange(rows, dtype=np.int64), np.full(rows, self._calls - 1, np.int64))
 
 
 def _read_plan(prefix: Any, committed: Any, single: bool) -> tuple[NDArray[np.float32] | None, NDArray[Any] | None]:

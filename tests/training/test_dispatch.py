@@ -11,10 +11,10 @@ from embodied_rl.actors.learning.weights import Weights
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied, WorkerError
-from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import CollectorReport
 from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, PublishedWeights, WorkerStart
+from tests.support.thread_handle import ThreadHandle
 
 WEIGHTS = Weights(0, {}, "")
 

@@ -67,7 +67,7 @@ class Future(Protocol):
 class Handle(Protocol):
     """A handle on a simulator or another role, such as `embodied_rl.rollout.policy_worker`, in this or another process.
 
-    It takes one call at a time: collect each future before the next submit. The role can also run in a thread.
+    It takes one call at a time: collect each future before the next submit.
     """
 
     name: str

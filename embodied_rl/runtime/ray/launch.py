@@ -201,9 +201,7 @@ def _watch(ranks: list[RankActor], runs: list[RayAnswer], timeout: float, signal
                 except ActorDied as lost:
                     lost_rank = RankFailure(number, 0.0, False, f"{ranks[number].name} {lost}.")
                     ended[number] = RankOutcome(failure=lost_rank)
-                if (
-                    failure := ended[number].failure
-                ) is not None:  # its time is that of the report, as clocks differ
+                if (failure := ended[number].failure) is not None:  # its time is that of the report, as clocks differ
                     ended[number] = RankOutcome(failure=replace(failure, rank=number, time=run.arrived))
             failures = [outcome.failure for outcome in ended.values() if outcome.failure is not None]
             if (first := find_earliest_cause(failures)) is not None:

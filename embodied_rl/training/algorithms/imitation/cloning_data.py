@@ -51,7 +51,7 @@ def check_stages(config: SftConfig, options: SFTConfig) -> None:
 
 
 def match_dataset(dataset: "LeRobotDataset", embodiment: Embodiment) -> dict[str, str]:
-    """Return the dataset's camera for each camera of an embodiment, after checking state and actions, too.
+    """Return the dataset's camera of the same name, or of the view's, for each camera; check state and actions, too.
 
     Raises:
         UserError: a camera, the state or the actions of the dataset do not fit.
@@ -65,7 +65,17 @@ def match_dataset(dataset: "LeRobotDataset", embodiment: Embodiment) -> dict[str
                 "choose the simulator (or the settings of it) that the dataset was recorded with.",
                 code="dataset-size-mismatch",
             )
-    return match_cameras(dataset.cameras, embodiment)
+    known, found = dataset.cameras, dict[str, str]()
+    for camera, view in zip(embodiment.cameras, embodiment.view_names, strict=True):
+        name = next((name for name in (camera, view) if name in known), None)
+        if name is None:
+            raise UserError(
+                f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
+                "Say which is which with policy.cameras, or choose another dataset.",
+                code="dataset-camera-missing",
+            )
+        found[camera] = name
+    return found
 
 
 def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
@@ -117,25 +127,6 @@ def stream_batches(
 def rename_cameras(observation: Observation, names: Mapping[str, str]) -> Observation:
     """Return an observation with the images {camera: image `names[camera]`}."""
     return replace(observation, images={camera: observation.images[name] for camera, name in names.items()})
-
-
-def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
-    """Return the dataset's camera for each camera of the embodiment: that of the same name, or of the view's name.
-
-    Raises:
-        UserError: the dataset has neither camera.
-    """
-    found: dict[str, str] = {}
-    for camera, view in zip(embodiment.cameras, embodiment.view_names, strict=True):
-        name = next((name for name in (camera, view) if name in known), None)
-        if name is None:
-            raise UserError(
-                f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
-                "Say which is which with policy.cameras, or choose another dataset.",
-                code="dataset-camera-missing",
-            )
-        found[camera] = name
-    return found
 
 
 @dataclass(frozen=True, eq=False)
