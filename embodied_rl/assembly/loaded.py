@@ -41,7 +41,6 @@ class LoadedPolicy:
 
         Args:
             actor: deployed.
-            metadata: of its file.
             seed: see `embodied_rl.load_policy`.
         """
         self.actor, self.metadata = actor, metadata
@@ -50,7 +49,21 @@ class LoadedPolicy:
     @cached_property
     def spec(self) -> PolicyDescription:
         """Return what the policy expects and returns."""
-        return describe_actor(self.actor, find_control_hz(self.metadata))
+        body: Embodiment = self.actor.embodiment
+        return PolicyDescription(
+            cameras=dict.fromkeys(body.cameras, body.image_size),
+            state_names=body.state_names,
+            action_names=body.action_names,
+            action_low=body.action_low,
+            action_high=body.action_high,
+            control_hz=find_control_hz(self.metadata),
+            horizon=self.actor.network.spec.horizon,
+            executed=body.executed,
+            words=() if body.tokenizer else tuple(word for word in body.vocabulary if word),
+            prompt_length=body.token_length,
+            prefix_trained_to=int(getattr(self.actor, "prefix_trained_to", 0)),
+            normalisation=hash_normalisation(body),
+        )
 
     def act(
         self,
@@ -137,25 +150,6 @@ def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, devi
             f"seed={ascii(seed)[:40]} must be a whole number from 0 to 2**64 - 1, or None.", code="seed-invalid"
         )
     return LoadedPolicy(load_deployed(policy).to(device), read_metadata(build.resolve_policy_file(policy)), seed)
-
-
-def describe_actor(actor: Actor, control_hz: float | None) -> PolicyDescription:
-    """Return what an actor expects and returns."""
-    body: Embodiment = actor.embodiment
-    return PolicyDescription(
-        cameras=dict.fromkeys(body.cameras, body.image_size),
-        state_names=body.state_names,
-        action_names=body.action_names,
-        action_low=body.action_low,
-        action_high=body.action_high,
-        control_hz=control_hz,
-        horizon=actor.network.spec.horizon,
-        executed=body.executed,
-        words=() if body.tokenizer else tuple(word for word in body.vocabulary if word),
-        prompt_length=body.token_length,
-        prefix_trained_to=int(getattr(actor, "prefix_trained_to", 0)),
-        normalisation=hash_normalisation(body),
-    )
 
 
 def hash_normalisation(body: Embodiment) -> str:

@@ -158,7 +158,6 @@ def grow_network(path: Path, small: FlowBackbone, embodiment: Embodiment, growth
     Args:
         path: the small network's file, for the log.
         small: the network as it is in the file.
-        embodiment: of the small network.
         growth: the new sizes.
     """
     meta = next(small.parameters()).is_meta

@@ -48,7 +48,6 @@ def outline_backbone(
 
     Args:
         node: the policy.
-        spec: of the simulator.
         auxiliary_names: targets that a network with new weights predicts.
 
     Raises:

@@ -46,7 +46,12 @@ def check_cloning(config: SftConfig) -> list[Row]:
     check_placement(config.policy)
     with nullcontext() if config.dataset is None else cloning_data.open_dataset(config.dataset) as dataset:
         if dataset is None:
-            check_operator(config, kind)
+            if not hasattr(kind.simulator, "expert"):
+                raise UserError(
+                    f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
+                    "Give dataset=<LeRobotDataset folder>, or another simulator.",
+                    code="operator-missing",
+                )
         else:
             cloning_data.check_stages(config, options)
         names, left_out = () if dataset is not None else options.auxiliary_names, None
@@ -88,20 +93,6 @@ def check_stages(config: SftConfig, options: SFTConfig) -> None:
     if config.dataset is None and not options.demonstrations:
         message = "algo.demonstrations=0: there is nothing to clone. Give at least 1, or dataset=<folder>."
         raise UserError(message, code="cloning-no-demonstrations")
-
-
-def check_operator(config: SftConfig, kind: SimulatorKind) -> None:
-    """Check that the simulator's class has a scripted operator; its constructor checks that it supports the task.
-
-    Raises:
-        UserError: it has none.
-    """
-    if not hasattr(kind.simulator, "expert"):
-        raise UserError(
-            f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
-            "Give dataset=<LeRobotDataset folder>, or another simulator.",
-            code="operator-missing",
-        )
 
 
 def check_perception(config: SftConfig, options: SFTConfig, network: FlowBackbone, spec: SimulatorSpec) -> None:

@@ -28,11 +28,7 @@ AT_ONCE = 64
 
 
 class CloningLog:
-    """Prints the progress of cloning and writes it to the run's metrics; a row is numbered by all steps so far.
-
-    Args:
-        metrics: of the run.
-    """
+    """Prints the progress of cloning and writes it to the run's metrics; a row is numbered by all steps so far."""
 
     def __init__(self, metrics: MetricsWriter) -> None:
         self._metrics, self._earlier_steps, self._stage, self._step = metrics, 0, "", 0

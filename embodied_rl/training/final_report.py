@@ -77,17 +77,6 @@ def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
         keep_film(trainer.folder.videos / BEFORE, recording, trainer.spec.control_hz)
 
 
-def film_after(trainer: Trainer, results: Sequence[EpisodeResult], before: Report | None, log: RunLog) -> list[Path]:
-    """Film episodes of the evaluation after training, with those before training. Return the videos' paths."""
-    log.begin_phase("filming", announce=True)
-    filmed = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
-    kept = {index: filmed[index] for index in choose_pairs(before.episodes if before else (), results, filmed)}
-    return film_episodes(
-        trainer.actor, trainer.kind.build, trainer.spec, results, trainer.folder.videos, before=kept,
-        delay=trainer.delay, at_once=trainer.kind.limit_environments(AT_ONCE),
-    )  # fmt: skip
-
-
 def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     """Evaluate the best checkpoint, write the policy, the report and videos. Return the lines of the summary."""
     log.begin_phase("evaluating the best checkpoint", announce=True)
@@ -100,7 +89,16 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     before = read_before(trainer, log)
     folder = trainer.folder.path
     after.write(folder)
-    videos = film_after(trainer, results, before, log) if makes_films(trainer) else []
+    videos: list[Path] = []
+    if makes_films(trainer):
+        log.begin_phase("filming", announce=True)
+        old = before.episodes if before else ()
+        filmed = read_films(trainer.folder.videos / BEFORE, old)
+        videos = film_episodes(
+            trainer.actor, trainer.kind.build, trainer.spec, results, trainer.folder.videos,
+            before={index: filmed[index] for index in choose_pairs(old, results, filmed)},
+            delay=trainer.delay, at_once=trainer.kind.limit_environments(AT_ONCE),
+        )  # fmt: skip
     log.write_films(videos)
     settings = trainer.folder.config.read_text(encoding="utf-8")
     write_page(

@@ -79,13 +79,9 @@ def make_collector(
     """Build a collector with its simulators.
 
     Args:
-        config: of the run.
-        kind: of the run's simulators.
-        needs: of the run's algorithm.
         rollout: the rollout that it fills: T × the environments of this collector.
         runtime: starts the simulators' processes.
         number: of the collector among all collectors of the run.
-        purpose: for the names of the simulators.
         writers: factories of writers that receive the same data as the rollout.
     """
     sampler, envs = make_sampler(config, kind, needs), rollout.num_envs

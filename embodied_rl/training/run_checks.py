@@ -175,8 +175,13 @@ def check_run(config: TrainConfig) -> RunSize:
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
     check_groups(config, needs.group_size)
-    if not needs.fresh_episodes:
-        check_segments(config)
+    decisions, segments = config.train.decisions, config.segments
+    if not needs.fresh_episodes and config.mode == "stream" and decisions % segments:
+        raise UserError(
+            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
+            f"Try train.decisions={max(1, round(decisions / segments)) * segments}.",
+            code="decisions-not-divisible",
+        )
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
@@ -205,17 +210,6 @@ def check_groups(config: TrainConfig, size: int) -> None:
                 f"multiple of algo.group_size={size}. Try sim.num_envs={count * size}, or a multiple.",
                 code="envs-not-divisible",
             )
-
-
-def check_segments(config: TrainConfig) -> None:
-    """Check that a rollout divides into segments of whole decisions; raise `UserError` otherwise."""
-    decisions, segments = config.train.decisions, config.segments
-    if config.mode == "stream" and decisions % segments:
-        raise UserError(
-            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
-            f"Try train.decisions={max(1, round(decisions / segments)) * segments}.",
-            code="decisions-not-divisible",
-        )
 
 
 def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:

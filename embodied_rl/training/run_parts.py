@@ -76,7 +76,6 @@ def assemble_parts(
 
     Args:
         config: of the run; its plan has been resolved.
-        folder: of the run.
         ranks: the ranks that learn together.
         writers: factories of writers in each collecting process, which receive the same data as its rollout.
 

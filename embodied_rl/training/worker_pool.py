@@ -84,9 +84,7 @@ class RolloutWorkers:
         """Start the rollout workers of a run.
 
         Args:
-            config: of the run.
             runtime: starts the workers.
-            blueprint: of their actors.
             work: the work of each worker.
         """
         board = runtime.board()

@@ -141,10 +141,6 @@ class WorkerRestart:
 
     If the new worker dies too, `done` starts the next one without waiting for it.
 
-    Args:
-        handle: of the dead worker.
-        episodes: to start in the new worker.
-
     Attributes:
         restarts: number of restarts so far.
 
@@ -274,7 +270,6 @@ class Runtime(Protocol):
 
         Args:
             factory: "module:Class" of the role. kwargs: its keyword arguments, picklable.
-            name: for messages.
             deadlines: limits for its start, its calls and its restarts.
             share: the cores and GPUs that it reserves.
             interpreter, packages: see `embodied_rl.runtime.processes.local.ProcessHandle`.

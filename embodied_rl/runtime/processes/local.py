@@ -25,7 +25,6 @@ class InlineHandle:
 
     Args:
         build: builds the simulator; `restart` calls it again.
-        name: for messages.
     """
 
     def __init__(self, build: Callable[[], Simulator], name: str = "simulator"):
@@ -104,7 +103,6 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
     Args:
         factory: "module:Class" of the role; only the worker imports the module.
         kwargs: its picklable keyword arguments; for a simulator they include "num_envs".
-        name: for messages.
         log: file for the worker's standard output and error; by default a temporary file, deleted with the handle.
         start_timeout: seconds until the simulator must be built.
         call_timeout: seconds in which a call must be answered; after that the worker counts as hung and is killed.

@@ -28,7 +28,6 @@ class ChildProcess:
     """A new Python process, connected by a pipe. By default it can import all modules that this process can import.
 
     Args:
-        name: for messages.
         main: "module:function" to run there; the pipe's descriptor is its first command-line argument.
         log: open file for its standard output and error.
         deadline: seconds that the transfer of one message may take once it has begun.

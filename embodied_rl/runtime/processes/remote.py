@@ -110,7 +110,6 @@ class RemoteHandle(ABC, Generic[Call]):
     """A `Handle` on a role in another process. The role starts at once, in parallel with others.
 
     Args:
-        name: for messages.
         restarts: how often `restart` may be called within an hour. The first is immediate; further ones without a
             successful call between them wait for increasing times. The new process waits, not the caller.
     """

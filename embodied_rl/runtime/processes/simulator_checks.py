@@ -26,7 +26,6 @@ def check_output(spec: SimulatorSpec, method: str, args: tuple[Any, ...], output
     """Check the types, shapes and dtypes of what a method of a simulator returned.
 
     Args:
-        spec: of the simulator.
         method: "reset", "step", "restore" or "snapshot"; outputs of other methods are not checked.
         args: of the call; they give the number of environments and steps.
         output: what the method returned, its observations on the host.

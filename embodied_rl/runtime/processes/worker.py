@@ -214,14 +214,6 @@ def exit_with_parent(descriptor: int) -> None:
     threading.Thread(target=watch, name="exit-with-parent", daemon=True).start()
 
 
-def leave_signals_to_parent() -> None:
-    """Ignore signals that reach all processes; the parent decides and ends workers by closing the pipe."""
-    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-
-
 def serve_calls(connection: Connection, memory: int) -> None:
     """Build the role that the first message names, after the delay that it gives, then answer calls until "close"."""
     send_greeting(connection)
@@ -273,7 +265,10 @@ def prepare_child() -> int:
     for descriptor in sys.argv[1:]:
         os.set_inheritable(int(descriptor), False)
     faulthandler.enable()
-    leave_signals_to_parent()
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in numbers:  # they reach all processes: the parent decides, and ends this one by closing the pipe
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     exit_with_parent(pipe)
     return pipe
 

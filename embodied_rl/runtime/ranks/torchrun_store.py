@@ -58,7 +58,6 @@ class StoreClient:
         """Wait for the value under a key and return it.
 
         Args:
-            key: of the value.
             seconds: to wait; None waits without limit, until torchrun ends this process.
             until: another key; the wait ends if it has a value.
 
@@ -113,7 +112,14 @@ def find_own_address(store: StoreClient, timeout: float) -> str:
     """
     place = store.place
     if name := os.environ.get(INTERFACE):
-        return find_interface_address(name)
+        known = psutil.net_if_addrs()
+        found = [entry.address for entry in known.get(name, ()) if entry.family == socket.AF_INET]
+        if not found:
+            raise UserError(
+                f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.",
+                code="network-interface-unknown",
+            )
+        return found[0]
     mine = find_address_towards(os.environ["MASTER_ADDR"])
     store.set(f"address/{place.rank}", mine)
     remote: list[str] = []
@@ -138,22 +144,6 @@ def find_address_towards(host: str) -> str:
     with socket.socket(family, kind, protocol) as route:
         route.connect(target)
         return route.getsockname()[0]
-
-
-def find_interface_address(name: str) -> str:
-    """Return the IPv4 address of a network interface.
-
-    Raises:
-        UserError: no interface has that name, or the interface has no IPv4 address.
-    """
-    known = psutil.net_if_addrs()
-    found = [entry.address for entry in known.get(name, ()) if entry.family == socket.AF_INET]
-    if not found:
-        raise UserError(
-            f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.",
-            code="network-interface-unknown",
-        )
-    return found[0]
 
 
 def find_interface(address: str) -> str:

@@ -45,7 +45,6 @@ class RayHandle(RemoteHandle[RayCall]):
     Args:
         factory: "module:Class" of the role, importable on every node.
         kwargs: its keyword arguments, picklable.
-        name: for messages.
         deadlines: limits for its start, which includes the wait for free resources, and for its calls.
         share: the cores and GPUs that it reserves.
         where: its bundle, if there is a reservation.

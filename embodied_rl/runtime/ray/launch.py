@@ -35,7 +35,6 @@ class RankActor:
     """The actor of a rank, as used by the driver. It starts at once.
 
     Args:
-        number: of the rank.
         share: its cores and GPUs. where: its bundle. variables: its environment variables.
     """
 

@@ -152,7 +152,6 @@ def decouple_stale(
         stale: int64 [S], see `find_stale_rows`.
         evaluate: the actor's, at the start of the update.
         ranks: ranks that learn together; all evaluate equally often, and get the same figures.
-        level: of the ratios.
         cap: C of the weights, or None.
         at_once: rows of one evaluation.
 
@@ -217,7 +216,6 @@ class PendingGradient:
     Ranks average their gradients, so a count is the mean over ranks.
 
     Args:
-        parameters: to differentiate for.
         counts: of the first part, summed over ranks.
         ranks: number of ranks.
         several: whether other parts follow.

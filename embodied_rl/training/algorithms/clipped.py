@@ -107,7 +107,6 @@ class ClippedUpdate:
     """Runs epochs of minibatch steps on the clipped objective, in the same way on every rank.
 
     Args:
-        config: of the algorithm.
         actor: the actor to train.
         ranks: ranks that learn together.
         seed: of the run; keys the order of rows.

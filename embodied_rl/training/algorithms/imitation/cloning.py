@@ -179,9 +179,7 @@ class SFT:
     """Supervised fine-tuning of one backbone, on the device it lives on.
 
     Args:
-        config: of all stages.
         backbone: changed in place.
-        seed: of every draw.
         report: called with the progress.
         autocast: compute matrix products in bfloat16.
     """
