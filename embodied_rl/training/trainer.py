@@ -104,7 +104,8 @@ class Trainer:
                 self._aged.append((rollout.version, rollout.valid, masked))
             if self.config.train.time_limit == "terminal":
                 rollout.end_at_time_limit()
-            self._guard.fade(rollout)
+            if self.config.reward.name is not None:
+                self._guard.fade(rollout)
             self.begin_phase("learning")
             yield rollout
 

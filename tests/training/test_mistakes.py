@@ -72,16 +72,6 @@ def test_a_checkpoint_of_another_robot(typed: Callable[..., Any], policy: str) -
 
 @pytest.mark.thorough
 @pytest.mark.process
-def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
-    cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"
-    cut.write_bytes(Path(policy).read_bytes()[:-10])
-    torch.save({"weight": torch.zeros(2)}, pickled)
-    refused(typed("train", *settings({"policy.checkpoint": str(cut)})), "cut.safetensors is damaged")
-    refused(typed("train", *settings({"policy.checkpoint": str(pickled)})), "pickled.safetensors is a pickle")
-
-
-@pytest.mark.thorough
-@pytest.mark.process
 def test_a_finished_run_is_not_resumed(typed: Callable[..., Any], reference: Path) -> None:
     refused(typed("train", f"resume={reference}"), f"{reference} is finished: 6 of 6 iterations", "policy.checkpoint=")
     refused(typed("train", f"resume={reference}", "train.iterations=6"), f"{reference} is finished", "<more than 6>")
@@ -185,9 +175,11 @@ def test_a_dry_run_checks_the_configuration(typed: Callable[..., Any], words: li
 
 @pytest.mark.process
 def test_a_dry_run_checks_files(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.safetensors"
+    cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"
     cut.write_bytes(Path(policy).read_bytes()[:-10])
+    torch.save({"weight": torch.zeros(2)}, pickled)
     refused(typed("train", *settings({"policy.checkpoint": str(cut)}), *DRY), "cut.safetensors is damaged")
+    refused(typed("train", *settings({"policy.checkpoint": str(pickled)}), *DRY), "pickled.safetensors is a pickle")
     refused(typed("train", "resume=last", *DRY), "nothing to resume")
     refused(typed("eval", f"checkpoint={cut}", *DRY), "cut.safetensors is damaged")
     refused(typed("eval", f"checkpoint={policy}", "split=vison", *DRY), "unknown split 'vison'. Did you mean 'vision'")

@@ -1,5 +1,6 @@
-"""Rollout workers load newer weights between two decisions; rollouts are transferred to learners unchanged."""
+"""Rollout workers: newer weights between two decisions, transfer of rollouts to learners, and timeouts."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,10 +13,13 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
 from embodied_rl.runtime.processes.board import SharedBoard
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.schema import Plan
 from embodied_rl.testing.fake_actor import RowwiseFakeActor
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.training import rollout_worker
 from embodied_rl.training.rollout_worker import (
+    REPORT,
     Collecting,
     CollectOrder,
     LatestWeightsPolicy,
@@ -26,6 +30,8 @@ from embodied_rl.training.rollout_worker import (
     redistribute,
     to_arrays,
 )
+from embodied_rl.training.sources import SharedExperience
+from embodied_rl.training.worker_pool import LEAST_TIMEOUT, worker_report_timeout
 from tests.support.collecting import T, inline, make
 from tests.support.refusals import refuses
 
@@ -156,3 +162,69 @@ def test_environments_keep_their_order(makers: int, learners: int) -> None:
 def test_other_sizes_are_refused() -> None:
     with refuses("rollout-shape-mismatch"):
         fill_rollout(rollout(4, 0), to_arrays(rollout(5, 0)))
+
+
+class Listening(Ranks):
+    """Rank 1 of two; the reports of rank 0 are given."""
+
+    rank, size = 1, 2
+
+    def __init__(self, words: list[Any]) -> None:
+        self.words = words
+
+    def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
+        return [self.words.pop(0), value]
+
+
+class Telling(Ranks):
+    """Rank 0 of two; its reports are recorded."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.told: list[Any] = []
+
+    def gather(self, value: Any, *kinds: type[Any]) -> list[Any]:
+        self.told.append(value)
+        return [value, True]
+
+
+class Slow:
+    """A dispatcher with a rollout that is complete at the third call of `wait`."""
+
+    def __init__(self) -> None:
+        self.looks: list[tuple[int, float]] = []
+
+    def wait(self, number: int, seconds: float) -> bool:
+        self.looks.append((number, seconds))
+        return len(self.looks) == 3
+
+
+def experience(ranks: Ranks, workers: Any) -> SharedExperience:
+    """Of version 5, which learns from two segments."""
+    rollouts, actor, sampler = [None, None], SimpleNamespace(version=5), None
+    return SharedExperience(actor, ranks, rollouts, sampler, workers)  # type: ignore[arg-type]
+
+
+def test_rank_0_reports_while_it_waits() -> None:
+    ranks, slow = Telling(), Slow()
+    experience(ranks, SimpleNamespace(dispatcher=slow))._await_parts()
+    assert ranks.told == [False, False, True]
+    assert slow.looks == [(10, REPORT)] * 3
+
+
+def test_other_ranks_listen_until_the_rollout_is_there() -> None:
+    ranks = Listening([False, False, False, True, "not reached"])
+    experience(ranks, None)._await_parts()
+    assert ranks.words == ["not reached"]
+
+
+@pytest.mark.parametrize(("start", "call"), [(300.0, 120.0), (1.0, 1.0), (86400.0, 86400.0)])
+def test_a_worker_s_deadline_holds_a_replaced_simulator_and_no_whole_rollout(start: float, call: float) -> None:
+    """One call to notice, the start, one more call, and the time until the next report."""
+    plan = Plan(start_timeout=start, call_timeout=call)
+    assert worker_report_timeout(plan) == call + start + call + REPORT
+
+
+def test_ranks_wait_longer_than_rank_0_is_silent() -> None:
+    assert 10 * REPORT < LEAST_TIMEOUT
