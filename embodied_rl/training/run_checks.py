@@ -80,14 +80,10 @@ class RunSize:
         each = self.held.weights + self.optimiser
         return self.on_host * (self.learning * each + self.acting * self.held.weights)
 
-    def count_processes(self) -> int:
-        """Return the number of processes."""
-        return self.learning + self.acting + self.simulators
-
     @property
     def processes(self) -> int:
-        """Return the bytes of all processes without their data."""
-        return self.count_processes() * PROCESS_BYTES
+        """Return the number of processes."""
+        return self.learning + self.acting + self.simulators
 
     def describe_networks(self) -> str:
         """Return a line about the memory of networks for the user."""
@@ -244,12 +240,12 @@ def check_memory(config: TrainConfig, needs: Needs, size: RunSize) -> None:
         return
     memory, plan = find_machine_bytes(), config.plan
     here = f"this machine has {format_bytes(memory)}"
-    if size.processes > memory:
+    if (bare := size.processes * PROCESS_BYTES) > memory:
         counts = {"ranks": plan.ranks, "rollout_workers": plan.rollout_workers}
         counts |= {"slices": plan.slices, "workers": plan.workers} if plan.allocation == "split" else {}
         keys = ", ".join(f"plan.{key}={value}" for key, value in counts.items() if value)
         raise UserError(
-            f"{size.count_processes()} processes, of {keys}, take {format_bytes(size.processes)} "
+            f"{size.processes} processes, of {keys}, take {format_bytes(bare)} "
             f"at least, and {here}. One or two for each core are enough.",
             code="memory-processes",
         )

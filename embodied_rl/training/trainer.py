@@ -227,11 +227,11 @@ class Trainer:
         assert self.parts.resumed is not None, "only a run that continues has something to restore"
         (self.iteration, tensors, metadata), self.parts.resumed = self.parts.resumed, None
         place = self.folder.checkpoints / f"{self.iteration:08d}"
-        progress = read_progress(place, self.iteration, metadata)
-        if progress.ranks != self.ranks.size:
+        version, count, totals = read_progress(place, self.iteration, metadata)
+        if count != self.ranks.size:
             raise UserError(
-                f"{self.folder.path} was run on {progress.ranks} ranks and continues exactly only on as many: "
-                f"set plan.ranks={progress.ranks}.",
+                f"{self.folder.path} was run on {count} ranks and continues exactly only on as many: "
+                f"set plan.ranks={count}.",
                 code="checkpoint-ranks-mismatch",
             )
         load_actor(place / build.POLICY, self.actor)
@@ -242,9 +242,9 @@ class Trainer:
             if self.parts.distiller is not None:
                 self.parts.distiller.load(_part(mine, "distiller/"))
             shards.read_shards(place, self.parts.sharding)
-            self.actor.version = progress.version
+            self.actor.version = version
             self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
-        self.totals = progress.totals
+        self.totals = totals
         if self.ranks.rank == 0:
             checkpoint.repair_last(self.folder.checkpoints, self.iteration)
             self._point_at_best()  # the run may have been killed after writing a checkpoint and before marking it

@@ -71,23 +71,6 @@ class RankHost:
 
     def run(self, packed: Packed) -> Packed:
         """Run a packed `RankJob` and return its packed `RankOutcome`."""
-        outcome = self._run(packed)
-        try:
-            return pack(outcome)
-        except Exception as error:  # noqa: BLE001  a process border
-            return pack(RankOutcome(failure=describe_failure(0, error)))
-
-    @cluster.run_in_thread("monitor")
-    def output(self) -> list[tuple[int, str]]:
-        """Return the output since the last call as (1 for standard output or 2 for standard error, text) pairs."""
-        return self._output.take()
-
-    @cluster.run_in_thread("monitor")
-    def stop(self) -> str:
-        """Request a stop of rank 0 and return its reaction; see `StopRequests.request`."""
-        return self._stops.request()
-
-    def _run(self, packed: Packed) -> RankOutcome:
         rank = 0
         try:
             job: RankJob = unpack(packed)
@@ -100,11 +83,21 @@ class RankHost:
                 ranks = GlooRanks(rank, address.size, store, address.timeout, own)
             ranks.stops = self._stops
             with self._output.copied() if rank == 0 else nullcontext():
-                return RankOutcome(job.function(job.config, ranks))
+                return pack(RankOutcome(job.function(job.config, ranks)))
         except Stopped:
-            return RankOutcome(stopped=True)
+            return pack(RankOutcome(stopped=True))
         except Exception as error:  # noqa: BLE001  a process border
-            return RankOutcome(failure=describe_failure(rank, error))
+            return pack(RankOutcome(failure=describe_failure(rank, error)))
+
+    @cluster.run_in_thread("monitor")
+    def output(self) -> list[tuple[int, str]]:
+        """Return the output since the last call as (1 for standard output or 2 for standard error, text) pairs."""
+        return self._output.take()
+
+    @cluster.run_in_thread("monitor")
+    def stop(self) -> str:
+        """Request a stop of rank 0 and return its reaction; see `StopRequests.request`."""
+        return self._stops.request()
 
 
 class RankOutput:
