@@ -1,8 +1,12 @@
 """Build actors, algorithms and curricula from a frozen configuration. Only this file resolves names to classes."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
@@ -11,7 +15,7 @@ from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
 from embodied_rl.assembly import networks
 from embodied_rl.checkpoints import detection, unsupported
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, load_network, read_metadata
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, load_network, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
@@ -131,8 +135,16 @@ def find_method(node: AlgoNode) -> Method:
     return Method(found, options, found.needs(options))
 
 
-def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+def build_backbone(
+    node: PolicyNode, spec: SimulatorSpec, auxiliary_names: Sequence[str] = (), *, outline: bool = False
+) -> tuple[FlowBackbone, Embodiment]:
     """Build the network and its embodiment, from the checkpoint or with new weights.
+
+    Args:
+        node: the policy.
+        spec: of the simulator.
+        auxiliary_names: targets that a network with new weights predicts.
+        outline: build it on the meta device, and read no more than the headers of a checkpoint.
 
     Raises:
         UserError: the checkpoint is damaged, or of another network.
@@ -140,13 +152,17 @@ def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone,
     if node.checkpoint is None:
         cls, options = plugins.configure_plugin("policies", node, "policy")
         embodiment = build_embodiment(spec, options, node, cls)
-        return networks.make_backbone(cls, options, embodiment, ()), embodiment
-    cls = plugins.find_plugin_with_keys("policies", node, "policy")  # its other sizes are the checkpoint's
+        with torch.device("meta") if outline else nullcontext():
+            return networks.make_backbone(cls, options, embodiment, auxiliary_names), embodiment
+    if outline:  # a dry run checks all of its options
+        cls, _ = plugins.configure_plugin("policies", node, "policy")
+    else:
+        cls = plugins.find_plugin_with_keys("policies", node, "policy")  # its other sizes are the checkpoint's
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        network, embodiment = networks.attach_network(path, node, cls, spec)
+        network, embodiment = networks.attach_network(path, node, cls, spec, outline=outline)
         return network, configure_embodiment(embodiment, node)
-    network, embodiment = load_backbone(resolve_policy_file(node.checkpoint), node)
+    network, embodiment = load_backbone(resolve_policy_file(node.checkpoint), node, outline=outline)
     check_fit(embodiment, spec)
     return network, configure_embodiment(embodiment, node)
 
@@ -172,9 +188,9 @@ def find_sizes(node: PolicyNode) -> Any:
 
 
 def load_backbone(
-    path: Path, node: PolicyNode | None = None, *, merged: bool = True
+    path: Path, node: PolicyNode | None = None, *, merged: bool = True, outline: bool = False
 ) -> tuple[FlowBackbone, Embodiment]:
-    """Load the network and embodiment of a policy file, in the file's sizes.
+    """Load the network and embodiment of a policy file, in the file's sizes; an `outline` is on the meta device.
 
     Adapters stay where `node` trains them, or where `merged` is False; else they become weights. Where `node` gives a
     size that may grow, the network is larger than the file's; see `FlowBackbone.GROWS`.
@@ -198,12 +214,12 @@ def load_backbone(
             options = freeze_file(cls.Config, metadata.config, path, "policy")
         return networks.make_backbone(cls, options, metadata.embodiment, metadata.auxiliary_names)
 
-    network, embodiment = load_network(
-        path,
-        make,
-        merged=merged and (node is None or node.train != "lora" or bool(growth)),
-        can_be_empty=lambda metadata: find(metadata).CAN_BE_EMPTY,
-    )
+    merged = merged and (node is None or node.train != "lora" or bool(growth))
+    if outline:
+        network, embodiment = outline_network(path, make, merged=merged)
+    else:
+        can_be_empty = lambda metadata: find(metadata).CAN_BE_EMPTY  # noqa: E731
+        network, embodiment = load_network(path, make, merged=merged, can_be_empty=can_be_empty)
     if growth:
         network = networks.grow_network(path, network, embodiment, growth)
     return network, embodiment

@@ -29,7 +29,7 @@ from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline, keep_timelines
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.process import read_resident_bytes
-from embodied_rl.training import metrics as figures
+from embodied_rl.training import metrics
 from embodied_rl.training.restoring import explain_state_mismatch, read_progress
 from embodied_rl.training.run_parts import Parts, count_evaluation_envs
 from embodied_rl.training.sources import OwnExperience
@@ -64,7 +64,7 @@ class Trainer:
         self._aged: list[tuple[Tensor, Tensor, int]] = []  # versions and valid rows of each; how many were too old
         self._cores = int(provenance.describe_hardware()["cores"])
         self.timelines: list[Timeline] = []
-        self.totals = figures.RunTotals()
+        self.totals = metrics.RunTotals()
         self.iteration = 0
         self.begin_phase: Callable[[str], None] = lambda phase: None
 
@@ -72,7 +72,7 @@ class Trainer:
         """Run one iteration: collect and learn. Return figures for the log; only times differ between ranks."""
         began = time.perf_counter()
         self._publish_weights()
-        self._collecting, self._aged = time.perf_counter() - began, []
+        self._collecting, self._learning, self._aged = time.perf_counter() - began, None, []
         update = self.algorithm.update(self._rollouts(), self.iteration)
         self._stop_learning()
         means = torch.tensor([*update.values()], dtype=torch.float64)  # those of a rank are of its rows alone
@@ -82,7 +82,13 @@ class Trainer:
         self.iteration += 1
         now = time.perf_counter()
         seconds = {"iteration": now - began, "rollout": self._collecting, "update": now - began - self._collecting}
-        ages = {} if self.config.mode == "sync" else self._ages()
+        ages: dict[str, float] = {}
+        if self.config.mode != "sync":
+            aged = [part for parts in self.ranks.gather(self._aged) for part in parts]
+            versions, valid, older = zip(*aged, strict=True)
+            versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
+            ages = summarise_staleness(versions, valid, self.actor.version - 1, self._bound)
+            ages["staleness/masked"] = sum(older)
         figures = self._figures(seconds) | ages | {f"update/{name}": value for name, value in update.items()}
         if self.config.mode != "sync" and self.iteration < self.config.train.iterations:
             self._publish_weights()  # at once, so that evaluations and checkpoints do not delay the collectors
@@ -123,38 +129,31 @@ class Trainer:
             self._experience.offer()
             self._published = self.iteration
 
-    def _ages(self) -> dict[str, float]:
-        """Summarise the staleness of the decisions in the last update, and count those masked as too old."""
-        versions, valid, older = zip(*(part for parts in self.ranks.gather(self._aged) for part in parts), strict=True)
-        versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
-        figures = summarise_staleness(versions, valid, self.actor.version - 1, self._bound)
-        return figures | {"staleness/masked": sum(older)}
-
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, Any]:
         experience = self._experience
         own = isinstance(experience, OwnExperience)
         own_part = (experience.timeline, experience.reports(), read_resident_bytes(os.getpid()))
-        gathered = self.ranks.gather(own_part, Timeline, Span, figures.CollectorReport, EpisodeRecord)
+        gathered = self.ranks.gather(own_part, Timeline, Span, metrics.CollectorReport, EpisodeRecord)
         ranks, reports = [line for line, _, _ in gathered], [report for _, some, _ in gathered for report in some]
         resident = [] if own else [size for _, _, size in gathered]
         self.timelines = ranks if own else [*ranks, *(report.timeline for report in reports)]
         if self.ranks.rank == 0:
             for note in (note for report in reports[int(own) :] for note in report.notes):  # its own are logged
                 log.warning("%s", note)
-        inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(reports)
+        inline, finished = self.config.plan.allocation == "colocated", metrics.list_finished(reports)
         drawn_by = experience.figures()  # of this rollout, before the curriculum is updated for the next
         experience.update_curriculum(finished)
-        scores = figures.add_counts([report.scores for report in reports])
+        scores = metrics.add_counts([report.scores for report in reports])
         found = {
-            **figures.count_totals(reports, self.totals),
-            **figures.measure_times(reports, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
+            **metrics.count_totals(reports, self.totals),
+            **metrics.measure_times(reports, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
-            **figures.summarise_outcomes(finished, self.spec),
+            **metrics.summarise_outcomes(finished, self.spec),
             **summarise_scores(scores),
-            **figures.count_cost(scores, self.totals, find_prices(self.config.reward)),
+            **metrics.count_cost(scores, self.totals, find_prices(self.config.reward)),
             **({} if self.parts.distiller is None else self.parts.distiller.figures()),
         }
-        return found | self._guard.note(found) | figures.worker_warnings(reports)
+        return found | self._guard.note(found) | metrics.worker_warnings(reports)
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
         """Evaluate the deployed policy on enumerated episodes, divided among ranks; return all results on every rank.
@@ -180,7 +179,7 @@ class Trainer:
         """Evaluate on the episodes that choose the checkpoint, note the result, and return figures for the log."""
         episodes = self.config.train.eval_episodes
         self.begin_phase("evaluating")
-        found = figures.summarise_evaluation(self.evaluate(episodes, "select"), self.spec)
+        found = metrics.summarise_evaluation(self.evaluate(episodes, "select"), self.spec)
         self.note_evaluation(found["eval/success"], episodes)
         return found | {"time/elapsed": self.totals.seconds}
 
