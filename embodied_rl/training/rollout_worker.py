@@ -5,7 +5,7 @@ Messages to and from it hold plain arrays; `embodied_rl.training.worker_pool` bu
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.rollout.buffer import OF_ENVIRONMENTS, Rollout
+from embodied_rl.rollout.buffer import OF_ENVIRONMENTS, Columns, Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
@@ -33,6 +33,25 @@ REPORT = 10.0
 
 WEIGHTS_TIMEOUT = 60.0
 """Timeout for announced weights to appear on the board, in seconds."""
+
+
+@dataclass(frozen=True)
+class RolloutWork:
+    """The work of a rollout worker.
+
+    Attributes:
+        needs: of the algorithm.
+        decisions: T, the decisions of a segment.
+        segments: number of rollouts that a version learns from in turn.
+        writers: factories of writers in each worker, besides its rollouts.
+        extras: columns of the rollouts that these fill.
+    """
+
+    needs: Needs
+    decisions: int
+    segments: int = 1
+    writers: tuple[WriterFactory, ...] = ()
+    extras: Columns = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -68,25 +87,19 @@ def make_sampler(config: TrainConfig, kind: SimulatorKind, needs: Needs) -> Epis
 def make_collector(
     config: TrainConfig,
     kind: SimulatorKind,
-    needs: Needs,
+    work: RolloutWork,
     rollout: Rollout,
     runtime: Runtime,
-    *,
     number: int,
     purpose: str,
-    writers: Sequence[WriterFactory] = (),
 ) -> Collecting:
-    """Build a collector with its simulators.
+    """Build collector `number` of all of a run, with its simulators, which are named after a purpose.
 
-    Args:
-        rollout: the rollout that it fills: T × the environments of this collector.
-        runtime: starts the simulators' processes.
-        number: of the collector among all collectors of the run.
-        writers: factories of writers that receive the same data as the rollout.
+    It fills a rollout of T decisions in the environments of this collector; `runtime` starts its processes.
     """
-    sampler, envs = make_sampler(config, kind, needs), rollout.num_envs
+    sampler, envs = make_sampler(config, kind, work.needs), rollout.num_envs
     handles = make_handles(kind, config.plan, envs, purpose, runtime)
-    made = [factory.make(number) for factory in writers]
+    made = [factory.make(number) for factory in work.writers]
     collector = Collector(
         handles,
         kind.spec,
@@ -96,7 +109,7 @@ def make_collector(
         config.seed,
         env_offset=number * envs,
         env_total=config.sim.num_envs,
-        fresh=needs.fresh_episodes,
+        fresh=work.needs.fresh_episodes,
         order=config.plan.order,
         writers=made,
     )

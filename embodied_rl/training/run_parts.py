@@ -22,9 +22,9 @@ from embodied_rl.runtime.processes.process import keep_freed_memory
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
 from embodied_rl.schema import TrainConfig
-from embodied_rl.training.rollout_worker import make_collector, make_sampler
+from embodied_rl.training.rollout_worker import RolloutWork, make_collector, make_sampler
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
-from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
+from embodied_rl.training.worker_pool import RolloutWorkers
 
 EVALUATION_ENVS = 32
 """Environments of an evaluation on each rank, at most."""
@@ -162,7 +162,5 @@ def make_experience(
     if config.plan.rollout_workers:
         workers = RolloutWorkers.start(config, runtime, blueprint, work) if ranks.rank == 0 else None
         return SharedExperience(actor, ranks, rollouts, make_sampler(config, kind, work.needs), workers)
-    collecting = make_collector(
-        config, kind, work.needs, rollouts[0], runtime, number=ranks.rank, purpose="training", writers=work.writers
-    )
+    collecting = make_collector(config, kind, work, rollouts[0], runtime, ranks.rank, "training")
     return OwnExperience(build.build_policy(actor, blueprint, config.plan, runtime), collecting)

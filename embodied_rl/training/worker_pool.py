@@ -1,18 +1,15 @@
 """Pool of rollout workers: rank 0 starts them and publishes weights to them; each is built in its own process."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from embodied_rl.actors.learning.weights import Weights, publish_weights
 from embodied_rl.assembly import build
-from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.rollout.buffer import Columns, Rollout
+from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.policy_worker import PolicyWorker
-from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.processes.handle import Board, BoardReader, Deadlines, Handle, NodeShare, Runtime
 from embodied_rl.runtime.ranks.collective import choose_gpu
@@ -21,29 +18,17 @@ from embodied_rl.runtime.simulators import python_environments
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.training.dispatch import Dispatcher
-from embodied_rl.training.rollout_worker import REPORT, PublishedWeights, RolloutWorker, WorkerStart, make_collector
+from embodied_rl.training.rollout_worker import (
+    REPORT,
+    PublishedWeights,
+    RolloutWork,
+    RolloutWorker,
+    WorkerStart,
+    make_collector,
+)
 
 LEAST_TIMEOUT = 300.0
 """Least timeout of a rank that waits for another rank, in seconds."""
-
-
-@dataclass(frozen=True)
-class RolloutWork:
-    """The work of a rollout worker.
-
-    Attributes:
-        needs: of the algorithm.
-        decisions: T, the decisions of a segment.
-        segments: number of rollouts that a version learns from in turn.
-        writers: factories of writers in each worker, besides its rollouts.
-        extras: columns of the rollouts that these fill.
-    """
-
-    needs: Needs
-    decisions: int
-    segments: int = 1
-    writers: tuple[WriterFactory, ...] = ()
-    extras: Columns = field(default_factory=dict)
 
 
 def make_rollout_worker(
@@ -58,9 +43,7 @@ def make_rollout_worker(
     envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
     rollout = Rollout.allocate(actor, work.decisions, envs, extras=work.extras)
     kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
-    collecting = make_collector(
-        config, kind, work.needs, rollout, runtime, number=number, purpose=f"worker {number}'s", writers=work.writers
-    )
+    collecting = make_collector(config, kind, work, rollout, runtime, number, f"worker {number}'s")
     return RolloutWorker(PolicyWorker(actor), board, collecting)
 
 
