@@ -13,6 +13,7 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.actors.placement import check_placement, resolve_placement
 from embodied_rl.assembly import networks
 from embodied_rl.checkpoints import detection, unsupported
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, load_network, outline_network, read_metadata
@@ -301,3 +302,28 @@ def build_actor_around(
     """Build an actor around a network, and make only the parameters trainable that `policy.train` names."""
     trainable.choose_trainable(network, node.train, node.lora)
     return make_actor(network, embodiment, ActorSettings(node, sampling, needs_critic, spec.privileged_names))
+
+
+def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
+    """Build the actor that `build_actor` would build, with shapes and without weights, for dry runs.
+
+    Faults in the weights of a checkpoint, such as numbers that are not finite, are found only when they are loaded.
+
+    Raises:
+        UserError: the checkpoint is missing, or of another network or robot; the device is missing; or settings do not
+            fit each other.
+    """
+    check_placement(node)
+    network, embodiment = outline_backbone(node, spec)
+    bare = replace(resolve_placement(node), device="meta", compile=False)
+    return make_actor(network, embodiment, ActorSettings(bare, sampling, needs_critic, spec.privileged_names))
+
+
+def outline_backbone(
+    node: PolicyNode, spec: SimulatorSpec, auxiliary_names: tuple[str, ...] = ()
+) -> tuple[FlowBackbone, Embodiment]:
+    """Build the network that `build_backbone` would build, on the meta device, with what learns chosen."""
+    network, embodiment = build_backbone(node, spec, auxiliary_names, outline=True)
+    with torch.device("meta"):
+        trainable.choose_trainable(network, node.train, node.lora)
+    return network, embodiment

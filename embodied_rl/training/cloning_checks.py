@@ -6,7 +6,7 @@ from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format
 from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.actors.placement import check_placement, describe_placement, resolve_placement
 from embodied_rl.assembly import build
-from embodied_rl.assembly.outline import outline_backbone
+from embodied_rl.assembly.build import outline_backbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec

@@ -8,7 +8,7 @@ import torch
 from embodied_rl.actors.learning.memory_budget import find_free_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_update
 from embodied_rl.assembly import build
-from embodied_rl.assembly.outline import outline_actor
+from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec

@@ -7,7 +7,7 @@ from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format
 from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
 from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly import build
-from embodied_rl.assembly.outline import outline_actor
+from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
@@ -111,7 +111,7 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     `plan=auto`, and ranks of torchrun, which may be on other nodes, count as one rank.
 
     Raises:
-        UserError: see `embodied_rl.assembly.outline.outline_actor`.
+        UserError: see `embodied_rl.assembly.build.outline_actor`.
     """
     config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic)
@@ -158,7 +158,7 @@ def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: C
 def check_run(config: TrainConfig) -> RunSize:
     """Check a new run's configuration, before its folder is created and its ranks start; return its memory needs.
 
-    Networks are built without their weights; see `embodied_rl.assembly.outline`.
+    Networks are built without their weights; see `embodied_rl.assembly.build`.
 
     Raises:
         UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a

@@ -9,9 +9,8 @@ import torch
 
 from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.assembly.build import build_backbone, find_sizes, load_backbone
+from embodied_rl.assembly.build import build_backbone, find_sizes, load_backbone, outline_backbone
 from embodied_rl.assembly.networks import make_backbone
-from embodied_rl.assembly.outline import outline_backbone
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.interfaces.policy import NoiseKeys

@@ -11,7 +11,7 @@ import torch
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.assembly import build
-from embodied_rl.assembly.outline import outline_actor
+from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.heads.head_inputs import HeadInputs
 from embodied_rl.judge.heads.rollout_columns import list_columns
