@@ -37,12 +37,6 @@ class LoadedPolicy:
     """
 
     def __init__(self, actor: Actor, metadata: PolicyMetadata, seed: int | None = None) -> None:
-        """Wrap an actor.
-
-        Args:
-            actor: deployed.
-            seed: see `embodied_rl.load_policy`.
-        """
         self.actor, self.metadata = actor, metadata
         self._seed, self._calls = seed, 0
 

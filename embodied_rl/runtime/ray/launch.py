@@ -24,7 +24,7 @@ from embodied_rl.runtime.ranks.launch import (
 from embodied_rl.runtime.ray.cluster import ActorDied, BundlePlace, CallTimeout, RayActor, RayAnswer
 from embodied_rl.runtime.ray.connection import explain_wait
 from embodied_rl.runtime.ray.handle import compare_versions
-from embodied_rl.runtime.ray.rank import RankHost, RankJob, RankOutcome, StoreAddress
+from embodied_rl.runtime.ray.rank import RankHost, RankJob, RankOutcome
 from embodied_rl.system.signals import handle_stop_signals
 
 POLL = 0.2
@@ -107,10 +107,10 @@ def launch_ranks(
             rank.greet(until)
         loopback = len({rank.node for rank in ranks}) == 1
         address, port = ranks[0].call("host_store", len(ranks), timeout, loopback)
-        store = StoreAddress(len(ranks), timeout, loopback, address, port)
-        threads = max(1, int(share.cpus))
-        jobs = [RankJob(function, config, number, store, threads) for number in range(len(ranks))]
-        runs = [rank.actor.call("run", pack(job)) for rank, job in zip(ranks, jobs, strict=True)]
+        same = (len(ranks), max(1, int(share.cpus)), timeout, loopback, address, port)
+        runs = [
+            rank.actor.call("run", pack(RankJob(function, config, number, *same))) for number, rank in enumerate(ranks)
+        ]
         with forward_signals(ranks[0]) as signals:
             return _watch(ranks, runs, timeout, signals)
     finally:
