@@ -13,22 +13,28 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.control.control_step import StepAccount, find_material
-from embodied_rl.deployment.control.mode_targets import MOST, ModeTargets, Target
-from embodied_rl.deployment.control.modes import MOVING, LifeCycle, Modes
+from embodied_rl.deployment.control.mode_targets import MOST, ModeTargets, StepAccount, Target, find_material
+from embodied_rl.deployment.control.modes import MOVING, Modes, find_next_state
 from embodied_rl.deployment.control.probing import MotionProbe
 from embodied_rl.deployment.control.settings import CoreSettings
 from embodied_rl.deployment.control.watchdogs import Watchdogs
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest, Reason
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.safety_filter import FilteredCommand, SafetyFilter
+from embodied_rl.deployment.execution.safety_filter import SafetyFilter
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Status, StreamReading, Tick
+from embodied_rl.deployment.execution.tick import (
+    LABELS,
+    Mode,
+    Motion,
+    OperatorInput,
+    State,
+    Status,
+    StreamReading,
+    Tick,
+)
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 
 Vector = NDArray[np.float64]
-LABELS = ("success", "failure", "abort")
 
 
 class CoreParts(NamedTuple):
@@ -49,12 +55,15 @@ class DeploymentCore:
         clock: returns seconds; monotonic.
         source_clock: returns the time in ns of the clock that stamps the topics, such as the system clock on the same
             machine, or /clock; None: its offset is estimated for each topic.
+
+    Attributes:
+        state: of the life cycle.
     """
 
     def __init__(self, clock: Callable[[], float], source_clock: Callable[[], int] | None = None) -> None:
         self._clock, self._source_clock = clock, source_clock
         self._now = 0.0
-        self._life, self._modes = LifeCycle(), Modes()
+        self.state, self._modes = State.UNCONFIGURED, Modes()
         self._operator = OperatorInput()
         self._counts: Counter[str] = Counter()
         self._parts: CoreParts | None = None
@@ -63,11 +72,6 @@ class DeploymentCore:
         self._measured = self._command = self._before = np.zeros(0)  # [A]; the last command and the one before it
         self._phase = 0  # number of the tick in its control step
         self._still, self._deactivating, self._restarted = True, False, False
-
-    @property
-    def state(self) -> State:
-        """Return the state of the life cycle."""
-        return self._life.state
 
     @property
     def mode(self) -> Mode:
@@ -84,7 +88,7 @@ class DeploymentCore:
         Raises:
             UserError: the core is configured already, or policy and robot differ in size or rate.
         """
-        self._life.check("configure")
+        following = find_next_state(self.state, "configure")
         if policy is not None:
             settings.check_policy(policy)
         targets = ModeTargets(settings, policy, lambda: self._now)
@@ -94,7 +98,7 @@ class DeploymentCore:
         self._parts = CoreParts(settings, watchdogs, targets, safety, account, MotionProbe(settings))
         self._command = np.zeros(len(settings.limits.entries))
         self._measured = np.full(len(settings.limits.entries), np.nan)
-        self._life.advance("configure")
+        self.state = following
 
     def activate(self, measured: Vector, start: Vector | None = None) -> None:
         """Become active, in hold: `tick` returns commands from now on, starting at the measured position.
@@ -108,7 +112,7 @@ class DeploymentCore:
             UserError: the emergency stop is latched, a stream is stale, an entry is not measured or outside its box, or
                 the probe found that the measured motion differs from the commanded one.
         """
-        self._life.check("activate")
+        following = find_next_state(self.state, "activate")
         parts, now = self._get_parts(), self._read_clock()
         if self._modes.latched_s is not None:
             raise UserError(
@@ -132,7 +136,7 @@ class DeploymentCore:
         self._command = self._before = parts.filter.command
         self._modes.enter_hold("no mode was asked for")
         self._phase, self._deactivating, self._still, self._restarted = 0, False, True, True
-        self._life.advance("activate")
+        self.state = following
 
     def deactivate(self, at_once: bool = False) -> None:
         """Ramp to rest and become inactive once the commands are at rest.
@@ -143,11 +147,11 @@ class DeploymentCore:
         Raises:
             UserError: the core is not active.
         """
-        self._life.check("deactivate")
+        following = find_next_state(self.state, "deactivate")
         self._deactivating = True
-        self._change_mode(lambda: self._modes.enter_hold("the robot is being deactivated"))
+        self._enter_hold("the robot is being deactivated")
         if at_once or self._still or self._get_parts().watchdogs.loop.is_lost(self._read_clock()):
-            self._life.advance("deactivate")
+            self.state = following
 
     def forget_streams(self) -> None:
         """Forget all readings, after a simulated world was reset: its stamps restart."""
@@ -175,10 +179,16 @@ class DeploymentCore:
 
     def operate(self, operator: OperatorInput) -> str:
         """Take the operator's input; return what was refused of it, empty if nothing was."""
-        now, before = self._read_clock(), self._operator
-        operator, teleop_refusal = self._check_teleop(operator)
-        self._counts["human's commands refused"] += bool(teleop_refusal)
-        self._operator, self._teleop_refusal, said = operator, teleop_refusal, ""
+        now, before, said, given = self._read_clock(), self._operator, "", operator.teleop
+        self._teleop_refusal = ""
+        if self._parts is not None and given is not None:
+            count = len(self._parts.settings.limits.entries)
+            if np.shape(given) != (count,) or (np.abs(given) > MOST).any():
+                operator = replace(operator, teleop=None)
+                why = f"{count} numbers of at most {MOST:g} are wanted; NaN for none."
+                self._teleop_refusal = f"a human's command was refused: {why}"
+        self._operator = operator
+        self._counts["human's commands refused"] += bool(self._teleop_refusal)
         if self._refused is not None:  # forget the refusal of a mode once the mode would be allowed
             self._last_refusal = self._modes.explain(self._refused, self._find_obstacle(self._refused, now))
             self._refused = self._refused if self._last_refusal else None
@@ -187,17 +197,21 @@ class DeploymentCore:
             self._change_mode(lambda: self._modes.stop(now, "the emergency stop was pressed"))
         self._check_deadman(now)
         if operator.wanted not in (None, Mode.ESTOP) and operator.wanted != before.wanted:
-            said = self._request_mode(operator.wanted, now)  # before the reset: a stop leads to hold and no further
+            wanted = operator.wanted  # before the reset: a stop leads to hold and no further
+            said = str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
+            if said and wanted == Mode.TELEOP and self.mode in MOVING:  # the policy must not resume by itself
+                self._enter_hold(f"a takeover was refused: {said}")
+            self._last_refusal, self._refused = (said, wanted) if said else ("", None)
         if operator.reset and not before.reset:
             said = str(self._change_mode(lambda: self._modes.reset(stopped))) or said
         if (label := operator.label) and label != before.label:
             if label in LABELS:
-                self._change_mode(lambda: self._modes.enter_hold(f"the operator said {label}"))
+                self._enter_hold(f"the operator said {label}")
             else:
                 said = f"label {label!r} was refused: it is none of {', '.join(LABELS)}."
         self._last_refusal = said or self._last_refusal
-        self._counts["asked for and refused"] += bool(said or teleop_refusal)
-        return said or teleop_refusal
+        self._counts["asked for and refused"] += bool(said or self._teleop_refusal)
+        return said or self._teleop_refusal
 
     def plan(self, motion: Motion) -> None:
         """Set the motion that `RETURN` or `REPLAY` executes when the operator asks for it.
@@ -219,10 +233,7 @@ class DeploymentCore:
         watchdogs, targets = self._parts.watchdogs, self._parts.targets
         if targets.executor is None or self._hold_reason or self._parts.probe.pending or watchdogs.gate.explain(now):
             return None
-        made = targets.executor.request()
-        if made is not None:
-            targets.note_request(now)
-        return made
+        return targets.request(now)
 
     def receive(self, chunk: Chunk) -> ChunkRefusal | None:
         """Take a chunk of the policy; return why it was refused, None if it was accepted."""
@@ -230,9 +241,7 @@ class DeploymentCore:
         parts = self._get_parts()
         if parts.targets.executor is None:
             return ChunkRefusal(Reason.EPOCH, "a chunk came, and no policy was configured")
-        refusal = parts.targets.executor.receive(chunk)
-        parts.targets.note_answer(refusal)
-        return refusal
+        return parts.targets.receive(chunk)
 
     def tick(self) -> Tick:
         """Return the command of this tick; call it once in each period of `command_hz`."""
@@ -247,13 +256,9 @@ class DeploymentCore:
         if lost and (why := self._restart_commands(parts)):
             made = Tick(None, None, None, Source.HOLD, self.mode, self.state, why)
         else:
-            target = Target(None, why=lost) if lost else self._compute_target(parts, now)
-            filtered = parts.filter.step(target.wanted, self._measured, parts.watchdogs.tracking.drift)
-            self._before, self._command, self._still = self._command, filtered.command, filtered.still
-            made = replace(self._report(parts, target, filtered, now), restarted=self._restarted)
-            self._restarted = False
+            made = self._command_robot(parts, Target(None, why=lost) if lost else self._compute_target(parts, now), now)
         if self._deactivating and self._still:
-            self._life.advance("deactivate")
+            self.state = State.INACTIVE
         return made
 
     def status(self) -> Status:
@@ -311,13 +316,13 @@ class DeploymentCore:
     def _abort_motion(self, why: str) -> None:
         """Abort a return or a replay, which cannot be resumed after a hold."""
         if self.mode in (Mode.RETURN, Mode.REPLAY):
-            self._change_mode(lambda: self._modes.enter_hold(f"the {self.mode} was given up: {why}"))
+            self._enter_hold(f"the {self.mode} was given up: {why}")
 
     def _compute_target(self, parts: CoreParts, now: float) -> Target:
         """Return the target of this tick, after checking the watchdogs."""
         self._check_deadman(now)
         if self.mode in MOVING and parts.watchdogs.reasons["tracking"]:
-            self._change_mode(lambda: self._modes.enter_hold(parts.watchdogs.reasons["tracking"]))
+            self._enter_hold(parts.watchdogs.reasons["tracking"])
         reason = parts.watchdogs.explain(self.mode) if self.mode in MOVING else ""
         if reason and not self._hold_reason:
             self._counts["holds"] += 1
@@ -326,8 +331,18 @@ class DeploymentCore:
         if reason:
             self._abort_motion(reason)
         moves = self.mode in MOVING and not reason
-        if parts.probe.pending and (target := self._probe(parts, moves=moves)) is not None:
-            return target
+        if parts.probe.pending:
+            wanted = None
+            if moves:
+                wanted = parts.probe.move(self._command, self._measured, self._still)
+            else:
+                parts.probe.hold(self._measured, self._still)
+            if parts.probe.refused:  # the robot is deactivated
+                self._deactivating = True
+                self._enter_hold(parts.probe.refused)
+            elif moves:
+                source = Source.HOLD if wanted is None else Source.REPLAY
+                return Target(wanted, source, "comparing commanded and measured motion")
         if self.mode not in MOVING or reason:
             return Target(None, why=reason or self._modes.why)
         if self.mode == Mode.TELEOP:
@@ -336,44 +351,29 @@ class DeploymentCore:
         else:
             target = parts.targets.compute(self.mode, self._phase, self._command, self._measured)
         if target.over:
-            self._change_mode(lambda: self._modes.enter_hold(target.over))
+            self._enter_hold(target.over)
             return Target(None, why=target.over)
         return target
 
-    def _probe(self, parts: CoreParts, *, moves: bool) -> Target | None:
-        """Return the probe's target; None: the mode decides. A robot that fails the probe is deactivated."""
-        wanted = None
-        if moves:
-            wanted = parts.probe.move(self._command, self._measured, self._still)
-        else:
-            parts.probe.hold(self._measured, self._still)
-        if parts.probe.refused:
-            self._deactivating = True
-            self._change_mode(lambda: self._modes.enter_hold(parts.probe.refused))
-            return None
-        why = "comparing commanded and measured motion"
-        return Target(wanted, Source.HOLD if wanted is None else Source.REPLAY, why) if moves else None
-
-    def _report(self, parts: CoreParts, target: Target, filtered: FilteredCommand, now: float) -> Tick:
-        """Return the tick; end its control step if it is the last tick of that step."""
-        account, made, begins = parts.account, parts.targets.made, self._phase == 0
+    def _command_robot(self, parts: CoreParts, target: Target, now: float) -> Tick:
+        """Return the tick of a target, after the filter; end its control step if it is the last tick of that step."""
+        filtered = parts.filter.step(target.wanted, self._measured, parts.watchdogs.tracking.drift)
+        self._before, self._command, self._still = self._command, filtered.command, filtered.still
+        account, made, begins, ended, ids = parts.account, parts.targets.made, self._phase == 0, None, (-1, -1, -1)
         if begins:
             account.begin()
         if target.source == Source.POLICY and made is not None:
-            account.step, account.sequence, account.policy_version = made.step, made.sequence, made.policy_version
+            account.ids = ids = (made.step, made.sequence, made.policy_version)
         why = target.why or filtered.why
         action, source = account.add(target.wanted, filtered.command, target.source, why)
-        ended = None
         self._phase = (self._phase + 1) % parts.settings.ticks
         if self._phase == 0:
             ended = account.end(now, self.mode)
             if parts.targets.executor is not None:
                 parts.targets.executor.correct(ended.executed)
-        command, wanted = filtered.command, target.wanted
-        ids = (-1, -1, -1)
-        if target.source == Source.POLICY and made:
-            ids = (made.step, made.sequence, made.policy_version)
-        return Tick(command, wanted, action, source, self.mode, self.state, why, *ids, begins=begins, ended=ended)
+        restarted, self._restarted = self._restarted, False
+        decided = (action, source, self.mode, self.state, why, *ids)
+        return Tick(filtered.command, target.wanted, *decided, restarted=restarted, begins=begins, ended=ended)
 
     def _change_mode(self, change: Callable[[], object]) -> object:
         """Call a function that may change the mode; a new mode starts without the plan of the mode before."""
@@ -385,13 +385,8 @@ class DeploymentCore:
             self._hold_reason, self._last_refusal, self._refused = "", "", None
         return said
 
-    def _request_mode(self, wanted: Mode, now: float) -> str:
-        """Change to the mode that the operator asks for; return why that was refused, empty if it was done."""
-        said = str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
-        if said and wanted == Mode.TELEOP and self.mode in MOVING:  # the policy must not resume by itself
-            self._change_mode(lambda: self._modes.enter_hold(f"a takeover was refused: {said}"))
-        self._last_refusal, self._refused = (said, wanted) if said else ("", None)
-        return said
+    def _enter_hold(self, why: str) -> None:
+        self._change_mode(lambda: self._modes.enter_hold(why))
 
     def _find_obstacle(self, wanted: Mode, now: float) -> str:
         """Return why a mode cannot begin; empty if it can."""
@@ -409,18 +404,7 @@ class DeploymentCore:
         if self._parts is None or self.mode not in MOVING:
             return
         if released := self._parts.watchdogs.explain_deadman(self._operator, now):
-            self._change_mode(lambda: self._modes.enter_hold(released))
-
-    def _check_teleop(self, operator: OperatorInput) -> tuple[OperatorInput, str]:
-        """Return the operator's input without an invalid teleoperation command, and why that was refused."""
-        given = operator.teleop
-        if self._parts is None or given is None:
-            return operator, ""
-        count = len(self._parts.settings.limits.entries)
-        if np.shape(given) == (count,) and not (np.abs(given) > MOST).any():
-            return operator, ""
-        said = f"a human's command was refused: {count} numbers of at most {MOST:g} are wanted; NaN for none."
-        return replace(operator, teleop=None), said
+            self._enter_hold(released)
 
     @staticmethod
     def _is_measured(parts: CoreParts, measured: Vector) -> bool:

@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
 from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
-from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.settings import STRATEGIES, Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, StreamReading
+from embodied_rl.deployment.execution.tick import Mode, MotionStep, OperatorInput, StreamReading
 
 Random = np.random.Generator
 Vector = NDArray[np.float64]
@@ -22,7 +21,13 @@ FAULTS = ("silent", "same content", "same stamp", "back", "future", "not finite"
 
 def sample_settings(rng: Random) -> CoreSettings:
     """Return the settings of a robot with 1 to 5 entries."""
-    entries = tuple(_sample_entry(rng, number) for number in range(int(rng.integers(1, 6))))
+    entries: tuple[EntryLimits, ...] = ()
+    for number in range(int(rng.integers(1, 6))):
+        low, speed = float(rng.uniform(-3, 1)), float(rng.uniform(0.1, 3))
+        high, acceleration = low + float(rng.uniform(0.2, 4)), speed * float(rng.uniform(2, 40))
+        kind = ENTRY_KINDS[int(rng.integers(len(ENTRY_KINDS)))]
+        jerk = acceleration * float(rng.uniform(5, 100))
+        entries += (EntryLimits(f"entry {number}", kind, low, high, speed, acceleration, jerk),)
     control_hz = float(rng.choice([5.0, 12.5, 20.0]))
     measured = tuple(bool(entry.kind != "position" or rng.random() < 0.7) for entry in entries)
     age = float(rng.uniform(0.1, 0.4))
@@ -47,14 +52,6 @@ def sample_settings(rng: Random) -> CoreSettings:
         lost_s=lost_s,
         settle_s=float(rng.uniform(0.05, 0.5)),
     )
-
-
-def _sample_entry(rng: Random, number: int) -> EntryLimits:
-    low, speed = float(rng.uniform(-3, 1)), float(rng.uniform(0.1, 3))
-    high, acceleration = low + float(rng.uniform(0.2, 4)), speed * float(rng.uniform(2, 40))
-    kind = ENTRY_KINDS[int(rng.integers(len(ENTRY_KINDS)))]
-    jerk = acceleration * float(rng.uniform(5, 100))
-    return EntryLimits(f"entry {number}", kind, low, high, speed, acceleration, jerk)
 
 
 def sample_policy(rng: Random, settings: CoreSettings) -> Settings:
@@ -167,7 +164,7 @@ def sample_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:
 
 
 class RandomMotion:
-    """Motion with random targets; a `embodied_rl.deployment.execution.motion.Motion`."""
+    """Motion with random targets; a `embodied_rl.deployment.execution.tick.Motion`."""
 
     words = "anything"
 

@@ -75,13 +75,12 @@ class LimitCheck:
         self._low, self._high = (np.array(limits.list_values(edge)) for edge in ("low", "high"))
         self._most = [np.array(limits.list_values(name)) for name in ("speed", "acceleration", "jerk")]
         self._period_s, self._count = period_s, len(limits.entries)
-        self._before = np.zeros(self._count)
-        self._rates = [np.zeros(self._count), np.zeros(self._count)]  # speed and acceleration
+        self.begin(np.zeros(self._count))
 
     def begin(self, command: NDArray[np.float64]) -> None:
         """Start at rest at a command [A]."""
         self._before = command.copy()
-        self._rates = [np.zeros(self._count), np.zeros(self._count)]
+        self._rates = [np.zeros(self._count), np.zeros(self._count)]  # speed and acceleration
 
     def find_broken(self, command: NDArray[np.float64]) -> list[str]:
         """Return which limits the next command [A] violates; empty for none."""
@@ -161,7 +160,10 @@ class Invariants:
         """Return which invariants a tick violates."""
         if self._latched != (made.mode == Mode.ESTOP):
             return ["the latch of the emergency stop"]
-        waits = self._is_lost(now)
+        passed, self._ticked = now - self._ticked, now
+        if self._settings.lost_s is not None and passed > self._settings.lost_s:
+            self._lost = now
+        waits = bool(np.isfinite(self._lost))  # the robot stopped, and commands have not restarted yet
         if made.command is None:
             return ["no command while active"] if made.state == State.ACTIVE and not waits else []
         if waits:
@@ -181,13 +183,6 @@ class Invariants:
         if made.action is None or not np.isfinite(made.action).all():
             broken.append("a finite action")
         return broken
-
-    def _is_lost(self, now: float) -> bool:
-        """Return whether the robot stopped after its command timeout, and commands have not restarted yet."""
-        passed, self._ticked = now - self._ticked, now
-        if self._settings.lost_s is not None and passed > self._settings.lost_s:
-            self._lost = now
-        return bool(np.isfinite(self._lost))
 
     def _begin_again(self, command: np.ndarray, now: float) -> list[str]:
         """Note that commands restart at this one, [A]; return which invariants that violates."""
@@ -228,26 +223,28 @@ class FuzzedLoop:
 
     def tick(self) -> tuple[Tick, list[str]]:
         """Run one tick; return it, and which invariants it violates."""
-        self._step_clock()
+        rng, period = self._rng, self._settings.period_s
+        drawn, passed = rng.random(), period * float(rng.uniform(0.8, 1.2))
+        if drawn < 0.004:
+            passed = float(rng.choice([-100.0, -period, 0.0, 0.5, 2.0, 100.0]))
+        self._now += passed
+        self._source_s += passed if drawn < 0.998 else float(rng.uniform(-1, 1))
         self._step_streams()
-        self._human = sampling.sample_next_operator(self._rng, self._human)
-        operator = sampling.sample_operator_input(self._rng, self._human, self._settings.limits, self._now)
+        self._human = sampling.sample_next_operator(rng, self._human)
+        operator = sampling.sample_operator_input(rng, self._human, self._settings.limits, self._now)
         self.core.operate(operator)
         self.invariants.operate(operator)
         self._step_life_cycle()
-        self._step_policy()
+        if (request := self.core.request()) is not None:
+            self._asked.append(request)
+            self.invariants.request(request)
+        if self._asked and rng.random() < 0.4:
+            self.core.receive(sampling.sample_answer(rng, self._asked.pop(0), self._policy))
         made = self.core.tick()
-        if made.command is not None:
-            self._step_robot(made.command)
+        if made.command is not None and rng.random() < 0.95:  # otherwise the robot is blocked
+            moved = np.where(self._position, 0.7 * (made.command - self._place), made.command * period)
+            self._place = self._place + moved
         return made, self.invariants.find_broken(made, self._now)
-
-    def _step_clock(self) -> None:
-        drawn, period = self._rng.random(), self._settings.period_s
-        passed = period * float(self._rng.uniform(0.8, 1.2))
-        if drawn < 0.004:
-            passed = float(self._rng.choice([-100.0, -period, 0.0, 0.5, 2.0, 100.0]))
-        self._now += passed
-        self._source_s += passed if drawn < 0.998 else float(self._rng.uniform(-1, 1))
 
     def _step_streams(self) -> None:
         self._faults = sampling.sample_faults(self._rng, self._faults)
@@ -264,31 +261,13 @@ class FuzzedLoop:
     def _step_life_cycle(self) -> None:
         """Change the state, forget the streams, or plan a motion, rarely."""
         drawn = self._rng.random()
-        if self.core.state == State.INACTIVE and drawn < 0.3:
-            self._try_activation()
-        elif drawn < 0.002:
-            with contextlib.suppress(UserError):
-                self.core.deactivate(at_once=drawn < 0.0005)
-        elif drawn < 0.003:
-            self.core.forget_streams()
-        elif drawn < 0.02:
-            with contextlib.suppress(UserError):
-                self.core.plan(sampling.RandomMotion(self._rng, self._settings.limits))
-
-    def _try_activation(self) -> None:
         with contextlib.suppress(UserError):
-            self.core.activate(self._measured)
-            self.invariants.activate(np.where(self._settings.measured, self._measured, np.nan))
-
-    def _step_policy(self) -> None:
-        if (request := self.core.request()) is not None:
-            self._asked.append(request)
-            self.invariants.request(request)
-        if self._asked and self._rng.random() < 0.4:
-            self.core.receive(sampling.sample_answer(self._rng, self._asked.pop(0), self._policy))
-
-    def _step_robot(self, command: np.ndarray) -> None:
-        """Move the robot; sometimes it is blocked."""
-        if self._rng.random() < 0.95:
-            moved = np.where(self._position, 0.7 * (command - self._place), command * self._settings.period_s)
-            self._place = self._place + moved
+            if self.core.state == State.INACTIVE and drawn < 0.3:
+                self.core.activate(self._measured)
+                self.invariants.activate(np.where(self._settings.measured, self._measured, np.nan))
+            elif drawn < 0.002:
+                self.core.deactivate(at_once=drawn < 0.0005)
+            elif drawn < 0.003:
+                self.core.forget_streams()
+            elif drawn < 0.02:
+                self.core.plan(sampling.RandomMotion(self._rng, self._settings.limits))

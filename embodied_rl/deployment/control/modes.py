@@ -24,30 +24,15 @@ ALLOWED: dict[Mode, tuple[Mode, ...]] = {
 MOVING = (Mode.RUN, Mode.TELEOP, Mode.RETURN, Mode.REPLAY)
 
 
-class LifeCycle:
-    """State of the life cycle."""
-
-    def __init__(self) -> None:
-        self.state = State.UNCONFIGURED
-
-    def check(self, transition: Transition) -> State:
-        """Return the next state.
-
-        Raises:
-            UserError: the present state does not allow the transition.
-        """
-        following = TRANSITIONS.get((self.state, transition))
-        if following is None:
-            possible = [other for state, other in TRANSITIONS if state == self.state]
-            raise UserError(
-                f"{transition} was refused: the robot is {self.state}. It allows {', '.join(possible)}.",
-                code="transition-refused",
-            )
-        return following
-
-    def advance(self, transition: Transition) -> None:
-        """Change the state; raises `UserError` as `check` does."""
-        self.state = self.check(transition)
+def find_next_state(state: State, transition: Transition) -> State:
+    """Return the state after a transition; raise `UserError` if the present state does not allow it."""
+    if (following := TRANSITIONS.get((state, transition))) is None:
+        possible = [other for start, other in TRANSITIONS if start == state]
+        raise UserError(
+            f"{transition} was refused: the robot is {state}. It allows {', '.join(possible)}.",
+            code="transition-refused",
+        )
+    return following
 
 
 class Modes:
@@ -95,7 +80,7 @@ class Modes:
             self.mode, self.why, self.latched_s = Mode.ESTOP, why, now
 
     def reset(self, pressed: bool) -> str:
-        """Release the latch and hold; return why that was refused, empty if it was done.
+        """Release the latch and hold; return why that was refused, empty if it was done or nothing is latched.
 
         Args:
             pressed: the emergency stop is still pressed.

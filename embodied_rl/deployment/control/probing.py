@@ -82,8 +82,15 @@ class MotionProbe:
         else:
             self._moved += float(command[entry] * self._period_s)
         self._check(measured - self._start, 2 * self._distance, f"{self._names[entry]} was commanded to move")
-        if self._tick == moves + rests:
-            self._end_leg(entry, measured)
+        if self._tick == moves + rests:  # compare the commanded with the measured motion, and begin the next one
+            moved = measured - self._start
+            said = f"{self._names[entry]} was commanded to move by {self._moved:.4g}"
+            if abs(moved[entry] - self._moved) > abs(self._moved) / 2:
+                self.refused = f"{said} and was measured to move by {moved[entry]:.4g}. {REMEDY}"
+            moved[entry] = 0.0
+            self._check(moved, self._distance / 2, said)
+            self._leg, self._tick = self._leg + 1, 0
+            self.pending = self._leg < 2 * len(self._chosen)
             return None
         self._tick += 1
         wanted = np.where(self._position, self._command, 0.0)
@@ -92,17 +99,6 @@ class MotionProbe:
         elif self._tick <= moves:
             wanted[entry] = self._way / (moves * self._period_s)
         return wanted
-
-    def _end_leg(self, entry: int, measured: Vector) -> None:
-        """Compare the commanded with the measured motion, and go on to the next motion."""
-        moved = measured - self._start
-        said = f"{self._names[entry]} was commanded to move by {self._moved:.4g}"
-        if abs(moved[entry] - self._moved) > abs(self._moved) / 2:
-            self.refused = f"{said} and was measured to move by {moved[entry]:.4g}. {REMEDY}"
-        moved[entry] = 0.0
-        self._check(moved, self._distance / 2, said)
-        self._leg, self._tick = self._leg + 1, 0
-        self.pending = self._leg < 2 * len(self._chosen)
 
     def _check(self, moved: Vector, most: Vector, said: str) -> None:
         excess = np.abs(moved[self._chosen]) - most[self._chosen]

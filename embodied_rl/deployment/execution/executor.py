@@ -12,15 +12,60 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from embodied_rl.deployment.execution.hold import Hold
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest, Reason, RobotCommand, Why
 from embodied_rl.deployment.execution.settings import CONTINUING, Settings
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 WINDOW = 256
 """Delays that are kept: enough for a 99 % quantile, few enough to follow a server that becomes slower."""
 LAST = 0.99
 """Quantile of the delays that decides when the next request is due."""
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Hold action of one robot.
+
+    Attributes:
+        action: float32 [A], for a robot without a last command.
+        kept: bool [A], entries that repeat the last command, such as a gripper's.
+    """
+
+    action: Array
+    kept: Array
+
+    def choose(self, last: Array | None) -> Array:
+        """Return the hold action float32 [A] after the command `last` [A]; None: there was none."""
+        return self.action.copy() if last is None else np.where(self.kept, last, self.action).astype(np.float32)
+
+
+def make_hold(spec: SimulatorSpec, given: tuple[float, ...] | None = None) -> Hold:
+    """Return the hold action of a simulated robot.
+
+    Args:
+        spec: of the simulator.
+        given: action of the user, for a simulator that defines none; no entry repeats its last command.
+
+    Raises:
+        UserError: neither the simulator nor the user defines it, or the given action does not fit.
+    """
+    action = spec.hold if given is None else given
+    names = ", ".join(spec.action_names)
+    if action is None:
+        raise UserError(
+            "delay: this simulator does not say with which action its robot holds still, as it does while it waits for "
+            f"its first chunk. Give it: hold=[…], {len(spec.action_names)} numbers for {names}.",
+            code="hold-missing",
+        )
+    inside = [low <= value <= high for low, value, high in zip(spec.action_low, action, spec.action_high, strict=False)]
+    if len(action) != len(spec.action_names) or not all(inside):
+        limits = f"{list(spec.action_low)} to {list(spec.action_high)}"
+        raise UserError(
+            f"hold={list(action)}: {len(spec.action_names)} numbers, for {names}, within {limits}.", code="hold-invalid"
+        )
+    kept = [given is None and name in spec.kept_while_holding for name in spec.action_names]
+    return Hold(np.array(action, np.float32), np.array(kept))
 
 
 class Latency:
@@ -85,8 +130,7 @@ class Executor:
         self.epoch, self.step = 0, 0
         self.counts: Counter[str] = Counter()
         self.refused: Counter[Reason] = Counter()
-        self._sequence = 0
-        self._since = 0  # control steps since the last request
+        self._sequence = self._since = 0  # of the last request; control steps since then
         self._plan: deque[_Planned] = deque()
         self._asked: ChunkRequest | None = None
         self._last: Array | None = None
@@ -121,11 +165,15 @@ class Executor:
             self._asked, self._since = None, self.settings.replan
         if self.epoch == 0 or self._asked is not None or not self._is_due():
             return None
-        self._sequence += 1
-        self._since = 0
+        self._sequence, self._since = self._sequence + 1, 0
         self.counts["asked"] += 1
-        committed, known = self._choose_prefix()
-        prefix = self._stack(each.action for each in known)
+        settings, committed, known = self.settings, 0, 0  # number of actions in the prefix
+        if settings.strategy in CONTINUING:
+            most = settings.horizon if settings.longest_prefix is None else settings.longest_prefix
+            delay = self.latency.count_steps(settings.quantile, settings.control_hz)
+            committed = min(delay, most, len(self._plan))
+            known = committed if settings.strategy == "prefix" else max(committed, settings.horizon - settings.replan)
+        prefix = self._stack(each.action for each in list(self._plan)[:known])
         self._asked = ChunkRequest(self._sequence, self.epoch, self.step, prefix, committed, self._clock())
         return self._asked
 
@@ -178,16 +226,6 @@ class Executor:
         slowest = self.latency.count_steps(LAST, self.settings.control_hz)
         return self._since >= self.settings.replan or self.remaining <= slowest
 
-    def _choose_prefix(self) -> tuple[int, list[_Planned]]:
-        """Return the number of committed actions, and the actions that the policy receives as prefix."""
-        if self.settings.strategy not in CONTINUING:
-            return 0, []
-        most = self.settings.horizon if self.settings.longest_prefix is None else self.settings.longest_prefix
-        delay = self.latency.count_steps(self.settings.quantile, self.settings.control_hz)
-        committed = min(delay, most, len(self._plan))
-        overlap = 0 if self.settings.strategy == "prefix" else self.settings.horizon - self.settings.replan
-        return committed, list(self._plan)[: max(committed, overlap)]
-
     def _check_actions(self, chunk: Chunk) -> ChunkRefusal | None:
         """Check dtype, shape and finiteness of a chunk's actions."""
         shape, wanted = np.shape(chunk.actions), (self.settings.horizon, len(self.settings.action_low))
@@ -211,28 +249,24 @@ class Executor:
         if first >= len(chunk.actions) or self._clock() >= expires:
             waited = (self._clock() - asked.time) * self.settings.control_hz
             return ChunkRefusal(Reason.STALE, f"a chunk came {waited:.1f} control steps after its observation")
-        actions = self._blend(np.clip(chunk.actions, self.settings.action_low, self.settings.action_high), first, kept)
+        last = self.settings.replan if self.settings.strategy == "stop" else len(chunk.actions)
+        clipped = np.clip(chunk.actions, self.settings.action_low, self.settings.action_high)
+        actions = np.array(clipped[first:last], np.float32)
+        if self.settings.strategy == "blend":
+            old = self._stack(each.action for each in list(self._plan)[kept:])
+            count = min(self.settings.blend, len(old), len(actions))
+            weight = (np.arange(1, count + 1, dtype=np.float32) / (self.settings.blend + 1))[:, None]
+            actions[:count] = (1 - weight) * old[:count] + weight * actions[:count]
         if (refusal := self._check_jump(actions[0], kept)) is not None:
             return refusal
-        old = list(self._plan)[:kept]
-        entries = enumerate(actions)
-        new = [_Planned(each, expires, chunk.sequence, chunk.policy_version, number == 0) for number, each in entries]
+        new = [
+            _Planned(action, expires, chunk.sequence, chunk.policy_version, joins=number == 0)
+            for number, action in enumerate(actions)
+        ]
         self.counts["accepted"] += 1
         self.counts["late"] += 0 < asked.committed < first
-        self._plan = deque([*old, *new])
+        self._plan = deque([*list(self._plan)[:kept], *new])
         return None
-
-    def _blend(self, actions: Array, first: int, kept: int) -> Array:
-        """Return the chunk's actions from `first` on, blended with the old plan; float32 [≤ H, A]."""
-        last = self.settings.replan if self.settings.strategy == "stop" else len(actions)
-        chosen = np.array(actions[first:last], np.float32)
-        if self.settings.strategy != "blend":
-            return chosen
-        old = self._stack(each.action for each in list(self._plan)[kept:])
-        count = min(self.settings.blend, len(old), len(chosen))
-        weight = (np.arange(1, count + 1, dtype=np.float32) / (self.settings.blend + 1))[:, None]
-        chosen[:count] = (1 - weight) * old[:count] + weight * chosen[:count]
-        return chosen
 
     def _check_jump(self, action: Array, kept: int) -> ChunkRefusal | None:
         """Check the difference between the first new action [A] and the action before it."""

@@ -62,18 +62,26 @@ class Limiter:
         self._speed = min(min(limits.speed, FREE) * unit, width)
         self._acceleration = min(min(limits.acceleration, FREE) * unit * period_s, 2 * self._speed)
         self._jerk = min(min(limits.jerk, FREE) * unit * period_s**2, 2 * self._acceleration)
-        grain = self._rounding_step()
+        edges = [abs(each) for each in (limits.low, limits.high) if math.isfinite(each)]
+        largest = max(edges, default=1e3) if self.moves_position else self._speed
+        grain = 4 * math.ulp(largest)  # the largest rounding error of a second difference of commands
+        if self._jerk < 1e3 * grain:
+            raise UserError(
+                f"{limits.name}: jerk={limits.jerk:g} changes a command by {self._jerk:.2g} within a period of "
+                f"{period_s:g} s, and numbers near {largest:g} are too coarse for that. Give a larger jerk, or a "
+                "longer period.",
+                code="jerk-too-small",
+            )
         self._firm_speed, self._firm_acceleration = self._speed - grain, self._acceleration - grain
         self._firm_jerk = self._jerk - grain
         self._planner = StopPlanner(self._firm_acceleration * (1 - MARGIN), self._firm_jerk * (1 - MARGIN))
-        self.command, self.speed, self.acceleration, self.drift = 0.0, 0.0, 0.0, 0.0
-        self._wanted: float | None = None
-        self._follows = True
+        self.begin(0.0)
 
     def begin(self, command: float) -> None:
         """Start at rest, with this command."""
         self.command, self.speed, self.acceleration, self.drift = command, 0.0, 0.0, 0.0
-        self._wanted, self._follows = None, True
+        self._wanted: float | None = None
+        self._follows = True
 
     @property
     def still(self) -> bool:
@@ -128,20 +136,6 @@ class Limiter:
         if inside != wanted:
             reason = Correction.BOX if self.moves_position else Correction.SPEED
         return made, reason or Correction.CATCHING_UP
-
-    def _rounding_step(self) -> float:
-        """Return the largest rounding error of a second difference of commands."""
-        edges = [abs(each) for each in (self.limits.low, self.limits.high) if math.isfinite(each)]
-        largest = max(edges, default=1e3) if self.moves_position else self._speed
-        grain = 4 * math.ulp(largest)
-        if self._jerk < 1e3 * grain:
-            raise UserError(
-                f"{self.limits.name}: jerk={self.limits.jerk:g} changes a command by {self._jerk:.2g} within a period "
-                f"of {self._period:g} s, and numbers near {largest:g} are too coarse for that. Give a larger jerk, or "
-                "a longer period.",
-                code="jerk-too-small",
-            )
-        return grain
 
     def _find_bounds(self, measured: float) -> tuple[float, float]:
         """Return the box of a position, or the speeds that reach the edges of the box within one tick."""

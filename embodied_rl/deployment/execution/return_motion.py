@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limits import CommandLimits
-from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.return_points import ReturnPoint
-from embodied_rl.deployment.execution.tick import Mode
+from embodied_rl.deployment.execution.tick import Mode, MotionStep
 
 _PEAKS = (("speed", 1.875, 1), ("acceleration", 5.774, 2), ("jerk", 60.0, 3))
 
@@ -51,7 +50,7 @@ def choose_distances(limits: CommandLimits, tracking_error: Sequence[float], sha
 
 
 class ReturnMotion:
-    """Motion to a return point; a `embodied_rl.deployment.execution.motion.Motion`.
+    """Motion to a return point; a `embodied_rl.deployment.execution.tick.Motion`.
 
     Args:
         point: the target. limits: of the robot. settings: of the motion.
@@ -80,13 +79,19 @@ class ReturnMotion:
             return f"'{name}' is moved by its speed, and its position is not measured"
         self._start = np.where(self._position, commanded, np.nan_to_num(measured))
         self._target = np.where(self._given, self._target, self._start)
-        self._since, self._duration, self._at_end = now_s, self._choose_duration(), False
-        self.arrived = False
+        self._since, self._duration, self._at_end, self.arrived = now_s, 0.0, False, False
+        for limit, peak, order in _PEAKS:  # the shortest duration within the share of every limit
+            most = self._settings.share * np.array(self._limits.list_values(limit))
+            lasts = (peak * np.abs(self._target - self._start) / most) ** (1 / order)
+            self._duration = max(self._duration, float(lasts.max()))
         return ""
 
     def step(self, measured: NDArray[np.float64], now_s: float) -> MotionStep:
         passed, settings = now_s - self._since, self._settings
-        place, speed = self._follow_line(passed)
+        x = min(max(passed / self._duration, 0.0), 1.0) if self._duration else 1.0
+        share, rate = x**3 * (10 - 15 * x + 6 * x**2), 30 * x**2 * (1 - x) ** 2
+        way = self._target - self._start
+        place, speed = self._start + share * way, way * (rate / self._duration if self._duration else 0.0)
         away = np.abs(np.where(self._given & ~np.isnan(measured), place - measured, 0))
         if (away > settings.tracking_error).any():
             return MotionStep(None, failed=self._explain("left the line by", away, int(np.argmax(away))))
@@ -101,21 +106,6 @@ class ReturnMotion:
         self._at_end = passed >= self._duration
         back = settings.gain * np.where(np.isnan(measured), 0, place - measured)
         return MotionStep(np.where(self._position, place, np.where(self._given, speed + back, 0)))
-
-    def _choose_duration(self) -> float:
-        """Return T, the shortest duration in seconds within the share of every limit."""
-        way, longest = np.abs(self._target - self._start), 0.0
-        for limit, peak, order in _PEAKS:
-            most = self._settings.share * np.array(self._limits.list_values(limit))
-            longest = max(longest, float(((peak * way / most) ** (1 / order)).max()))
-        return longest
-
-    def _follow_line(self, passed: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return position and speed [A] on the line after some seconds."""
-        x = min(max(passed / self._duration, 0.0), 1.0) if self._duration else 1.0
-        share, rate = x**3 * (10 - 15 * x + 6 * x**2), 30 * x**2 * (1 - x) ** 2
-        way = self._target - self._start
-        return self._start + share * way, way * (rate / self._duration if self._duration else 0.0)
 
     def _explain(self, what: str, distance: NDArray[np.float64], entry: int) -> str:
         return f"'{self._limits.entries[entry].name}' {what} {distance[entry]:.3g}"

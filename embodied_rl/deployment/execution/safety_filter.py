@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limiter import Correction, Limiter
-from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.interfaces.errors import UserError
 
 Numbers = NDArray[np.float64]
@@ -76,7 +76,19 @@ class SafetyFilter:
         """
         values = self._read(measured)
         given = [math.nan] * len(values) if start is None else self._read(start)
-        begun = [_choose_start(entry, *each) for entry, *each in zip(self._entries, values, given, strict=True)]
+        begun = []
+        for entry, known, other in zip(self._entries, values, given, strict=True):
+            known = known if math.isfinite(known) else other
+            inside = min(max(known if math.isfinite(known) else 0.0, entry.low), entry.high)
+            if entry.kind != "position":
+                inside = 0.0
+            elif math.isfinite(known) and abs(known - inside) > OUTSIDE * (entry.high - entry.low):
+                raise UserError(
+                    f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the "
+                    "robot inside, by hand, or correct the limits.",
+                    code="entry-outside-box",
+                )
+            begun.append(inside)
         for limiter, value in zip(self._limiters, begun, strict=True):
             limiter.begin(value)
         self._begun = True
@@ -144,18 +156,3 @@ def measure_longest_ramp(limits: CommandLimits, period_s: float) -> float:
 def _has_numbers(values: Numbers, count: int) -> bool:
     """Return whether the values are an array of `count` numbers; they may be of any type."""
     return isinstance(values, np.ndarray) and values.shape == (count,) and values.dtype.kind in "fiu"
-
-
-def _choose_start(entry: EntryLimits, measured: float, given: float) -> float:
-    """Return the first command of an entry, at rest."""
-    if entry.kind != "position":
-        return 0.0
-    known = measured if math.isfinite(measured) else given
-    inside = min(max(known if math.isfinite(known) else 0.0, entry.low), entry.high)
-    if math.isfinite(known) and abs(known - inside) > OUTSIDE * (entry.high - entry.low):
-        raise UserError(
-            f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the robot "
-            "inside, by hand, or correct the limits.",
-            code="entry-outside-box",
-        )
-    return inside

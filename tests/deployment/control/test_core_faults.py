@@ -5,8 +5,7 @@ import pytest
 
 from embodied_rl.deployment.control.fuzzing import LimitCheck
 from embodied_rl.deployment.control.settings import StreamRule
-from embodied_rl.deployment.execution.motion import MotionStep
-from embodied_rl.deployment.execution.tick import Mode, State, StreamReading
+from embodied_rl.deployment.execution.tick import Mode, MotionStep, State, StreamReading
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import ARM, TOOL, ControlLoop, rests, start
 from tests.support.refusals import refuses

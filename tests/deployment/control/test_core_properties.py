@@ -11,9 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from embodied_rl.deployment.control import core, modes
 from embodied_rl.deployment.control.fuzzing import FuzzedLoop, LimitCheck, fuzz_core
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
-from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.safety_filter import FilteredCommand, SafetyFilter, measure_longest_ramp
-from embodied_rl.deployment.execution.tick import Mode, State, Tick
+from embodied_rl.deployment.execution.tick import Mode, MotionStep, State, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import ARM, HORIZON, TOOL, ControlLoop
