@@ -107,13 +107,16 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whol
     seed = None if extras.get("seed") is None else _read_count(extras["seed"], "seed", 2**64 - 1)
     if seed is None and extras.keys() & {"episode", "decision"}:
         raise UserError("episode and decision need seed: send it as well.", code="request-invalid")
+    whole = extras.get("whole", whole and "protocol_version" not in extras)
+    if not isinstance(whole, bool):
+        raise UserError("whole is true or false.", code="request-invalid")
     return PolicyRequest(
         observation,
         single,
         prefix,
         committed,
         _read_strategy(extras, committed, wanted),
-        _read_flag(extras.get("whole", whole and "protocol_version" not in extras), "whole"),
+        whole,
         seed,
         _read_counts(extras.get("episode", 0), "episode", rows, 2**63 - 1),
         _read_counts(extras.get("decision", 0), "decision", rows, 2**28 - 1),
@@ -160,12 +163,6 @@ def _read_strategy(extras: Mapping[str, Any], committed: NDArray[np.int64] | Non
             code="policy-not-trained-for-delay",
         )
     return strategy
-
-
-def _read_flag(given: Any, name: str) -> bool:
-    if not isinstance(given, bool):
-        raise UserError(f"{name} is true or false.", code="request-invalid")
-    return given
 
 
 def _read_counts(given: Any, name: str, rows: int, most: int) -> NDArray[np.int64]:

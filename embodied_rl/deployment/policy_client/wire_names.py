@@ -25,15 +25,7 @@ class WireNames:
     ignored: Sequence[str] = ()
 
     def check(self, keys: Sequence[str], option: str) -> None:
-        """Check that the policy has the entries.
-
-        Args:
-            keys: keys of the policy's observations.
-            option: the option with the names, for messages.
-
-        Raises:
-            UserError: the policy lacks an entry.
-        """
+        """Raise `UserError` if the policy's observations, of these keys, lack an entry; `option` is for the message."""
         if unknown := [name for name in self.given if name not in keys]:
             raise UserError(
                 f"{option}: the policy has no {unknown[0]!r}; it takes {', '.join(keys)}.", code="key-unknown"
@@ -46,7 +38,8 @@ class WireNames:
         parts = {name: _parse_sizes(text) for name, text in self.given.items()}
         for name, sizes in parts.items():
             if plain.keys() >= sizes.keys():
-                ours[name] = _join_parts({part: plain[part] for part in sizes}, sizes)
+                single, *more = (plain[part] for part in sizes)
+                ours[name] = _join_parts({part: plain[part] for part in sizes}, sizes) if more else single
         taken = {part for sizes in parts.values() for part in sizes}
         rest = {name: value for name, value in plain.items() if name not in taken}
         if twice := [name for name in ours if name in rest]:
@@ -65,7 +58,19 @@ class WireNames:
         theirs: dict[str, Any] = {}
         for name, value in ours.items():
             sizes = _parse_sizes(self.given.get(name, name))
-            theirs |= dict.fromkeys(sizes, value) if len(sizes) == 1 else _split_state(value, sizes)
+            if len(sizes) == 1:
+                theirs |= dict.fromkeys(sizes, value)
+                continue
+            array, given = as_array(value, STATE), [size for size in sizes.values() if size is not None]
+            if len(given) < len(sizes):
+                example = f"{next(iter(sizes))}:2"
+                raise UserError(f"state: give the size of each name, such as {example}.", code="state-invalid")
+            if array.dtype.kind not in "fiu" or array.shape[-1:] != (sum(given),):
+                raise UserError(
+                    f"state is {array.dtype} {list(array.shape)}; {', '.join(sizes)} have {sum(given)} entries.",
+                    code="state-invalid",
+                )
+            theirs |= dict(zip(sizes, np.split(array, np.cumsum(given)[:-1], axis=-1), strict=True))
         return theirs
 
 
@@ -76,18 +81,6 @@ def _parse_sizes(text: str) -> dict[str, int | None]:
         name, _, size = part.rpartition(":")
         found |= {name: int(size)} if name and size.isascii() and size.isdigit() else {part: None}
     return found
-
-
-def _split_state(value: Any, sizes: Mapping[str, int | None]) -> dict[str, Any]:
-    array, given = as_array(value, STATE), [size for size in sizes.values() if size is not None]
-    if len(given) < len(sizes):
-        raise UserError(f"state: give the size of each name, such as {next(iter(sizes))}:2.", code="state-invalid")
-    if array.dtype.kind not in "fiu" or array.shape[-1:] != (sum(given),):
-        raise UserError(
-            f"state is {array.dtype} {list(array.shape)}; {', '.join(sizes)} have {sum(given)} entries.",
-            code="state-invalid",
-        )
-    return dict(zip(sizes, np.split(array, np.cumsum(given)[:-1], axis=-1), strict=True))
 
 
 def _flatten(group: Mapping[str, Any], before: str = "") -> dict[str, Any]:
@@ -107,13 +100,7 @@ def _flatten(group: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 
 def _join_parts(parts: Mapping[str, Any], sizes: Mapping[str, int | None]) -> Any:
-    """Return a single part unchanged, or the concatenation of several.
-
-    Raises:
-        UserError: the parts are not numbers, have wrong sizes, or do not fit together.
-    """
-    if len(parts) == 1:
-        return next(iter(parts.values()))
+    """Return the concatenation of the parts of a state."""
     arrays = {name: np.atleast_1d(as_array(part, STATE)) for name, part in parts.items()}
     if len({(array.shape[:-1], array.dtype.kind in "fiu") for array in arrays.values()}) > 1:
         found = " and ".join(f"{array.dtype} {list(array.shape)}" for array in arrays.values())

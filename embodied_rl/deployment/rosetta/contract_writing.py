@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from embodied_rl.deployment.robots.description import ActionEntry, CameraEntry, RobotDescription, StateEntry
+from embodied_rl.deployment.robots.description import RobotDescription, StateEntry
 from embodied_rl.deployment.robots.fields import split_field
 from embodied_rl.deployment.robots.reading import read_robot
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
@@ -80,12 +80,21 @@ def make_contract(robot: RobotDescription) -> dict[str, Any]:
             f"control_hz={robot.control_hz:g}: fps must be an integer, such as "
             f"{max(1, math.floor(robot.control_hz))} or {math.ceil(robot.control_hz)}, if the policy allows it."
         )
-    images = {IMAGE + camera.name: _write_camera(robot, camera) for camera in robot.cameras}
+    observations: dict[str, Any] = {}
+    for camera in robot.cameras:
+        where = f"cameras.{camera.name}"
+        if camera.resize not in ("none", "nearest") or (camera.resize == "nearest" and camera.fit == "crop"):
+            raise _inexpressible(
+                f"{where}: resize: {camera.resize}, fit: {camera.fit} differ from rosetta, which has resize: nearest "
+                "with fit: stretch, or resize: none."
+            )
+        applied = {"apply": [{"resize": [camera.height, camera.width]}]}
+        observations[IMAGE + camera.name] = {**_write_source(robot, camera.topic, where), **applied}
     made: dict[str, Any] = {
         "robot_type": robot.name,
         "robot_interface": "ros2",
         "fps": int(robot.control_hz),
-        "observations": {**images, STATE: _write_state(robot)},
+        "observations": {**observations, STATE: _write_state(robot)},
         "actions": {ACTION: _write_action(robot)},
     }
     if robot.operator.instruction:
@@ -96,16 +105,6 @@ def make_contract(robot: RobotDescription) -> dict[str, Any]:
 
 def _inexpressible(message: str) -> UserError:
     return UserError(message, code="contract-not-expressible")
-
-
-def _write_camera(robot: RobotDescription, camera: CameraEntry) -> dict[str, Any]:
-    if camera.resize not in ("none", "nearest") or (camera.resize == "nearest" and camera.fit == "crop"):
-        raise _inexpressible(
-            f"cameras.{camera.name}: resize: {camera.resize}, fit: {camera.fit} differ from rosetta, which has "
-            "resize: nearest with fit: stretch, or resize: none."
-        )
-    source = _write_source(robot, camera.topic, f"cameras.{camera.name}")
-    return {**source, "apply": [{"resize": [camera.height, camera.width]}]}
 
 
 def _write_state(robot: RobotDescription) -> Any:
@@ -160,7 +159,10 @@ def _write_action(robot: RobotDescription) -> dict[str, Any]:
     if command.order not in ((), targets):
         raise _inexpressible("command.order: a contract has actions in the order of the policy: reorder actions.")
     kinds = {entry.kind for entry in robot.actions}
-    select = [_select_target(command.type_name, entry) for entry in robot.actions]
+    if "displacement" in kinds:
+        name = next(entry.name for entry in robot.actions if entry.kind == "displacement")
+        raise _inexpressible(f"actions.{name}.kind=displacement is sent as a velocity, which a contract lacks.")
+    prefix = {"trajectory_msgs/msg/JointTrajectory": "position.", STAMPED_TWIST: "twist."}.get(command.type_name, "")
     if len(kinds) > 1:
         raise _inexpressible("actions: positions and velocities in one command have no common safety in a contract.")
     channel = {
@@ -173,15 +175,5 @@ def _write_action(robot: RobotDescription) -> dict[str, Any]:
     return {
         "channel": channel,
         "align": {"strategy": "hold", "timeline": timeline},
-        "select": select,
+        "select": [f"{prefix}{target}" for target in targets],
     }
-
-
-def _select_target(type_name: str, entry: ActionEntry) -> str:
-    if entry.kind == "displacement":
-        raise _inexpressible(
-            f"actions.{entry.name}.kind=displacement is sent as a velocity, which a contract does not convert."
-        )
-    if type_name == "trajectory_msgs/msg/JointTrajectory":
-        return f"position.{entry.target}"
-    return f"twist.{entry.target}" if type_name == STAMPED_TWIST else entry.target
