@@ -79,11 +79,7 @@ class DeploymentCore:
         return self._modes.mode
 
     def configure(self, settings: CoreSettings, policy: Settings | None = None) -> None:
-        """Set the robot and the policy; the core becomes inactive.
-
-        Args:
-            settings: of the robot and its operator.
-            policy: how the policy's chunks are executed; None: there is no policy, and only a human can drive.
+        """Set the robot and the policy; the core becomes inactive. Without a policy only a human can drive.
 
         Raises:
             UserError: the core is configured already, or policy and robot differ in size or rate.
@@ -105,8 +101,7 @@ class DeploymentCore:
 
         Args:
             measured: float64 [A], where the robot is; NaN for entries that are not measured.
-            start: float64 [A], where entries that are not measured start; None: at the value in their box that is
-                nearest to 0.
+            start: float64 [A], where these entries start; None: at the value in their box that is nearest to 0.
 
         Raises:
             UserError: the emergency stop is latched, a stream is stale, an entry is not measured or outside its box, or
@@ -139,14 +134,7 @@ class DeploymentCore:
         self.state = following
 
     def deactivate(self, at_once: bool = False) -> None:
-        """Ramp to rest and become inactive once the commands are at rest.
-
-        Args:
-            at_once: become inactive now; for a simulated robot that is reset.
-
-        Raises:
-            UserError: the core is not active.
-        """
+        """Ramp to rest and become inactive once the commands are at rest; `at_once` is for a simulated robot."""
         following = find_next_state(self.state, "deactivate")
         self._deactivating = True
         self._enter_hold("the robot is being deactivated")
@@ -158,10 +146,9 @@ class DeploymentCore:
         self._get_parts().watchdogs.gate.forget()
 
     def observe(self, streams: Mapping[str, StreamReading], measured: Vector) -> None:
-        """Take the newest reading of each topic.
+        """Take the newest reading of each topic, by name; unchanged readings may be repeated or left out.
 
         Args:
-            streams: by topic name; unchanged readings may be repeated or left out.
             measured: float64 [A], made from the streams that measure, NaN for entries that are not measured. It is
                 used if these streams are accepted; they are refused if another entry is NaN.
 
@@ -214,11 +201,7 @@ class DeploymentCore:
         return said or self._teleop_refusal
 
     def plan(self, motion: Motion) -> None:
-        """Set the motion that `RETURN` or `REPLAY` executes when the operator asks for it.
-
-        Raises:
-            UserError: a motion is under way.
-        """
+        """Set the motion of `RETURN` or `REPLAY`; raise `UserError` while one is under way."""
         if self.mode in (Mode.RETURN, Mode.REPLAY):
             raise UserError(
                 f"A {self.mode} is under way. Hold first, then plan another motion.", code="motion-under-way"
@@ -292,10 +275,9 @@ class DeploymentCore:
         )
 
     def _restart_commands(self, parts: CoreParts) -> str:
-        """Restart commands at the measured position of a robot that stopped because commands failed to come.
+        """Restart commands where a robot is that stopped because commands failed to come; return why that must wait.
 
-        Return why that must wait, empty if it was done. It waits for the settling time, because the first readings may
-        be from before the pause.
+        It waits for the settling time, because the first readings may be from before the pause.
         """
         if parts.watchdogs.loop.lost:
             self._counts["losses"] += 1
@@ -408,12 +390,10 @@ class DeploymentCore:
 
     @staticmethod
     def _is_measured(parts: CoreParts, measured: Vector) -> bool:
-        """Return whether all entries [A] that must be measured are finite."""
         return bool(np.isfinite(measured[np.array(parts.settings.measured)]).all())
 
     @staticmethod
     def _keep_measured(parts: CoreParts, measured: Vector) -> Vector:
-        """Return [A], NaN for the entries that are not measured."""
         return np.where(parts.settings.measured, measured, np.nan)
 
     def _get_parts(self) -> CoreParts:

@@ -96,10 +96,7 @@ class StepAccount:
         return self._units.action(self._sum / self._ticks, self._command)  # type: ignore[arg-type]
 
     def end(self, time: float, mode: Mode) -> ExecutedStep:
-        """Return the finished control step.
-
-        A human or a replay decided it if in any tick, else the policy, the filter or nothing.
-        """
+        """Return the finished step; a human or a replay decided it if in any tick, else the policy or the filter."""
         proposed, executed, sources = None, self.executed(), self._sources
         if self._wanted is not None:
             proposed = self._units.action(self._wanted_sum / self._wanted_ticks, self._wanted)  # type: ignore[arg-type]
@@ -196,12 +193,7 @@ class ModeTargets:
         return refusal
 
     def compute(self, mode: Mode, tick: int, command: Vector, measured: Vector) -> Target:
-        """Return the target of a moving mode other than `TELEOP`.
-
-        Args:
-            mode: `RUN`, `RETURN` or `REPLAY`. tick: number of the tick in its control step.
-            command: [A], of the tick before. measured: [A], NaN for entries that are not measured.
-        """
+        """Return the target of `RUN`, `RETURN` or `REPLAY` in a tick of the control step; arguments are [A]."""
         return self._follow_plan(tick, command) if mode == Mode.RUN else self._follow_motion(tick, command, measured)
 
     def follow_human(self, operator: OperatorInput, now: float, command: Vector, rate: Vector) -> Target:
@@ -278,11 +270,7 @@ class Takeover:
         self.begin(np.zeros(len(entries)), np.zeros(len(entries)))
 
     def begin(self, command: Vector, rate: Vector) -> None:
-        """Start a takeover, or restart it after a gap in the human's commands.
-
-        Args:
-            command: [A], of the tick before. rate: [A], its change per second.
-        """
+        """Start a takeover at a command [A] that changes at a rate [A] per second, or restart it after a gap."""
         count = len(command)
         self.wanted, self._rate = command.copy(), np.where(self._position, rate, 0.0)
         self._touched = np.zeros(count, bool)
@@ -293,9 +281,7 @@ class Takeover:
     def follow(self, human: Vector) -> Vector:
         """Return the target of this tick, [A].
 
-        Args:
-            human: [A], entries in their own kind; NaN where the human does not touch it: a speed goes to 0, a position
-                slows down from its present speed.
+        NaN where the human does not touch an entry: a speed goes to 0, a position slows down from its present speed.
         """
         touched = ~np.isnan(human)
         if (touched != self._touched).any():

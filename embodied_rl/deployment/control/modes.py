@@ -50,9 +50,7 @@ class Modes:
     def ask(self, wanted: Mode, obstacle: str) -> str:
         """Change to a mode that the operator asks for; return why that was refused, empty if it was done.
 
-        Args:
-            wanted: the mode.
-            obstacle: why this mode cannot begin at present; empty if it can.
+        `obstacle` is why this mode cannot begin at present; empty if it can.
         """
         refusal = self.explain(wanted, obstacle)
         if not refusal and wanted != self.mode:
@@ -80,11 +78,7 @@ class Modes:
             self.mode, self.why, self.latched_s = Mode.ESTOP, why, now
 
     def reset(self, pressed: bool) -> str:
-        """Release the latch and hold; return why that was refused, empty if it was done or nothing is latched.
-
-        Args:
-            pressed: the emergency stop is still pressed.
-        """
+        """Release the latch and hold, if the stop is not pressed; return why that was refused, empty otherwise."""
         if self.latched_s is None:
             return ""
         if pressed:

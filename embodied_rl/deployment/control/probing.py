@@ -63,11 +63,7 @@ class MotionProbe:
             self._check(measured - self._start, self._distance / 2, "the robot was commanded to hold still")
 
     def move(self, command: Vector, measured: Vector, still: bool) -> Vector | None:
-        """Return the target of this tick, [A]; None: rest.
-
-        Args:
-            command: [A], of the tick before. measured: [A]. still: that command did not move the robot.
-        """
+        """Return the target of this tick, [A]; None: rest. `command` [A] is of the tick before."""
         if self._held < self._ticks[0]:
             self.hold(measured, still)
             return None

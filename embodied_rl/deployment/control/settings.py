@@ -132,11 +132,7 @@ class CoreSettings:
             )
 
     def check_policy(self, policy: Settings) -> None:
-        """Check that a policy fits this robot.
-
-        Raises:
-            UserError: another number of entries, or another rate.
-        """
+        """Raise `UserError` if a policy has another number of entries, or another rate."""
         count, wanted = len(policy.action_low), len(self.limits.entries)
         if count != wanted:
             raise UserError(

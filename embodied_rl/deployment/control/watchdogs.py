@@ -47,11 +47,7 @@ class Watchdogs:
         self.tracking.forget()
 
     def update(self, now: float, command: Vector, measured: Vector) -> None:
-        """Update all watchdogs, once in each tick.
-
-        Args:
-            command: [A], of the tick before. measured: [A].
-        """
+        """Update all watchdogs, once in each tick; `command` [A] is of the tick before."""
         loop, went_back = self.loop.update(now)
         if went_back:  # earlier times are invalid
             self.gate.forget()

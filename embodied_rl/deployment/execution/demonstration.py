@@ -118,11 +118,7 @@ def make_demonstration(
 
 
 def check_recorded_body(recorded: Body, body: Body, where: str) -> None:
-    """Check that a recording's actions and state are those of a robot; cameras are not compared.
-
-    Raises:
-        UserError: names, their order, limits or the rate differ; the message names the first difference.
-    """
+    """Raise `UserError` if a recording's actions and state are not those of a robot; cameras are not compared."""
     for name in ("action_names", "state_names", "action_low", "action_high", "control_hz"):
         if (theirs := getattr(recorded, name)) != (ours := getattr(body, name)):
             raise UserError(

@@ -41,11 +41,7 @@ class Hold:
 
 
 def make_hold(spec: SimulatorSpec, given: tuple[float, ...] | None = None) -> Hold:
-    """Return the hold action of a simulated robot.
-
-    Args:
-        spec: of the simulator.
-        given: action of the user, for a simulator that defines none; no entry repeats its last command.
+    """Return the hold action of a simulated robot: the user's if given, of which no entry repeats its last command.
 
     Raises:
         UserError: neither the simulator nor the user defines it, or the given action does not fit.
@@ -136,10 +132,9 @@ class Executor:
         self._last: Array | None = None
 
     def begin(self, command: Array | None = None) -> None:
-        """Start a new epoch: an episode, or acting after a takeover. Drops the plan and the open request.
+        """Start a new epoch after the last command, float32 [A], and drop the plan and the open request.
 
-        Args:
-            command: float32 [A], the last command; None: unknown.
+        An epoch is an episode, or acting after a takeover.
         """
         self.epoch, self.step = self.epoch + 1, 0
         self._plan.clear()
@@ -215,10 +210,7 @@ class Executor:
         return made
 
     def _is_due(self) -> bool:
-        """Return whether to send a request: s steps after the last one, after a refusal, or when the plan may run out.
-
-        "stop" sends it when the plan is finished.
-        """
+        """Return whether a request is due: s steps after the last one, after a refusal, or before the plan runs out."""
         if not self._plan:
             return True
         if self.settings.strategy == "stop":

@@ -65,10 +65,7 @@ class FuzzedRobot:
 
 
 def fuzz_filter(ticks: int = 1_000_000, seed: int = 0) -> dict[str, int]:
-    """Fuzz the safety filter with a number of robots.
-
-    Args:
-        ticks: of all robots together; each tick commands all entries of one robot.
+    """Fuzz the safety filter with a number of robots, for `ticks` of all robots together.
 
     Returns:
         Counts: of each of `VIOLATIONS` over ticks and entries, of "ticks", "entries" and "robots", and of "unchanged"

@@ -91,8 +91,7 @@ class Limiter:
     def count_ramp_ticks(self) -> int:
         """Return the largest number of ticks of a ramp to rest: from top speed, with the largest acceleration.
 
-        This state is reached by reversing from top speed in the other direction. One tick is added for slower ramps
-        that do not fit whole ticks.
+        This state is reached by reversing from top speed in the other direction; one tick is added for slower ramps.
         """
         acceleration = min(find_acceleration(2 * self._firm_speed, self._firm_jerk), self._firm_acceleration)
         speed, ticks = self._firm_speed - sum_fading(acceleration, self._firm_jerk), 1
@@ -115,9 +114,7 @@ class Limiter:
     def follow(self, wanted: float, measured: float) -> tuple[float, Correction | None]:
         """Return the next command towards a finite target, and why it differs from it.
 
-        Args:
-            wanted: the target.
-            measured: q, for the box of a speed; NaN: there is no box. Not used for a position.
+        `measured` is q, for the box of a speed; NaN: there is no box. It is not used for a position.
         """
         low, high = self._find_bounds(measured)
         inside = min(max(wanted, low), high) if self.moves_position else min(max(wanted, -self._speed), self._speed)
@@ -237,11 +234,8 @@ class Limiter:
 def find_root(function: Callable[[float], float], low: float, high: float, guess: float, grain: float) -> float:
     """Return where an increasing function is 0 within `grain`, between `low` and `high`, or the end nearest to that.
 
-    Uses false position in the Illinois variant; each fourth round bisects, for functions with a sharp bend. If rounding
-    prevents such a value, returns the last point below.
-
-    Args:
-        guess: first point, between the ends.
+    Uses false position in the Illinois variant, from `guess`; each fourth round bisects, for functions with a sharp
+    bend. If rounding prevents such a value, returns the last point below.
     """
     value = function(guess)
     if abs(value) <= grain:

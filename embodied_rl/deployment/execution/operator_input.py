@@ -101,11 +101,8 @@ class OperatorInputParser:
     def read(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> OperatorInput:
         """Return the operator's present input. A label and a press of a button are returned once.
 
-        A press of the emergency stop counts even if it was released before this reading.
-
-        Args:
-            now_s: present time. mode: of the core.
-            commanded: float64 [A], the last command, from which targets of positions start.
+        A press of the emergency stop counts even if it was released before this reading. Targets of positions start at
+        `commanded`, float64 [A], the last command.
         """
         alive = self._received_s is not None and now_s - self._received_s <= self.device.timeout_s
         events, self._events = self._events, []

@@ -39,10 +39,7 @@ class ReturnSettings:
 
 
 def choose_distances(limits: CommandLimits, tracking_error: Sequence[float], share: float) -> tuple[float, ...]:
-    """Return [A]: the robot's tracking error, or a share of the entry's box if the robot's file has none.
-
-    An entry without a box gets `inf`.
-    """
+    """Return [A]: the robot's tracking error where it is finite, else a share of the entry's box."""
     boxes = [entry.high - entry.low for entry in limits.entries]
     return tuple(
         error if math.isfinite(error) else share * box for error, box in zip(tracking_error, boxes, strict=True)

@@ -63,11 +63,7 @@ class ReturnPoints:
     points: tuple[ReturnPoint, ...] = ()
 
     def find(self, name: str) -> ReturnPoint:
-        """Return a point by its name.
-
-        Raises:
-            UserError: there is no such point.
-        """
+        """Return a point by its name; raise `UserError` if there is none."""
         for point in self.points:
             if point.name == name:
                 return point
@@ -75,11 +71,7 @@ class ReturnPoints:
         raise UserError(f"there is no return point '{name}'. There are: {known}.", code="return-point-unknown")
 
     def add(self, point: ReturnPoint) -> "ReturnPoints":
-        """Return the points with another one.
-
-        Raises:
-            UserError: the name is taken, or there are too many points.
-        """
+        """Return the points with another one; raise `UserError` if the name is taken, or there are too many."""
         if len(self.points) >= MOST_POINTS:
             raise UserError(
                 f"there are {MOST_POINTS} return points already, and no more can be kept. Remove some.",
@@ -99,11 +91,7 @@ class ReturnPoints:
         return replace(self, points=tuple(new if each is old else each for each in self.points))
 
     def select(self, words: str) -> "ReturnPoints":
-        """Return the points of a task, by its instruction, and those without a task.
-
-        Raises:
-            UserError: there is no such point.
-        """
+        """Return the points of a task, by its instruction, and those without one; raise `UserError` for none."""
         chosen = tuple(point for point in self.points if point.task in ("", words))
         if not chosen:
             tasks = ", ".join(sorted({point.task for point in self.points})[:24])
@@ -115,19 +103,12 @@ class ReturnPoints:
         return replace(self, points=chosen)
 
     def compute_weights(self, sharpness: float = 1.0) -> NDArray[np.float64]:
-        """Return the probabilities [points]: p_i = r_i^sharpness / Σ_j r_j^sharpness, with r_i the failure rate.
-
-        A sharpness of 0 gives all points the same probability; larger values prefer points that fail more.
-        """
+        """Return the probabilities [points]: p_i = r_i^sharpness / Σ_j r_j^sharpness, with r_i the failure rate."""
         rates = np.array([point.failure_rate for point in self.points]) ** sharpness
         return rates / rates.sum()
 
     def choose(self, seed: int, number: int, sharpness: float = 1.0) -> ReturnPoint:
-        """Sample the `number`-th point; the same seed, number and counts give the same point.
-
-        Raises:
-            UserError: there is no point.
-        """
+        """Sample the `number`-th point; the same seed, number and counts give the same point."""
         if not self.points:
             raise UserError(f"robot '{self.robot}' has no return points. Store one first.", code="return-point-missing")
         random = np.random.default_rng([seed, number])
@@ -135,21 +116,13 @@ class ReturnPoints:
 
 
 def make_return_point(name: str, task: str, pose: Sequence[float | None], limits: CommandLimits) -> ReturnPoint:
-    """Return a point without tries, checked as one that is read.
-
-    Raises:
-        UserError: it could not be read back: the pose is outside the box, or a text is not one line.
-    """
+    """Return a point without tries; raise `UserError` if it could not be read back."""
     said = {"name": name, "task": task, "pose": list(pose), "picture": "", "tries": 0, "failures": 0}
     return _read_point(said, limits, name)
 
 
 def save_return_points(points: ReturnPoints, path: Path, key: str = "return_points") -> None:
-    """Write the points atomically: after a kill or a power cut the file is the old or the new one.
-
-    Raises:
-        UserError: they cannot be written, or the file would be too large; `key` is the setting of the path.
-    """
+    """Write the points atomically; raise `UserError` if they cannot be written. `key` is the setting of the path."""
     text = json.dumps({"format": FORMAT, "version": VERSION, **asdict(points)}, indent=1, allow_nan=False)
     if len(text) > MOST_BYTES:
         raise UserError(
@@ -160,10 +133,10 @@ def save_return_points(points: ReturnPoints, path: Path, key: str = "return_poin
 
 
 def load_return_points(path: Path, robot: str, limits: CommandLimits) -> ReturnPoints:
-    """Read the points of a robot, and check every one.
+    """Read the points of a robot.
 
     Raises:
-        UserError: the file is not there, is damaged, belongs to another robot, or a point lies outside its box.
+        UserError: the file is missing, damaged, or of another robot, or a point lies outside its box.
     """
     try:
         if not stat.S_ISREG((found := path.stat()).st_mode):

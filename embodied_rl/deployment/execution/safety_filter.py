@@ -64,12 +64,10 @@ class SafetyFilter:
         return np.array([limiter.command for limiter in self._limiters])
 
     def begin(self, measured: Numbers, start: Numbers | None = None) -> None:
-        """Start at rest, at the measured position.
+        """Start at rest, at the measured position, float64 [A]; NaN for entries that are not measured.
 
         Args:
-            measured: float64 [A], q of each entry; NaN if it is not measured.
-            start: float64 [A], the position of entries that are not measured, such as the last command; None: the
-                value in their box that is nearest to 0.
+            start: float64 [A], where these entries start; None: at the value in their box that is nearest to 0.
 
         Raises:
             UserError: a position is outside its box, so that every command would be a jump.
@@ -94,17 +92,13 @@ class SafetyFilter:
         self._begun = True
 
     def step(self, wanted: Numbers | None, measured: Numbers | None, drift: Numbers | None = None) -> FilteredCommand:
-        """Return the command of this tick.
+        """Return the command of this tick. Raises `RuntimeError` before `begin`.
 
         Args:
-            wanted: float64 [A], the target: a position, or a speed for velocities and displacements. None: ramp to
-                rest.
+            wanted: float64 [A], the target: a position, or a speed for velocities and displacements; None: rest.
             measured: float64 [A], q of each entry; NaN if it is not measured. None: none is measured.
             drift: float64 [A], the dead-reckoned q minus the measured one: the box of a speed holds for both positions
                 and all between them. None: 0.
-
-        Raises:
-            RuntimeError: `begin` was not called.
         """
         if not self._begun:
             raise RuntimeError("SafetyFilter.begin(measured) must be called before step.")

@@ -200,7 +200,6 @@ class Motion(Protocol):
 
         Args:
             measured: float64 [A] in q, NaN for entries that are not measured. commanded: float64 [A], the last command.
-            now_s: by the core's clock.
         """
         ...
 

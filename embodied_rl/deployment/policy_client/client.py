@@ -149,9 +149,6 @@ class PolicyClient:
 
         Servers of embodied-rl get the rows in batches with their noise keys; the results are bit-identical to those of
         the policy in this process. Third-party servers get one message per row without keys.
-
-        Raises:
-            UserError, NoPolicyAnswer: see `act`.
         """
         shown = observation
         if self.spec is not None:

@@ -63,11 +63,7 @@ class PolicyRequest:
 
 
 def is_reset(message: Any) -> bool:
-    """Return whether a message is a reset instead of a request for actions.
-
-    Raises:
-        UserError: the endpoint is unknown.
-    """
+    """Return whether a message is a reset instead of a request; raise `UserError` if its endpoint is unknown."""
     endpoint = message.get("endpoint", ENDPOINTS[0]) if isinstance(message, dict) else ENDPOINTS[0]
     if not isinstance(endpoint, str) or endpoint not in ENDPOINTS:
         raise UserError(
@@ -77,12 +73,10 @@ def is_reset(message: Any) -> bool:
 
 
 def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whole: bool = False) -> PolicyRequest:
-    """Validate and convert a client's message.
+    """Validate and convert a client's unpacked message.
 
     Args:
-        message: the unpacked message.
-        wanted: description of the policy.
-        names: names of the observation entries on the wire.
+        wanted: description of the policy. names: of the observation entries on the wire.
         whole: default of `whole` for messages without `protocol_version`, as third-party clients send them.
 
     Raises:

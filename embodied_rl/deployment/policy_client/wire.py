@@ -46,12 +46,7 @@ LIMITS = WireLimits()
 
 
 def pack(value: Any, text_keys: bool = False) -> bytes:
-    """Return a value as a message.
-
-    Args:
-        value: maps, lists, texts, numbers and arrays of numbers.
-        text_keys: write arrays as the vla-eval harness does.
-    """
+    """Return maps, lists, texts, numbers and arrays as a message; `text_keys`: arrays as in the vla-eval harness."""
 
     def convert(item: Any) -> Any:
         if isinstance(item, np.ndarray):
