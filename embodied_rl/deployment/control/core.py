@@ -8,7 +8,7 @@ publishes the command of that tick. Every command passes the safety filter. Shap
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,15 +49,12 @@ class CoreParts(NamedTuple):
 
 
 class DeploymentCore:
-    """Controller of one robot.
+    """Controller of one robot; `state` is that of the life cycle.
 
     Args:
         clock: returns seconds; monotonic.
         source_clock: returns the time in ns of the clock that stamps the topics, such as the system clock on the same
             machine, or /clock; None: its offset is estimated for each topic.
-
-    Attributes:
-        state: of the life cycle.
     """
 
     def __init__(self, clock: Callable[[], float], source_clock: Callable[[], int] | None = None) -> None:
@@ -247,32 +244,18 @@ class DeploymentCore:
     def status(self) -> Status:
         """Return a snapshot of the full state."""
         now, parts = self._read_clock(), self._parts
-        status = Status(
-            now,
-            self.state,
-            self.mode,
-            self._modes.why,
-            self._modes.latched_s,
-            blocked=self._hold_reason,
-            said=self._teleop_refusal or self._last_refusal,
-            still=self._still,
-            counts=dict(self._counts),
-        )
-        if parts is None:
-            return status
-        gate, loop, executor = parts.watchdogs.gate, parts.watchdogs.loop, parts.targets.executor
-        counts = status.counts | {"overruns": loop.overruns, "clock jumps": loop.jumps}
-        status = replace(status, stale=gate.explain(now), counts=counts, streams=gate.list_counts())
-        if executor is None:
-            return status
-        return replace(
-            status,
-            epoch=executor.epoch,
-            step=executor.step,
-            planned=executor.remaining,
-            counts=counts | {str(name): count for name, count in executor.counts.items()},
-            refused={str(reason): count for reason, count in executor.refused.items()},
-        )
+        said, counts, others = self._teleop_refusal or self._last_refusal, dict(self._counts), dict[str, Any]()
+        if parts is not None:
+            gate, loop, executor = parts.watchdogs.gate, parts.watchdogs.loop, parts.targets.executor
+            counts |= {"overruns": loop.overruns, "clock jumps": loop.jumps}
+            others = {"stale": gate.explain(now), "streams": gate.list_counts()}
+            if executor is not None:
+                counts |= {str(name): count for name, count in executor.counts.items()}
+                refused = {str(reason): count for reason, count in executor.refused.items()}
+                others |= {"epoch": executor.epoch, "step": executor.step, "planned": executor.remaining}
+                others |= {"refused": refused}
+        modes = (self._modes.mode, self._modes.why, self._modes.latched_s)
+        return Status(now, self.state, *modes, self._hold_reason, said, self._still, counts, **others)
 
     def _restart_commands(self, parts: CoreParts) -> str:
         """Restart commands where a robot is that stopped because commands failed to come; return why that must wait.

@@ -33,12 +33,7 @@ ROUNDING = 1e-6
 
 @dataclass
 class FuzzReport:
-    """Result of fuzzing.
-
-    Attributes:
-        ticks: number of ticks. moved: ticks with a command that moves the robot, by mode.
-        violations: number of violations of each invariant. first: descriptions of the first of them.
-    """
+    """Number of ticks, of ticks that move the robot by mode, of violations by invariant, and the first violations."""
 
     ticks: int = 0
     moved: Counter[str] = field(default_factory=Counter)
@@ -63,12 +58,7 @@ def fuzz_core(ticks: int, seed: int) -> FuzzReport:
 
 
 class LimitCheck:
-    """Check of one robot's commands against its limits, from their differences, without any code of the filter.
-
-    Args:
-        limits: of its A entries.
-        period_s: of a tick.
-    """
+    """Check of one robot's commands against its limits, from their differences, without any code of the filter."""
 
     def __init__(self, limits: CommandLimits, period_s: float) -> None:
         self._position = np.array([entry.kind == "position" for entry in limits.entries])
@@ -112,9 +102,6 @@ class Invariants:
     """Invariants that a core must keep for any input.
 
     The latch of the emergency stop is modelled from the operator's input, the command timeout from the times of ticks.
-
-    Args:
-        settings: of the robot.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
@@ -196,14 +183,7 @@ class Invariants:
 
 
 class FuzzedLoop:
-    """A sampled robot and its environment, with the core under test.
-
-    Args:
-        rng: samples everything.
-
-    Attributes:
-        invariants: the checks.
-    """
+    """A sampled robot and its environment, with the core under test and the `invariants` that are checked."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng

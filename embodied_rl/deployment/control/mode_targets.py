@@ -51,12 +51,8 @@ class Units:
 class StepAccount:
     """Account of the ticks of a control step.
 
-    Args:
-        units: of the robot.
-        most: float64 [A], largest change of an action by the filter that is not material.
-
-    Attributes:
-        ids: step, sequence and policy version of the policy's chunk; -1 without.
+    `most` is the largest change of an action by the filter that is not material, float64 [A]; `ids` are the step,
+    sequence and policy version of the policy's chunk, -1 without.
     """
 
     def __init__(self, units: Units, most: Vector) -> None:
@@ -123,12 +119,9 @@ def find_material(settings: CoreSettings, policy: Settings | None) -> Vector:
 
 @dataclass(frozen=True)
 class Target:
-    """The target of a mode in one tick.
+    """Target of a mode in one tick, float64 [A], None to ramp to rest; its source, and the reason to rest.
 
-    Attributes:
-        wanted: float64 [A], a command; None: ramp to rest.
-        source: who decided it. why: the reason to rest.
-        over: why the mode has ended; empty while it goes on.
+    `over` is why the mode has ended; empty while it goes on.
     """
 
     wanted: Vector | None
@@ -138,16 +131,10 @@ class Target:
 
 
 class ModeTargets:
-    """Computes the targets of one robot's modes.
-
-    Args:
-        settings: of the core.
-        policy: how its chunks are executed; None: there is no policy.
-        clock: of the core.
+    """Computes the targets of one robot's modes; without a policy there is no executor.
 
     Attributes:
-        executor: of the policy's chunks.
-        made: the executor's command of this control step; None outside of `RUN`.
+        executor: of the policy's chunks. made: its command of this control step; None outside of `RUN`.
         motion: the motion that `RETURN` or `REPLAY` executes; None: none is set.
     """
 
@@ -257,9 +244,6 @@ class Takeover:
     At a takeover the target is the human's position plus an offset, so that it starts at the present command with the
     present speed. The offset fades to zero along a cubic; a larger offset takes longer, so that the robot does not jump
     to the pose of a leader arm.
-
-    Attributes:
-        wanted: float64 [A], the target of the last tick.
     """
 
     def __init__(self, settings: CoreSettings) -> None:

@@ -36,12 +36,7 @@ def find_next_state(state: State, transition: Transition) -> State:
 
 
 class Modes:
-    """Mode, and latch of the emergency stop.
-
-    Attributes:
-        mode: at present. why: why the robot holds or stops; empty while it moves.
-        latched_s: when the emergency stop was latched, by the core's clock; None: it is not.
-    """
+    """Mode, why the robot holds or stops, and when the emergency stop was latched, by the core's clock."""
 
     def __init__(self) -> None:
         self.mode, self.why = Mode.HOLD, "no mode was asked for"

@@ -20,13 +20,9 @@ REMEDY = "Compare units, signs and names of state and command in the robot's fil
 
 
 class MotionProbe:
-    """Motion probe of one robot. Shapes: `A` action entries.
+    """Motion probe of one robot; entries that are not measured, or whose `tracking_error` is `inf`, are not moved.
 
-    Args:
-        settings: of the core; entries that are not measured, or whose `tracking_error` is `inf`, are not moved.
-
-    Attributes:
-        pending: the probe is not finished. refused: why the robot failed it, with the entry; empty otherwise.
+    `pending` is whether it is unfinished, `refused` why the robot failed it; empty otherwise.
     """
 
     def __init__(self, settings: CoreSettings) -> None:

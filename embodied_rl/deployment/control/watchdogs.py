@@ -108,13 +108,9 @@ class LatchedFault:
 class LoopWatch:
     """Watchdog of the control loop's clock: late ticks, and a clock that goes back or stands still.
 
-    Args:
-        longest_s: a tick that comes later is an overrun.
-        lost_s: see `CoreSettings`.
-
     Attributes:
         overruns, jumps: how many ticks came too late; how often the clock went back or stood still.
-        lost: the last tick came after the robot's command timeout, so that the robot has stopped.
+        lost: the last tick came after the robot's command timeout `lost_s`, so that the robot has stopped.
     """
 
     def __init__(self, longest_s: float, lost_s: float | None = None) -> None:

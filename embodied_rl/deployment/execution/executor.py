@@ -25,12 +25,7 @@ LAST = 0.99
 
 @dataclass(frozen=True)
 class Hold:
-    """Hold action of one robot.
-
-    Attributes:
-        action: float32 [A], for a robot without a last command.
-        kept: bool [A], entries that repeat the last command, such as a gripper's.
-    """
+    """Hold action of one robot, float32 [A]; entries of `kept`, bool [A], repeat the last command."""
 
     action: Array
     kept: Array

@@ -25,13 +25,10 @@ VIOLATIONS: tuple[str, ...] = ("not finite", "box", "speed", "acceleration", "je
 
 @dataclass
 class FuzzedRobot:
-    """Robot that follows its commands, and may have faulty measurements.
+    """Robot that follows its commands, and may have faulty measurements unless it is `honest`.
 
     Attributes:
-        limits: of its entries. period_s: of a tick.
-        honest: its measurements are correct; otherwise they may be NaN, noisy or missing.
-        position: float64 [A], q of each entry.
-        begun: command before the present segment; a segment lasts from one `begin` to the next.
+        position: float64 [A], q of each entry. begun: command before the present segment, which starts at a `begin`.
         commands: of the present segment. passed: q after each of them.
     """
 

@@ -39,10 +39,6 @@ class Correction(StrEnum):
 class Limiter:
     """Limiter of one entry.
 
-    Args:
-        limits: of the entry.
-        period_s: of a tick.
-
     Attributes:
         command: the last one.
         speed: of the command: its change in the last tick, in q; or, where a speed is commanded, the command itself.

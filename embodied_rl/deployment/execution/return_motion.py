@@ -47,14 +47,7 @@ def choose_distances(limits: CommandLimits, tracking_error: Sequence[float], sha
 
 
 class ReturnMotion:
-    """Motion to a return point; a `embodied_rl.deployment.execution.tick.Motion`.
-
-    Args:
-        point: the target. limits: of the robot. settings: of the motion.
-
-    Attributes:
-        arrived: the motion has ended at the point.
-    """
+    """Motion to a return point; a `embodied_rl.deployment.execution.tick.Motion`. `arrived`: it ended at the point."""
 
     mode = Mode.RETURN
 

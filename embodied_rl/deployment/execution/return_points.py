@@ -173,43 +173,30 @@ def load_return_points(path: Path, robot: str, limits: CommandLimits) -> ReturnP
 
 
 def _read_point(said: Any, limits: CommandLimits, where: str) -> ReturnPoint:
+    def invalid(message: str) -> UserError:
+        return UserError(f"{where}: {message}", code="return-point-invalid")
+
     _check_keys(said, ("name", "task", "pose", "picture", "tries", "failures"), where)
     for key in ("name", "task", "picture"):
         text = said[key]
         if not isinstance(text, str) or len(text) > MOST_TEXT or not text.isprintable() or (key == "name" and not text):
-            raise UserError(
-                f"{where}: {key} must be one line of printable text, {MOST_TEXT} characters at most.",
-                code="return-point-invalid",
-            )
+            raise invalid(f"{key} must be one line of printable text, {MOST_TEXT} characters at most.")
     tries, failures = said["tries"], said["failures"]
     if not (type(tries) is int and type(failures) is int and 0 <= failures <= tries < 2**53):
-        raise UserError(
-            f"{where}: failures={_shorten(failures)} of tries={_shorten(tries)} must be counts, 0 or more.",
-            code="return-point-invalid",
-        )
+        raise invalid(f"failures={_shorten(failures)} of tries={_shorten(tries)} must be counts, 0 or more.")
     picture, pose = said["picture"], said["pose"]
     path = PurePosixPath(picture)
     if path.is_absolute() or ".." in path.parts or "\\" in picture or ":" in picture:
-        raise UserError(
-            f"{where}: picture={_shorten(picture)} must be a path below the file's own folder.",
-            code="return-point-invalid",
-        )
+        raise invalid(f"picture={_shorten(picture)} must be a path below the file's own folder.")
     if not isinstance(pose, list) or len(pose) != len(limits.entries):
-        raise UserError(
-            f"{where}: pose must be a list of {len(limits.entries)} numbers or null.", code="return-point-invalid"
-        )
+        raise invalid(f"pose must be a list of {len(limits.entries)} numbers or null.")
     for value, entry in zip(pose, limits.entries, strict=True):
         if value is None:
             continue
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # of an int of any size, too
-            raise UserError(
-                f"{where}: pose of '{entry.name}' is {_shorten(value)}, not a number.", code="return-point-invalid"
-            )
+            raise invalid(f"pose of '{entry.name}' is {_shorten(value)}, not a number.")
         if not entry.low <= value <= entry.high:
-            raise UserError(
-                f"{where}: pose of '{entry.name}' is {value}, outside of its {entry.low}…{entry.high}.",
-                code="return-point-invalid",
-            )
+            raise invalid(f"pose of '{entry.name}' is {value}, outside of its {entry.low}…{entry.high}.")
     places = tuple(None if value is None else float(value) for value in pose)
     return ReturnPoint(said["name"], said["task"], places, picture, tries, failures)
 

@@ -27,12 +27,9 @@ OUTSIDE = 1e-3
 
 @dataclass(frozen=True)
 class FilteredCommand:
-    """Output of the filter.
+    """Command, float64 [A]: a position, or a speed for velocities and displacements; whether it is at rest.
 
-    Attributes:
-        command: float64 [A]: a position, or a speed for velocities and displacements.
-        why: what was changed and for which entries; empty if the target passed unchanged.
-        still: the command is at rest.
+    `why` is what was changed and for which entries; empty if the target passed unchanged.
     """
 
     command: Numbers
@@ -41,11 +38,7 @@ class FilteredCommand:
 
 
 class SafetyFilter:
-    """Safety filter of one robot.
-
-    Args:
-        limits: of its A entries.
-        period_s: of a tick, in seconds.
+    """Safety filter of one robot, with a tick of `period_s`.
 
     Raises:
         UserError: an invalid period, or limits too fine for double precision.

@@ -172,12 +172,9 @@ class Status:
 
 @dataclass(frozen=True)
 class MotionStep:
-    """One tick of a motion.
+    """Target of a motion in one tick, float64 [A], as `Tick.proposed`; None: ramp to rest.
 
-    Attributes:
-        wanted: float64 [A], the target, as `Tick.proposed`; None: ramp to rest.
-        done: the motion is finished; the robot holds.
-        failed: why the motion was aborted; empty otherwise.
+    `done`: the motion is finished, and the robot holds. `failed`: why it was aborted; empty otherwise.
     """
 
     wanted: NDArray | None

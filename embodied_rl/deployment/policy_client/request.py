@@ -34,14 +34,11 @@ class PolicyRequest:
     """A request that fits the policy.
 
     Attributes:
-        observation: n rows.
-        single: whether the observation and the response have no row axis.
-        prefix: float32 [n, d, A], planned actions, or None.
-        committed: int64 [n], number of committed actions of the prefix, or None without a prefix.
+        observation: n rows. single: whether it and the response have no row axis.
+        prefix: float32 [n, d, A], planned actions, or None. committed: int64 [n], number of committed ones, or None.
         strategy: how the chunk continues the prefix.
         whole: whether to return all H actions, not only those to execute.
-        seed: seed of the noise; None uses its mean.
-        episode, decision: int64 [n], further keys of the noise.
+        seed: seed of the noise; None uses its mean. episode, decision: int64 [n], further keys of the noise.
         echoed: entries that the response repeats.
     """
 

@@ -25,14 +25,9 @@ class WireError(ValueError):
 
 @dataclass(frozen=True)
 class WireLimits:
-    """Limits of one message.
+    """Limits of one message: bytes of the message, of an array, characters of a text, and nesting depth.
 
-    Attributes:
-        message: bytes.
-        array: bytes of one array.
-        keys: total entries of all maps and lists; an empty one counts as one.
-        text: characters of a text.
-        depth: nesting depth of maps and lists.
+    `keys` is the total number of entries of all maps and lists; an empty one counts as one.
     """
 
     message: int = 16 * 2**20
