@@ -209,7 +209,16 @@ class FuzzedLoop:
             passed = float(rng.choice([-100.0, -period, 0.0, 0.5, 2.0, 100.0]))
         self._now += passed
         self._source_s += passed if drawn < 0.998 else float(rng.uniform(-1, 1))
-        self._step_streams()
+        self._faults = sampling.sample_faults(rng, self._faults)
+        for name, fault in self._faults.items():
+            if rng.random() < 0.7:
+                said = sampling.sample_message(rng, self._streams.get(name), fault, self._source_s, self._now)
+                self._streams |= {} if said is None else {name: said}
+        self._measured = np.where(self._settings.measured, self._place, np.nan)
+        if rng.random() < 0.005:
+            self._measured = sampling.sample_wanted(rng, self._settings.limits)
+        self.core.observe(self._streams, self._measured)
+        self.invariants.observe(self._measured)
         self._human = sampling.sample_next_operator(rng, self._human)
         operator = sampling.sample_operator_input(rng, self._human, self._settings.limits, self._now)
         self.core.operate(operator)
@@ -225,18 +234,6 @@ class FuzzedLoop:
             moved = np.where(self._position, 0.7 * (made.command - self._place), made.command * period)
             self._place = self._place + moved
         return made, self.invariants.find_broken(made, self._now)
-
-    def _step_streams(self) -> None:
-        self._faults = sampling.sample_faults(self._rng, self._faults)
-        for name, fault in self._faults.items():
-            if self._rng.random() < 0.7:
-                said = sampling.sample_message(self._rng, self._streams.get(name), fault, self._source_s, self._now)
-                self._streams |= {} if said is None else {name: said}
-        self._measured = np.where(self._settings.measured, self._place, np.nan)
-        if self._rng.random() < 0.005:
-            self._measured = sampling.sample_wanted(self._rng, self._settings.limits)
-        self.core.observe(self._streams, self._measured)
-        self.invariants.observe(self._measured)
 
     def _step_life_cycle(self) -> None:
         """Change the state, forget the streams, or plan a motion, rarely."""

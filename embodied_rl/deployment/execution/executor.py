@@ -153,11 +153,15 @@ class Executor:
         if self._asked is not None and self._clock() - self._asked.time >= self._seconds(self.settings.longest_wait):
             self.counts["lost"] += 1
             self._asked, self._since = None, self.settings.replan
-        if self.epoch == 0 or self._asked is not None or not self._is_due():
+        settings, committed, known = self.settings, 0, 0  # number of actions in the prefix
+        if self.epoch == 0 or self._asked is not None:
             return None
+        if self._plan:  # due s steps after the last one, after a refusal, or before the plan runs out
+            slowest = self.latency.count_steps(LAST, settings.control_hz)
+            if settings.strategy == "stop" or (self._since < settings.replan and self.remaining > slowest):
+                return None
         self._sequence, self._since = self._sequence + 1, 0
         self.counts["asked"] += 1
-        settings, committed, known = self.settings, 0, 0  # number of actions in the prefix
         if settings.strategy in CONTINUING:
             most = settings.horizon if settings.longest_prefix is None else settings.longest_prefix
             delay = self.latency.count_steps(settings.quantile, settings.control_hz)
@@ -204,15 +208,6 @@ class Executor:
         self._last = made.action if made.action is not None else self._last
         return made
 
-    def _is_due(self) -> bool:
-        """Return whether a request is due: s steps after the last one, after a refusal, or before the plan runs out."""
-        if not self._plan:
-            return True
-        if self.settings.strategy == "stop":
-            return False
-        slowest = self.latency.count_steps(LAST, self.settings.control_hz)
-        return self._since >= self.settings.replan or self.remaining <= slowest
-
     def _check_actions(self, chunk: Chunk) -> ChunkRefusal | None:
         """Check dtype, shape and finiteness of a chunk's actions."""
         shape, wanted = np.shape(chunk.actions), (self.settings.horizon, len(self.settings.action_low))
@@ -244,8 +239,13 @@ class Executor:
             count = min(self.settings.blend, len(old), len(actions))
             weight = (np.arange(1, count + 1, dtype=np.float32) / (self.settings.blend + 1))[:, None]
             actions[:count] = (1 - weight) * old[:count] + weight * actions[:count]
-        if (refusal := self._check_jump(actions[0], kept)) is not None:
-            return refusal
+        before = self._plan[kept - 1].action if kept else self._last
+        if self.settings.jump is not None and before is not None:
+            excess = np.abs(actions[0] - before) - self.settings.jump
+            if not (excess <= 0).all():
+                worst = int(np.argmax(excess))
+                said = f"entry {worst} would jump from {before[worst]:.4g} to {actions[0][worst]:.4g}"
+                return ChunkRefusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
         new = [
             _Planned(action, expires, chunk.sequence, chunk.policy_version, joins=number == 0)
             for number, action in enumerate(actions)
@@ -254,18 +254,6 @@ class Executor:
         self.counts["late"] += 0 < asked.committed < first
         self._plan = deque([*list(self._plan)[:kept], *new])
         return None
-
-    def _check_jump(self, action: Array, kept: int) -> ChunkRefusal | None:
-        """Check the difference between the first new action [A] and the action before it."""
-        before = self._plan[kept - 1].action if kept else self._last
-        if self.settings.jump is None or before is None:
-            return None
-        excess = np.abs(action - before) - self.settings.jump
-        if (excess <= 0).all():
-            return None
-        worst = int(np.argmax(excess))
-        said = f"entry {worst} would jump from {before[worst]:.4g} to {action[worst]:.4g}"
-        return ChunkRefusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
 
     def _stack(self, actions: Iterable[Array]) -> Array:
         listed = list(actions)

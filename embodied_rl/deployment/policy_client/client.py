@@ -159,8 +159,11 @@ class PolicyClient:
                 )
             images = {name: np.asarray(observation.images[name]) for name in self.spec.cameras}
             shown = Observation(images, np.asarray(observation.state), observation.instruction)
-        size = self._choose_rows(shown)
-        parts = []
+        size, parts = 1, list[NDArray[np.float32]]()
+        if self.is_ours:  # rows per message, if possible a multiple of 4: then bits do not depend on it
+            each = sum(image[0].nbytes for image in shown.images.values()) + shown.state[0].nbytes + 4096
+            most = min(self.metadata["rows"], int(0.9 * self.metadata["message_bytes"]) // each)
+            size = max(1, most - most % 4 if most >= 4 else most)
         for start in range(0, len(shown), size):
             rows = range(start, min(start + size, len(shown)))
             part = shown.select(list(rows))
@@ -288,14 +291,6 @@ class PolicyClient:
                 f"{self.url} serves another policy than before: create a new client.", code="policy-changed"
             )
         self.metadata, self.spec = metadata, spec
-
-    def _choose_rows(self, observation: Observation) -> int:
-        """Return the number of rows per message, if possible a multiple of 4: then bits do not depend on it."""
-        if not self.is_ours:
-            return 1
-        each = sum(image[0].nbytes for image in observation.images.values()) + observation.state[0].nbytes + 4096
-        most = min(self.metadata["rows"], int(0.9 * self.metadata["message_bytes"]) // each)
-        return max(1, most - most % 4 if most >= 4 else most)
 
 
 def _check_deadline(seconds: float) -> float:

@@ -80,7 +80,7 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whol
         UserError: an entry is invalid; the message names it and the valid values.
     """
     if not isinstance(message, dict):
-        raise UserError(f"A request is a map, not {type(message).__name__}.", code="request-invalid")
+        raise _invalid(f"A request is a map, not {type(message).__name__}.")
     version = message.get("protocol_version", PROTOCOL_VERSION)
     if type(version) is not int or version != PROTOCOL_VERSION:
         raise UserError(
@@ -93,14 +93,14 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whol
     observation, single = read_observation(names.to_ours(rest), wanted)
     rows = len(observation)
     if rows > ROWS:
-        raise UserError(f"A request has at most {ROWS} rows; this has {rows}.", code="request-invalid")
+        raise _invalid(f"A request has at most {ROWS} rows; this has {rows}.")
     prefix, committed = _read_prefix(extras, rows, single, wanted)
     seed = None if extras.get("seed") is None else _read_count(extras["seed"], "seed", 2**64 - 1)
     if seed is None and extras.keys() & {"episode", "decision"}:
-        raise UserError("episode and decision need seed: send it as well.", code="request-invalid")
+        raise _invalid("episode and decision need seed: send it as well.")
     whole = extras.get("whole", whole and "protocol_version" not in extras)
     if not isinstance(whole, bool):
-        raise UserError("whole is true or false.", code="request-invalid")
+        raise _invalid("whole is true or false.")
     return PolicyRequest(
         observation,
         single,
@@ -115,12 +115,16 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whol
     )
 
 
+def _invalid(message: str) -> UserError:
+    return UserError(message, code="request-invalid")
+
+
 def _read_prefix(
     extras: Mapping[str, Any], rows: int, single: bool, wanted: PolicyDescription
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int64] | None]:
     if (given := extras.get("prefix")) is None:
         if extras.get("committed") is not None:
-            raise UserError("committed needs prefix: send it as well.", code="request-invalid")
+            raise _invalid("committed needs prefix: send it as well.")
         return None, None
     prefix, entries = as_array(given, "prefix"), len(wanted.action_names)
     prefix = prefix[None] if single else prefix
@@ -161,13 +165,11 @@ def _read_counts(given: Any, name: str, rows: int, most: int) -> NDArray[np.int6
         return np.full(rows, _read_count(given, name, most), np.int64)
     counts = as_array(given, name)
     if counts.shape != (rows,) or counts.dtype.kind not in "iu" or counts.min() < 0 or counts.max() > most:
-        raise UserError(
-            f"{name} is an integer from 0 to {most}, or one for each of {rows} rows.", code="request-invalid"
-        )
+        raise _invalid(f"{name} is an integer from 0 to {most}, or one for each of {rows} rows.")
     return counts.astype(np.int64)
 
 
 def _read_count(given: Any, name: str, most: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= most:
-        raise UserError(f"{name} is an integer from 0 to {most}, not {ascii(given)[:40]}.", code="request-invalid")
+        raise _invalid(f"{name} is an integer from 0 to {most}, not {ascii(given)[:40]}.")
     return given

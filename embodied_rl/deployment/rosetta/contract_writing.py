@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from embodied_rl.deployment.robots.description import RobotDescription, StateEntry
+from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fields import split_field
 from embodied_rl.deployment.robots.reading import read_robot
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
@@ -111,27 +111,24 @@ def _write_state(robot: RobotDescription) -> Any:
     sources: list[dict[str, Any]] = []
     topics: list[str] = []
     for entry in robot.state:
-        topic, selected = _select(robot, entry)
-        if not topics or topics[-1] != topic:
-            if topic in topics:
-                raise _inexpressible(f"state.{entry.name}: the entries of {topic} must be adjacent.")
-            topics.append(topic)
-            sources.append({**_write_source(robot, topic, f"state.{entry.name}"), "select": []})
+        where = f"state.{entry.name}"
+        (term, *more) = entry.terms
+        if more or term.scale != 1:
+            raise _inexpressible(f"{where}.reads: contracts have no sums and factors: publish the result.")
+        steps, type_name = split_field(term.field), robot.topics[term.topic].type_name
+        if type_name == JOINT_STATE and len(steps) == 1 and steps[0][1] is not None:
+            selected = f"{steps[0][0]}.{steps[0][1]}"
+        elif type_name in DOTTED and all(place is None for _, place in steps):
+            selected = term.field
+        else:
+            raise _inexpressible(f"{where}.reads: rosetta does not read {term.field} of {type_name}.")
+        if not topics or topics[-1] != term.topic:
+            if term.topic in topics:
+                raise _inexpressible(f"{where}: the entries of {term.topic} must be adjacent.")
+            topics.append(term.topic)
+            sources.append({**_write_source(robot, term.topic, where), "select": []})
         sources[-1]["select"].append(selected)
     return sources[0] if len(sources) == 1 else sources
-
-
-def _select(robot: RobotDescription, entry: StateEntry) -> tuple[str, str]:
-    """Return the topic and the selector of a state entry."""
-    (term, *more) = entry.terms
-    if more or term.scale != 1:
-        raise _inexpressible(f"state.{entry.name}.reads: contracts have no sums and factors: publish the result.")
-    steps, type_name = split_field(term.field), robot.topics[term.topic].type_name
-    if type_name == JOINT_STATE and len(steps) == 1 and steps[0][1] is not None:
-        return term.topic, f"{steps[0][0]}.{steps[0][1]}"
-    if type_name in DOTTED and all(place is None for _, place in steps):
-        return term.topic, term.field
-    raise _inexpressible(f"state.{entry.name}.reads: rosetta does not read {term.field} of {type_name}.")
 
 
 def _write_source(robot: RobotDescription, name: str, where: str) -> dict[str, Any]:
