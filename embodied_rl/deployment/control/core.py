@@ -313,8 +313,10 @@ class DeploymentCore:
         if self.mode == Mode.TELEOP:
             rate = (self._command - self._before) * parts.settings.command_hz
             target = parts.targets.follow_human(self._operator, now, self._command, rate)
+        elif self.mode == Mode.RUN:
+            target = parts.targets.follow_plan(self._phase, self._command)
         else:
-            target = parts.targets.compute(self.mode, self._phase, self._command, self._measured)
+            target = parts.targets.follow_motion(self._phase, self._command, self._measured)
         if target.over:
             self._enter_hold(target.over)
             return Target(None, why=target.over)

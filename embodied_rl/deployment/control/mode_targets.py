@@ -179,10 +179,6 @@ class ModeTargets:
         self._refused = "" if refusal is None else str(refusal.reason)
         return refusal
 
-    def compute(self, mode: Mode, tick: int, command: Vector, measured: Vector) -> Target:
-        """Return the target of `RUN`, `RETURN` or `REPLAY` in a tick of the control step; arguments are [A]."""
-        return self._follow_plan(tick, command) if mode == Mode.RUN else self._follow_motion(tick, command, measured)
-
     def follow_human(self, operator: OperatorInput, now: float, command: Vector, rate: Vector) -> Target:
         """Return the human's target; `rate` [A] is the change of the command [A] per second."""
         age = np.inf if operator.teleop is None or operator.teleop_s is None else now - operator.teleop_s
@@ -195,8 +191,11 @@ class ModeTargets:
             self._follows_human = True
         return Target(self._takeover.follow(operator.teleop), Source.HUMAN)
 
-    def _follow_plan(self, tick: int, command: Vector) -> Target:
-        """Return the policy's target; a plan is dropped when the policy has not answered for `silence_s`."""
+    def follow_plan(self, tick: int, command: Vector) -> Target:
+        """Return the policy's target in a tick of the control step, after the command [A] of the tick before.
+
+        A plan is dropped when the policy has not answered for `silence_s`.
+        """
         executor, longest = self.executor, self._settings.silence_s
         assert executor is not None, "RUN needs a policy"
         waited = math.nan if self._unanswered_s is None else self._clock() - self._unanswered_s
@@ -217,7 +216,8 @@ class ModeTargets:
             why = f"{why}; {said}"
         return Target(None, why=why)
 
-    def _follow_motion(self, tick: int, command: Vector, measured: Vector) -> Target:
+    def follow_motion(self, tick: int, command: Vector, measured: Vector) -> Target:
+        """Return the target of `RETURN` or `REPLAY` in a tick of the control step."""
         motion = self.motion
         assert motion is not None, "RETURN and REPLAY need a motion"
         if not self._motion_begun:

@@ -7,7 +7,6 @@ import io
 import lzma
 import math
 import struct
-import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from embodied_rl.deployment.execution.tick import Mode, MotionStep
 from embodied_rl.interfaces.description import SI
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.robot import Body
+from embodied_rl.system.untrusted_files import DAMAGED_ARRAY
 
 ABOUT = ("action_names", "state_names", "action_low", "action_high", "control_hz", "state_units")
 """Entries of an episode's file that describe the robot."""
@@ -31,10 +31,9 @@ LONGEST_GAP_S = 0.25
 """Longest gap between two ticks; a replay with a longer one is aborted, because actions were skipped."""
 MOST_STEPS, MOST_BYTES = 1_000_000, 2**28
 _DAMAGED = (
-    OSError, KeyError, ValueError, TypeError, EOFError, SyntaxError, RuntimeError, MemoryError, OverflowError,
-    tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError,
+    *DAMAGED_ARRAY, KeyError, EOFError, OverflowError, zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError,
 )  # fmt: skip
-"""Exceptions of reading an arbitrary file as a .npz archive; NumPy evaluates an array's header as a literal."""
+"""Exceptions of reading an arbitrary file as a .npz archive."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,7 @@ def check_recorded_body(recorded: Body, body: Body, where: str) -> None:
     for name in ("action_names", "state_names", "action_low", "action_high", "control_hz"):
         if (theirs := getattr(recorded, name)) != (ours := getattr(body, name)):
             raise UserError(
-                f"{where} is of another robot: {name} {_shorten(theirs)} there, {_shorten(ours)} here. Choose a "
+                f"{where} is of another robot: {name} {theirs!r:.200} there, {ours!r:.200} here. Choose a "
                 "demonstration of this robot, or the robot's file that it was recorded with.",
                 code="demonstration-of-another-robot",
             )
@@ -152,11 +151,6 @@ def _read_array(packed: zipfile.ZipFile, name: str, kinds: str) -> NDArray[Any]:
     if found.dtype.kind not in kinds:
         raise ValueError(f"{name} does not hold {'strings' if kinds == 'U' else 'numbers'}")
     return found
-
-
-def _shorten(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
 
 
 class Replay:

@@ -158,7 +158,7 @@ def load_return_points(path: Path, robot: str, limits: CommandLimits) -> ReturnP
     for key, wanted in (("format", FORMAT), ("version", VERSION), ("robot", robot), ("entries", list(names))):
         if said[key] != wanted:
             raise UserError(
-                f"{path}: {key} is {_shorten(said[key])}, and {_shorten(wanted)} is needed here.",
+                f"{path}: {key} is {said[key]!r:.80}, and {wanted!r:.80} is needed here.",
                 code="return-points-of-another-robot" if key in ("robot", "entries") else "return-points-damaged",
             )
     if not isinstance(said["points"], list) or len(said["points"]) > MOST_POINTS:
@@ -168,7 +168,7 @@ def load_return_points(path: Path, robot: str, limits: CommandLimits) -> ReturnP
     taken = [point.name for point in points]
     if len(set(taken)) < len(taken):
         double = next(name for name, count in Counter(taken).items() if count > 1)
-        raise UserError(f"{path}: two points are called {_shorten(double)}. Rename one.", code="return-point-twice")
+        raise UserError(f"{path}: two points are called {double!r:.80}. Rename one.", code="return-point-twice")
     return replace(read, points=tuple(points))
 
 
@@ -183,18 +183,18 @@ def _read_point(said: Any, limits: CommandLimits, where: str) -> ReturnPoint:
             raise invalid(f"{key} must be one line of printable text, {MOST_TEXT} characters at most.")
     tries, failures = said["tries"], said["failures"]
     if not (type(tries) is int and type(failures) is int and 0 <= failures <= tries < 2**53):
-        raise invalid(f"failures={_shorten(failures)} of tries={_shorten(tries)} must be counts, 0 or more.")
+        raise invalid(f"failures={failures!r:.80} of tries={tries!r:.80} must be counts, 0 or more.")
     picture, pose = said["picture"], said["pose"]
     path = PurePosixPath(picture)
     if path.is_absolute() or ".." in path.parts or "\\" in picture or ":" in picture:
-        raise invalid(f"picture={_shorten(picture)} must be a path below the file's own folder.")
+        raise invalid(f"picture={picture!r:.80} must be a path below the file's own folder.")
     if not isinstance(pose, list) or len(pose) != len(limits.entries):
         raise invalid(f"pose must be a list of {len(limits.entries)} numbers or null.")
     for value, entry in zip(pose, limits.entries, strict=True):
         if value is None:
             continue
         if type(value) not in (int, float) or not abs(value) <= sys.float_info.max:  # of an int of any size, too
-            raise invalid(f"pose of '{entry.name}' is {_shorten(value)}, not a number.")
+            raise invalid(f"pose of '{entry.name}' is {value!r:.80}, not a number.")
         if not entry.low <= value <= entry.high:
             raise invalid(f"pose of '{entry.name}' is {value}, outside of its {entry.low}…{entry.high}.")
     places = tuple(None if value is None else float(value) for value in pose)
@@ -205,15 +205,10 @@ def _check_keys(said: Any, keys: Sequence[str], where: str) -> None:
     if not isinstance(said, Mapping):
         raise UserError(f"{where} is not a mapping with the keys {', '.join(keys)}.", code="return-points-damaged")
     if unknown := [str(key) for key in said if key not in keys]:
-        raise UserError(f"{where}: unknown key {_shorten(unknown[0])}. Known: {', '.join(keys)}.", code="key-unused")
+        raise UserError(f"{where}: unknown key {unknown[0]!r:.80}. Known: {', '.join(keys)}.", code="key-unused")
     if missing := [key for key in keys if key not in said]:
         raise UserError(f"{where}: {missing[0]} is missing.", code="key-missing")
 
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is not a number")
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."

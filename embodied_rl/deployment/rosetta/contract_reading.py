@@ -34,6 +34,7 @@ from embodied_rl.deployment.rosetta.contract_writing import (
     write_yaml,
 )
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.system.untrusted_files import name_file
 
 UNKNOWN = "?"
 """Value of keys that contracts lack and a person must fill in."""
@@ -70,12 +71,10 @@ def read_contract(file: Path) -> tuple[str, list[str]]:
         UserError: the contract is damaged or not supported; the message names file and key.
     """
     contract = read_strict_yaml(file)
-    try:
+    with name_file(file):
         if OURS in contract:
             return write_yaml(_extract_robot(contract)), []
         keys = _Draft(contract).keys
-    except UserError as error:
-        raise UserError(f"{file}: {error}", code=error.code) from None
     return write_yaml(keys), _find_unknown(keys, "")
 
 

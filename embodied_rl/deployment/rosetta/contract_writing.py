@@ -17,6 +17,7 @@ from embodied_rl.deployment.robots.reading import read_robot
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
 from embodied_rl.deployment.transport.qos import QoS, find_profile
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.system.untrusted_files import name_file
 
 OURS = "x-embodied-rl"
 """Key of a contract that contains the robot file."""
@@ -57,11 +58,8 @@ def write_contract(file: Path) -> str:
     Raises:
         UserError: the file is invalid, or a contract cannot express it; the message names the key.
     """
-    try:
+    with name_file(file):
         robot = read_robot(file)
-    except UserError as error:
-        message = str(error) if str(file) in str(error) else f"{file}: {error}"
-        raise UserError(message, code=error.code) from None
     try:
         contract = make_contract(robot)
     except UserError as error:
