@@ -25,8 +25,7 @@ from embodied_rl.deployment.policy_client.client_messages import (
     write_observation,
     write_prefix,
 )
-from embodied_rl.deployment.policy_client.request import PROTOCOL, PROTOCOL_VERSION
-from embodied_rl.deployment.policy_client.wire_names import WireNames
+from embodied_rl.deployment.policy_client.request import PROTOCOL, PROTOCOL_VERSION, WireNames
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.observation_input import read_observation
