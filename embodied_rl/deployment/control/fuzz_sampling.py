@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,43 +114,35 @@ def sample_message(
     return replace(stream, **changes[fault])
 
 
-@dataclass(frozen=True)
 class RandomOperator:
-    """State of a random operator, which changes rarely: stop pressed, dead man's switch held, device silent."""
+    """Random operator, whose state changes rarely: stop pressed, dead man's switch held, device silent."""
 
-    pressed: bool = False
-    held: bool = False
-    away: bool = False
+    def __init__(self) -> None:
+        self._pressed = self._held = self._away = False
 
-
-def sample_operator_input(rng: Random, operator: RandomOperator, limits: CommandLimits, now: float) -> OperatorInput:
-    """Return an operator's input in a tick."""
-    wanted = None
-    if rng.random() < 0.1:
-        wanted = tuple(Mode)[int(rng.integers(len(Mode)))]
-        wanted = None if wanted == Mode.ESTOP and rng.random() < 0.9 else wanted
-    teleop: Vector | None = sample_wanted(rng, limits)
-    touched = rng.random(len(limits.entries)) < 0.8
-    teleop = np.where(touched, teleop, np.nan)
-    if rng.random() < 0.01:
-        teleop = teleop[:-1]
-    return OperatorInput(
-        estop=operator.pressed,
-        reset=bool(rng.random() < 0.2),
-        deadman=now if operator.held else None,
-        wanted=wanted,
-        teleop=None if operator.away else teleop,
-        teleop_s=now - float(rng.choice([0.0, 0.1, 1.0, -1.0], p=[0.9, 0.08, 0.01, 0.01])),
-        label="success" if rng.random() < 0.002 else "",
-    )
-
-
-def sample_next_operator(rng: Random, operator: RandomOperator) -> RandomOperator:
-    """Return the operator's state in the next tick: mostly as before."""
-    pressed = rng.random() > 0.1 if operator.pressed else rng.random() < 0.003
-    held = rng.random() > 0.01 if operator.held else rng.random() < 0.2
-    away = rng.random() > 0.1 if operator.away else rng.random() < 0.02
-    return RandomOperator(bool(pressed), bool(held), bool(away))
+    def sample_input(self, rng: Random, limits: CommandLimits, now: float) -> OperatorInput:
+        """Return the operator's input in a tick."""
+        self._pressed = bool(rng.random() > 0.1 if self._pressed else rng.random() < 0.003)
+        self._held = bool(rng.random() > 0.01 if self._held else rng.random() < 0.2)
+        self._away = bool(rng.random() > 0.1 if self._away else rng.random() < 0.02)
+        wanted = None
+        if rng.random() < 0.1:
+            wanted = tuple(Mode)[int(rng.integers(len(Mode)))]
+            wanted = None if wanted == Mode.ESTOP and rng.random() < 0.9 else wanted
+        teleop: Vector | None = sample_wanted(rng, limits)
+        touched = rng.random(len(limits.entries)) < 0.8
+        teleop = np.where(touched, teleop, np.nan)
+        if rng.random() < 0.01:
+            teleop = teleop[:-1]
+        return OperatorInput(
+            estop=self._pressed,
+            reset=bool(rng.random() < 0.2),
+            deadman=now if self._held else None,
+            wanted=wanted,
+            teleop=None if self._away else teleop,
+            teleop_s=now - float(rng.choice([0.0, 0.1, 1.0, -1.0], p=[0.9, 0.08, 0.01, 0.01])),
+            label="success" if rng.random() < 0.002 else "",
+        )
 
 
 def sample_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:

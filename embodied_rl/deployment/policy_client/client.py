@@ -21,7 +21,6 @@ from embodied_rl.deployment.policy_client.client_messages import (
     RefusedConnection,
     read_actions,
     read_map,
-    select_keys,
     write_observation,
     write_prefix,
 )
@@ -164,17 +163,18 @@ class PolicyClient:
             most = min(self.metadata["rows"], int(0.9 * self.metadata["message_bytes"]) // each)
             size = max(1, most - most % 4 if most >= 4 else most)
         for start in range(0, len(shown), size):
-            rows = range(start, min(start + size, len(shown)))
-            part = shown.select(list(rows))
-            if self.is_ours:
-                cut = slice(rows.start, rows.stop)
-                counts = None if committed is None else committed[cut]
-                extras = write_prefix(None if prefix is None else prefix[cut], counts, strategy, whole)
-                extras |= {} if keys is None else select_keys(keys, rows)
-                parts.append(self._request(write_observation(part, False), extras, len(part), None))
-            else:
+            cut = slice(start, min(start + size, len(shown)))
+            part = shown.select(list(range(cut.start, cut.stop)))
+            if not self.is_ours:
                 extras = write_prefix(prefix, committed, strategy, whole)  # refused if there is any
                 parts.append(self._request(write_observation(part, True), extras, None, None)[None])
+                continue
+            counts = None if committed is None else committed[cut]
+            extras = write_prefix(None if prefix is None else prefix[cut], counts, strategy, whole)
+            if keys is not None:
+                episode, decision = (np.asarray(each)[cut] for each in (keys.episode, keys.decision))
+                extras |= {"seed": keys.seed, "episode": episode, "decision": decision}
+            parts.append(self._request(write_observation(part, False), extras, len(part), None))
         return np.concatenate(parts)
 
     def check_body(self, body: Body, words: tuple[str, ...] = ()) -> list[str]:

@@ -119,12 +119,6 @@ def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dic
     }
 
 
-def select_keys(keys: NoiseKeysLike, rows: range) -> dict[str, Any]:
-    """Return the request entries of the noise keys of some rows."""
-    episode, decision = (np.asarray(each)[rows.start : rows.stop] for each in (keys.episode, keys.decision))
-    return {"seed": keys.seed, "episode": episode, "decision": decision}
-
-
 def write_observation(observation: Observation, single: bool) -> dict[str, Any]:
     """Return the request entries of an observation; `single` removes the row axis."""
     images = {f"{IMAGES}{name}": image for name, image in observation.images.items()}
