@@ -51,9 +51,7 @@ class AnySequence(RuleBasedStateMachine):
         self.dead: set[str] = set()
 
     def answer(self, request: ChunkRequest) -> Chunk | None:
-        if np.isnan(self.value):
-            return None
-        return self.loop.make_chunk(request, self.value)
+        return None if np.isnan(self.value) else self.loop.make_chunk(request, self.value)
 
     @rule(ticks=st.integers(1, 30))
     def pass_ticks(self, ticks: int) -> None:
@@ -69,7 +67,7 @@ class AnySequence(RuleBasedStateMachine):
         assert said if self.loop.core.mode != mode else "was refused: 3 numbers" in said or not said
         assert self.loop.core.mode in (before, mode)
         if Mode.RUN == mode == self.loop.core.mode != before:
-            self.forbidden = self.newest()
+            self.forbidden = self.loop.core.status().counts.get("asked", 0)
 
     @rule(value=st.sampled_from([0.02, -0.04, 10.0, np.nan]))
     def change_policy(self, value: float) -> None:
@@ -140,9 +138,8 @@ class AnySequence(RuleBasedStateMachine):
             return
         broken = self.check.find_broken(made.command)
         assert not broken, broken
-        alive = (
-            self.loop.held and "joints" in self.loop.published and not self.latched and made.mode not in (Mode.HOLD,)
-        )
+        fresh = self.loop.held and "joints" in self.loop.published
+        alive = fresh and not self.latched and made.mode != Mode.HOLD
         self.quiet = 0 if alive else self.quiet + 1
         stale_for = round(0.1 / 0.02) + 1
         if self.quiet > self.ramp + stale_for + 1:
@@ -151,10 +148,6 @@ class AnySequence(RuleBasedStateMachine):
             assert made.sequence > self.forbidden and made.mode == Mode.RUN
         assert made.source != Source.HUMAN or made.mode == Mode.TELEOP
         assert made.source != Source.HOLD or made.why
-
-    def newest(self) -> int:
-        counts = self.loop.core.status().counts
-        return counts.get("asked", 0)
 
 
 AnySequence.TestCase.settings = budget(max_examples=20, stateful_step_count=25, deadline=None)

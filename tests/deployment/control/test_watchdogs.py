@@ -191,6 +191,10 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
     assert found in first and said[found].startswith(f"front: the same picture for {0.02 * (found - 30):.2f} s, though")
 
 
+HALF = CommandLimits((replace(TOOL.entries[0], low=-np.inf), *TOOL.entries[1:]))
+UNMEASURED = {"keeps": (False,) * 3, "tracking_error": (1.0,) * 3}
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "data"),
     [
@@ -202,20 +206,8 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
         ({"measured": (True,)}, "entries-mismatch", ("measured", 1, 2)),
         ({"tracking_error": (0.0, 1.0)}, "value-out-of-range", ("shoulder", "tracking_error=0.0")),
         ({"streams": (StreamRule("front", 0.1),), "measured": (True, False)}, "measuring-stream-missing", ("streams",)),
-        (
-            {"limits": TOOL, "measured": (True, False, False), "keeps": (False,) * 3, "tracking_error": (1.0,) * 3},
-            "entry-not-measured",
-            ("y", "-1…1"),
-        ),
-        (
-            {
-                "limits": CommandLimits((replace(TOOL.entries[0], low=-np.inf),)),
-                **dict.fromkeys(("measured", "keeps"), (False,)),
-                "tracking_error": (1.0,),
-            },
-            "entry-not-measured",
-            ("x", "-inf…1"),
-        ),
+        ({"limits": TOOL, "measured": (True, False, False), **UNMEASURED}, "entry-not-measured", ("y", "-1…1")),
+        ({"limits": HALF, "measured": (False,) * 3, **UNMEASURED}, "entry-not-measured", ("x", "-inf…1")),
         ({"streams": (StreamRule("a", 0.1, measures=True), StreamRule("a", 0.1))}, "stream-twice", ("a",)),
         ({"lost_s": 0.01}, "command-timeout-too-short", ("lost_s=0.01",)),
     ],
