@@ -7,8 +7,9 @@ after its observation, however long the inference took; steps in which the robot
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -60,10 +61,9 @@ def make_hold(spec: SimulatorSpec, given: tuple[float, ...] | None = None) -> Ho
 
 
 class Latency:
-    """Measured delays from a request to its answer. The first one is left out, because the policy warms up.
+    """Measured delays from a request to its answer; `expected` seconds until two answers have come.
 
-    Args:
-        expected: delay in seconds until two answers have come.
+    The first one is left out, because the policy warms up.
     """
 
     def __init__(self, expected: float) -> None:
@@ -77,26 +77,19 @@ class Latency:
             self._seen.append(seconds)
         self._warm = True
 
-    def measure(self, quantile: float) -> float:
-        """Return a quantile of the delays in seconds, rounded up to a measured delay."""
-        if not self._seen:
-            return self._expected
-        return float(np.quantile(np.array(self._seen), quantile, method="higher"))
-
     def count_steps(self, quantile: float, control_hz: float) -> int:
-        """Return the quantile in whole control steps, rounded up; a thousandth of a step is the clock's rounding."""
-        return math.ceil(self.measure(quantile) * control_hz - 1e-3)
+        """Return a quantile in whole control steps, rounded up; a thousandth of a step is the clock's rounding."""
+        seconds = self._expected
+        if self._seen:
+            seconds = float(np.quantile(np.array(self._seen), quantile, method="higher"))
+        return math.ceil(seconds * control_hz - 1e-3)
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """An action of the plan; it may be executed until `expires`, in seconds of the clock."""
+class _Planned(NamedTuple):
+    """A command of the plan; it may be executed until `expires`, in seconds of the clock."""
 
-    action: Array
+    command: RobotCommand
     expires: float
-    sequence: int
-    policy_version: int
-    joins: bool
 
 
 class Executor:
@@ -167,7 +160,7 @@ class Executor:
             delay = self.latency.count_steps(settings.quantile, settings.control_hz)
             committed = min(delay, most, len(self._plan))
             known = committed if settings.strategy == "prefix" else max(committed, settings.horizon - settings.replan)
-        prefix = self._stack(each.action for each in list(self._plan)[:known])
+        prefix = self._stack_plan(0, known)
         self._asked = ChunkRequest(self._sequence, self.epoch, self.step, prefix, committed, self._clock())
         return self._asked
 
@@ -196,9 +189,7 @@ class Executor:
             self._plan.clear()  # all of it: no action is skipped
         self._since += 1
         if self._plan:
-            planned = self._plan.popleft()
-            ids = planned.sequence, planned.policy_version
-            made = RobotCommand(planned.action, Why.PLAN, self.step, *ids, joins=planned.joins)
+            made = self._plan.popleft().command
             self.step += 1
         else:
             why = Why.PAUSE if self.settings.strategy == "stop" else Why.EXHAUSTED
@@ -235,29 +226,29 @@ class Executor:
         clipped = np.clip(chunk.actions, self.settings.action_low, self.settings.action_high)
         actions = np.array(clipped[first:last], np.float32)
         if self.settings.strategy == "blend":
-            old = self._stack(each.action for each in list(self._plan)[kept:])
+            old = self._stack_plan(kept, len(self._plan))
             count = min(self.settings.blend, len(old), len(actions))
             weight = (np.arange(1, count + 1, dtype=np.float32) / (self.settings.blend + 1))[:, None]
             actions[:count] = (1 - weight) * old[:count] + weight * actions[:count]
-        before = self._plan[kept - 1].action if kept else self._last
+        before = self._plan[kept - 1].command.action if kept else self._last
         if self.settings.jump is not None and before is not None:
             excess = np.abs(actions[0] - before) - self.settings.jump
             if not (excess <= 0).all():
                 worst = int(np.argmax(excess))
                 said = f"entry {worst} would jump from {before[worst]:.4g} to {actions[0][worst]:.4g}"
                 return ChunkRefusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
-        new = [
-            _Planned(action, expires, chunk.sequence, chunk.policy_version, joins=number == 0)
-            for number, action in enumerate(actions)
-        ]
         self.counts["accepted"] += 1
         self.counts["late"] += 0 < asked.committed < first
-        self._plan = deque([*list(self._plan)[:kept], *new])
+        self._plan = deque(list(self._plan)[:kept])
+        for number, action in enumerate(actions):
+            step, ids = self.step + kept + number, (chunk.sequence, chunk.policy_version)
+            self._plan.append(_Planned(RobotCommand(action, Why.PLAN, step, *ids, joins=number == 0), expires))
         return None
 
-    def _stack(self, actions: Iterable[Array]) -> Array:
-        listed = list(actions)
-        return np.stack(listed) if listed else np.zeros((0, len(self.settings.action_low)), np.float32)
+    def _stack_plan(self, start: int, stop: int) -> Array:
+        """Return a part of the plan, float32 [≤ stop - start, A]."""
+        actions = [each.command.action for each in list(self._plan)[start:stop] if each.command.action is not None]
+        return np.stack(actions) if actions else np.zeros((0, len(self.settings.action_low)), np.float32)
 
     def _seconds(self, steps: int) -> float:
         return steps / self.settings.control_hz
