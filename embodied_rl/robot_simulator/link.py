@@ -25,9 +25,8 @@ from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.modes import MOVING
 from embodied_rl.deployment.execution.messages import Reason
-from embodied_rl.deployment.execution.motion import Motion
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, State, Tick
+from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, Motion, State, Tick
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import RunFailed, UserError

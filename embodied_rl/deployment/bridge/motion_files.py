@@ -15,8 +15,7 @@ from embodied_rl.deployment.execution.demonstration import (
     make_demonstration,
     read_demonstration,
 )
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, choose_distances
-from embodied_rl.deployment.execution.return_points import make_return_point
+from embodied_rl.deployment.execution.return_points import ReturnMotion, choose_distances, make_return_point
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.return_file import LOST, ReturnFile, make_return_motion
 from embodied_rl.interfaces.errors import UserError

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.demonstration import Replay
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.return_motion import ReturnMotion
-from embodied_rl.deployment.execution.return_points import ReturnPoints
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+from embodied_rl.deployment.execution.return_points import ReturnMotion, ReturnPoints
+from embodied_rl.deployment.execution.tick import Mode, Motion, OperatorInput
 from embodied_rl.deployment.robots.return_file import ReturnFile
 from embodied_rl.interfaces.errors import UserError
 

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings, choose_distances
 from embodied_rl.deployment.execution.return_points import (
+    ReturnMotion,
     ReturnPoint,
     ReturnPoints,
+    ReturnSettings,
+    choose_distances,
     load_return_points,
     make_return_point,
     save_return_points,
