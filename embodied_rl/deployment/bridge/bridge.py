@@ -5,7 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from embodied_rl.deployment.bridge.bridge_factory import make_core_settings, make_source_clock, measure_latency
+from embodied_rl.deployment.bridge.bridge_factory import (
+    choose_settings,
+    make_core_settings,
+    make_source_clock,
+    measure_latency,
+)
 from embodied_rl.deployment.bridge.checks import (
     TopicMonitor,
     check_clock,
@@ -14,23 +19,20 @@ from embodied_rl.deployment.bridge.checks import (
     wait_for_topics,
     wait_until,
 )
-from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.control_loop import ControlThread, LockstepClock, LockstepLoop
 from embodied_rl.deployment.bridge.controller import Controller, ControllerInputs
-from embodied_rl.deployment.bridge.episodes import EpisodeTracker
-from embodied_rl.deployment.bridge.executor_settings import choose_settings
 from embodied_rl.deployment.bridge.inference import AsyncInference, ChunkClient, SyncInference
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.motions import MotionManager
-from embodied_rl.deployment.bridge.operator_topics import OperatorListener
+from embodied_rl.deployment.bridge.operator_topics import EpisodeTracker, OperatorListener
 from embodied_rl.deployment.bridge.pacing import read_seconds
-from embodied_rl.deployment.bridge.reporting import STATUS_HZ, BridgeReporter, measure_load
-from embodied_rl.deployment.bridge.status_printer import format_status_line
+from embodied_rl.deployment.bridge.reporting import STATUS_HZ, BridgeReporter, format_status_line, measure_load
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import Mode, Tick
 from embodied_rl.deployment.policy_client.client import PolicyClient
+from embodied_rl.deployment.robots.commands import CommandPublisher
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable
 
-from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.controller import Controller
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.operator_topics import OperatorListener
 from embodied_rl.deployment.execution.tick import Mode
+from embodied_rl.deployment.robots.commands import CommandPublisher
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fitting import check_policy
-from embodied_rl.deployment.robots.keys import name_command
 from embodied_rl.deployment.transport.interface import Publisher, Transport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
@@ -112,7 +111,7 @@ def check_clock(
 def check_command_topics(node: Transport, commands: CommandPublisher, timeout_s: float) -> None:
     """Check that each command topic has a matching subscriber and no other publisher; raises UserError."""
     for name, publisher in commands.publishers.items():
-        key = name_command(name)
+        key = RobotDescription.name_command(name)
         matched = wait_until(node, lambda end=publisher: end.count_matched() > 0 or bool(find_rivals(end)), timeout_s)
         if rivals := find_rivals(publisher):
             raise UserError(f"{rivals}. Stop that node: a robot takes commands of one.", code="command-rival")

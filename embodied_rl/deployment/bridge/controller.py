@@ -10,11 +10,10 @@ from functools import partial
 
 import numpy as np
 
-from embodied_rl.deployment.bridge.episodes import EpisodeTracker, RequestedEpisode
 from embodied_rl.deployment.bridge.inference import InferenceBackend, InferenceRequest
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.motions import MotionManager
-from embodied_rl.deployment.bridge.operator_topics import OperatorListener
+from embodied_rl.deployment.bridge.operator_topics import EpisodeTracker, OperatorListener, RequestedEpisode
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE, StepContext
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.modes import MOVING

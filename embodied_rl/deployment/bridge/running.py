@@ -11,7 +11,7 @@ from embodied_rl.deployment.bridge.bridge_factory import open_policy
 from embodied_rl.deployment.bridge.checks import wait_until
 from embodied_rl.deployment.bridge.motion_files import make_motion_manager
 from embodied_rl.deployment.bridge.pacing import low_latency_interpreter
-from embodied_rl.deployment.bridge.status_printer import StatusPrinter
+from embodied_rl.deployment.bridge.reporting import StatusPrinter
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.recording.bag_writer import check_new
 from embodied_rl.deployment.recording.process import RecorderProcess, start_recorder

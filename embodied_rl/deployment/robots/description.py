@@ -13,6 +13,14 @@ from embodied_rl.interfaces.robot import Body
 CommandKind = Literal["forward", "trajectory", "twist", "pose", "gripper"]
 Resize = Literal["none", "area", "bilinear", "nearest"]
 Fit = Literal["same", "stretch", "crop"]
+COMMAND_TYPES: dict[CommandKind, tuple[str, ...]] = {
+    "forward": ("std_msgs/msg/Float64MultiArray",),
+    "trajectory": ("trajectory_msgs/msg/JointTrajectory",),
+    "twist": ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped"),
+    "pose": ("geometry_msgs/msg/PoseStamped",),
+    "gripper": ("control_msgs/msg/GripperCommand",),
+}
+"""Message types of each kind of command; the first is the default."""
 
 
 @dataclass(frozen=True)
@@ -109,11 +117,8 @@ class ActionEntry:
 class CommandTopic:
     """A command topic.
 
-    Types by kind: forward std_msgs/msg/Float64MultiArray, trajectory trajectory_msgs/msg/JointTrajectory,
-    twist geometry_msgs/msg/Twist or TwistStamped, pose geometry_msgs/msg/PoseStamped, gripper
-    control_msgs/msg/GripperCommand.
-
     Attributes:
+        type_name: one of `COMMAND_TYPES`.
         horizon_s: of a trajectory, time of its last point, at which the robot rests.
         frame: of a stamped command.
         order: for forward, the targets in the order of the message; empty: that of the actions.
@@ -205,6 +210,11 @@ class RobotDescription:
     def command_topics(self) -> dict[str, CommandTopic]:
         """All command topics by name; the main one has the empty name."""
         return {"": self.command, **self.commands}
+
+    @staticmethod
+    def name_command(name: str) -> str:
+        """Return the key of a command topic in the robot's file, by its name in `command_topics`."""
+        return f"commands.{name}" if name else "command"
 
     def list_commanded(self, name: str) -> list[int]:
         """Return the indices of the A entries of a command topic."""

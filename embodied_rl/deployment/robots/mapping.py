@@ -1,7 +1,4 @@
-"""Conversion of messages to observations. Commands: `commands.py`.
-
-Shapes: `S` state entries.
-"""
+"""Conversion of messages to observations."""
 
 import hashlib
 import zlib

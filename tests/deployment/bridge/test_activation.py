@@ -9,9 +9,8 @@ import pytest
 
 from embodied_rl.deployment.bridge import running
 from embodied_rl.deployment.bridge.bridge import Bridge
-from embodied_rl.deployment.bridge.bridge_factory import make_core_settings
+from embodied_rl.deployment.bridge.bridge_factory import choose_settings, make_core_settings
 from embodied_rl.deployment.bridge.checks import check_served_policy
-from embodied_rl.deployment.bridge.executor_settings import choose_settings
 from embodied_rl.deployment.bridge.running import check_bridge, run_bridge
 from embodied_rl.deployment.execution.tick import Mode
 from embodied_rl.deployment.robots.description import RobotDescription

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.bridge.bridge_factory import find_stop_timeout_s
-from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.running import check_bridge
 from embodied_rl.deployment.execution.tick import Mode, State, Tick
 from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
@@ -16,6 +15,7 @@ from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.recorder import TopicRecorder
 from embodied_rl.deployment.recording.steps import STEPS
 from embodied_rl.deployment.recording.topics import list_topics
+from embodied_rl.deployment.robots.commands import CommandPublisher
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.errors import TransportError

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.executor_settings import choose_settings
+from embodied_rl.deployment.bridge.bridge_factory import choose_settings
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.robots.reading import load_robot

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from embodied_rl.deployment.bridge.episodes import TEXT, EpisodeTracker
+from embodied_rl.deployment.bridge.operator_topics import TEXT, EpisodeTracker
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from embodied_rl.deployment.bridge.status_printer import MAX_LINES, StatusPrinter, format_status_line
+from embodied_rl.deployment.bridge.reporting import MAX_LINES, StatusPrinter, format_status_line
 from tests.deployment.bridge.test_activation import StillPolicy
 from tests.support.bridging import RealTimeBench
 from tests.support.ended import wait_for
