@@ -21,7 +21,7 @@ SLOWEST = 0.99
 
 
 def make_core_settings(robot: RobotDescription, config: BridgeConfig, latest: LatestMessages) -> CoreSettings:
-    """Return the core's settings for a robot.
+    """Return the core's settings for a robot; raises UserError: a real robot would move without its dead man's switch.
 
     In lockstep a control step is one tick and time stands still between ticks. Motion is not compared with commands in
     lockstep, because a simulator may let a policy press against its table, as in training; nor in a dry run.
@@ -30,6 +30,14 @@ def make_core_settings(robot: RobotDescription, config: BridgeConfig, latest: La
     measured = {entry.measured for entry in robot.actions if entry.measured}
     measuring = {term.topic for entry in robot.state if entry.name in measured for term in entry.terms}
     topics = {name: robot.topics[name] for name in latest.mapping.topics}
+    deadman = bool(robot.operator.deadman) or robot.operator.device.deadman is not None
+    deadman = deadman and not config.lockstep  # time stands still without commands
+    if deadman and not config.deadman and not robot.operator.reset:
+        raise UserError(
+            f"deadman=false: {robot.name} has a dead man's switch, and is not a simulated robot: its file has no "
+            "operator.reset. Leave deadman=false out, and hold the switch.",
+            code="deadman-required",
+        )
     return CoreSettings(
         limits=robot.limits,
         control_hz=robot.control_hz,
@@ -50,7 +58,7 @@ def make_core_settings(robot: RobotDescription, config: BridgeConfig, latest: La
         lost_s=None if config.lockstep else find_stop_timeout_s(robot),
         probe=robot.probe and compared,
         silence_s=None if config.lockstep else robot.silence_s,
-        deadman_s=robot.operator.deadman_timeout_s if _has_deadman(robot, config) else None,
+        deadman_s=robot.operator.deadman_timeout_s if deadman and config.deadman else None,
     )
 
 
@@ -69,27 +77,8 @@ def find_stop_timeout_s(robot: RobotDescription) -> float | None:
     return max(found)
 
 
-def _has_deadman(robot: RobotDescription, config: BridgeConfig) -> bool:
-    """Return whether a dead man's switch must be held; raises UserError: a real robot was to move without it."""
-    named = bool(robot.operator.deadman) or robot.operator.device.deadman is not None
-    if not named or config.lockstep:  # time stands still without commands
-        return False
-    if not config.deadman and not robot.operator.reset:
-        raise UserError(
-            f"deadman=false: {robot.name} has a dead man's switch, and is not a simulated robot: its file has no "
-            "operator.reset. Leave deadman=false out, and hold the switch.",
-            code="deadman-required",
-        )
-    return config.deadman
-
-
 def open_policy(config: BridgeConfig, robot: RobotDescription) -> tuple[PolicyClient, PolicyDescription]:
-    """Connect to the policy's server, and check that the policy fits the robot.
-
-    Raises:
-        UserError: the address is invalid, the token's variable is empty, or the policy does not fit.
-        NoPolicyAnswer: the server does not answer.
-    """
+    """Connect to the policy's server, and check that the policy fits the robot; raises UserError, NoPolicyAnswer."""
     assert config.policy is not None, "the caller checked"
     client = connect(config.policy, config.server)
     try:
@@ -100,16 +89,12 @@ def open_policy(config: BridgeConfig, robot: RobotDescription) -> tuple[PolicyCl
 
 
 def measure_latency(client: PolicyClient, latest: LatestMessages, instruction: str, count: int) -> list[float]:
-    """Infer on the present observation; return the latencies in seconds of `count` answers after a first one.
-
-    Raises:
-        UserError: the policy refuses the observation. NoPolicyAnswer: it does not answer.
-    """
-    found, clock = list[float](), time.monotonic
+    """Infer on the present observation; return the latencies in seconds of `count` answers after a first one."""
+    found = list[float]()
     for _ in range(count + 1):
-        began = clock()
+        began = time.monotonic()
         client.infer(latest.observe(latest.snapshot(), instruction), whole=True)
-        found.append(clock() - began)
+        found.append(time.monotonic() - began)
     return found[1:]
 
 
@@ -125,14 +110,10 @@ def make_source_clock(
 def choose_settings(
     config: BridgeConfig, robot: RobotDescription, spec: PolicyDescription, latencies: Sequence[float]
 ) -> Settings:
-    """Return the settings of the executor.
+    """Return the settings of the executor; raises UserError: the policy is too slow for its chunks.
 
     Args:
-        config: of the bridge. robot: its description. spec: of the policy.
         latencies: measured, in seconds, without the first answer; empty in lockstep.
-
-    Raises:
-        UserError: the policy is too slow for its chunks; the message has the numbers and a remedy.
     """
     slowest = float(np.quantile(latencies, SLOWEST)) if len(latencies) else 0.0
     delay = 0 if config.lockstep else max(1, math.ceil(slowest * robot.control_hz - 1e-3))

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,38 +16,12 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.bridge.pacing import DurationHistogram
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
 from embodied_rl.deployment.execution.settings import CONTINUING, Strategy
+from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
-from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 
 CLOSING_S = 5.0
-
-
-class RemotePolicy(Protocol):
-    """A policy that returns action chunks, such as `PolicyClient`.
-
-    Attributes:
-        spec: its description; None if the server does not send one.
-        version: of the weights that computed the last answer.
-    """
-
-    @property
-    def spec(self) -> PolicyDescription | None: ...
-    @property
-    def version(self) -> int | None: ...
-    def infer(
-        self,
-        observation: Observation,
-        keys: Any = None,
-        prefix: NDArray[np.float32] | None = None,
-        committed: NDArray[np.int64] | None = None,
-        *,
-        whole: bool = False,
-        strategy: str = "prefix",
-    ) -> NDArray[np.float32]:
-        """Return a chunk for each row, float32 [n, H, A]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -85,27 +59,20 @@ class InferenceResult:
 
 
 class InferenceBackend(Protocol):
-    """Accepts requests and returns results without blocking the control loop."""
+    """Accepts requests, and returns the results since the last call, without blocking the control loop."""
 
     def submit(self, request: InferenceRequest) -> None: ...
     def take_results(self) -> list[InferenceResult]: ...
 
 
 class ChunkClient:
-    """Requests chunks from a policy and measures the latency.
+    """Requests chunks from a policy and measures the latency, in seconds of a monotonic clock.
 
     Args:
-        policy: applies its own timeout to each request.
-        strategy: of the executor.
         seed: of the policy's noise, for requests of an episode.
-        clock: seconds, monotonic.
-
-    Attributes:
-        asked, answered, failed: numbers of requests.
-        seconds: latencies of answered requests.
     """
 
-    def __init__(self, policy: RemotePolicy, strategy: Strategy, seed: int | None, clock: Callable[[], float]) -> None:
+    def __init__(self, policy: PolicyClient, strategy: Strategy, seed: int | None, clock: Callable[[], float]) -> None:
         self.policy, self.strategy, self._seed, self._clock = policy, strategy, seed, clock
         self.asked = self.answered = self.failed = 0
         self.seconds = DurationHistogram()
@@ -144,11 +111,9 @@ class SyncInference:
         self._results: list[InferenceResult] = []
 
     def submit(self, request: InferenceRequest) -> None:
-        """Run a request and store its result."""
         self._results.append(self._client.infer(request))
 
     def take_results(self) -> list[InferenceResult]:
-        """Return the results since the last call."""
         found, self._results = self._results, []
         return found
 
@@ -175,7 +140,6 @@ class AsyncInference:
         self._requests.put_nowait(request)
 
     def take_results(self) -> list[InferenceResult]:
-        """Return the results since the last call, without waiting."""
         found = list[InferenceResult]()
         while True:
             try:

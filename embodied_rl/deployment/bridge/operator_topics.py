@@ -36,8 +36,6 @@ class MessageTimes:
     queued messages that arrive after a network failure keep their original age.
 
     Args:
-        name: of the topic.
-        max_age_s: older messages are stale.
         headers: use header stamps. Otherwise publication times count, such as with simulated time.
     """
 
@@ -49,8 +47,7 @@ class MessageTimes:
         """Return the time of a message in seconds of the core's clock; None for a repeated or impossible stamp.
 
         Args:
-            message: that has just arrived. source_ns: its publication time; 0 if the middleware does not give one.
-            now_s: the present time.
+            source_ns: publication time; 0 if the middleware does not give one.
         """
         stream = make_stream(message, source_ns, now_s)
         if not self._headers:
@@ -67,7 +64,6 @@ class OperatorListener:
     that stops it counts at any age: an emergency stop, a released dead man's switch.
 
     Args:
-        node: the transport. robot: its description.
         clock: seconds, the core's.
         timed: that clock is continuous; in lockstep it is not, and messages count from their arrival.
     """
@@ -89,7 +85,8 @@ class OperatorListener:
         if topics.deadman:
             node.create_subscription(topics.deadman, BOOL, "deadman", self._call(self._on_deadman))
         if topics.label:
-            node.create_subscription(topics.label, TEXT, "command", self._call(self._on_label))
+            note_label = self._call(lambda message, _: self._parser.receive_label(str(message.data)))
+            node.create_subscription(topics.label, TEXT, "command", note_label)
         if topics.teleop:
             note = self._on_twist if topics.teleop_type == TWIST else self._on_joy
             node.create_subscription(topics.teleop, topics.teleop_type, "sensor_data", self._call(note))
@@ -149,9 +146,6 @@ class OperatorListener:
         if sent_s is not None or not message.data:
             self._parser.receive_deadman(bool(message.data), sent_s or 0.0)
 
-    def _on_label(self, message: Any, source_ns: int) -> None:
-        self._parser.receive_label(str(message.data))
-
     def _on_joy(self, message: Any, source_ns: int) -> None:
         sent_s, buttons = self._to_local_time(self._topics.teleop, message, source_ns), message.buttons.tolist()
         if sent_s is None or self._clock() - sent_s > self._parser.device.timeout_s:
@@ -168,7 +162,7 @@ class OperatorListener:
 
 @dataclass(frozen=True)
 class RequestedEpisode:
-    """A requested episode: its index, and the publication time of the request, in ns of the publisher's clock."""
+    """An episode, and the publication time of its request, in ns of the publisher's clock."""
 
     index: int
     source_ns: int
@@ -178,13 +172,11 @@ class EpisodeTracker:
     """Tracks episode requests, outcomes and the task instruction. Callbacks and readers may be two threads.
 
     Args:
-        node: the transport. topics: of the operator; topics with an empty name are skipped.
         instruction: of the task, if it does not come from a topic.
 
     Attributes:
         instruction: of the present task; None before the first one. instruction_ns: its publication time.
-        requested: the newest requested episode; None before the first one.
-        refused: number of malformed messages. last_refusal: the error of the last one.
+        refused: number of malformed messages.
     """
 
     def __init__(self, node: Transport, topics: OperatorTopics, instruction: str | None) -> None:

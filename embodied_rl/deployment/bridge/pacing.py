@@ -57,10 +57,6 @@ class DurationHistogram:
 class Pacer:
     """Wakes a loop at absolute deadlines: the k-th is begin + k · period, independent of the duration of ticks.
 
-    Args:
-        period_s: between two deadlines.
-        clock: seconds, monotonic. sleep: waits for a number of seconds.
-
     Attributes:
         lateness: delay of each wake-up.
         missed: number of deadlines without a tick, after a long tick or on a busy system.

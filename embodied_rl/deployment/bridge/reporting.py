@@ -54,14 +54,7 @@ class StepContext:
 
 
 class BridgeReporter:
-    """Publishes JSON in std_msgs/msg/String. A blocked subscriber does not stop the robot; failed sends are counted.
-
-    Args:
-        node: the transport.
-
-    Attributes:
-        unsent: number of failed sends. last_unsent: the last error.
-    """
+    """Publishes JSON in std_msgs/msg/String. A blocked subscriber does not stop the robot; `unsent` counts failures."""
 
     def __init__(self, node: Transport) -> None:
         self.unsent, self.last_unsent = 0, ""
@@ -74,7 +67,6 @@ class BridgeReporter:
         self._send(self._status, json.dumps(make_plain(status)))
 
     def publish_step(self, step: ExecutedStep, context: StepContext) -> None:
-        """Publish a finished control step."""
         made = ControlStep(
             time_ns=context.time_ns,
             episode=context.episode,
@@ -135,12 +127,7 @@ def format_status_line(status: Mapping[str, Any]) -> str:
 
 
 class StatusPrinter:
-    """Prints the robot's status when it changes. Runs in its own thread.
-
-    Args:
-        print_line: prints a line; it may block.
-        clock: seconds, monotonic.
-    """
+    """Prints the robot's status when it changes, in its own thread, because `print_line` may block."""
 
     def __init__(
         self, print_line: Callable[[str], None] | None = None, clock: Callable[[], float] = time.monotonic

@@ -23,12 +23,7 @@ STAMPED = "geometry_msgs/msg/TwistStamped"
 
 
 class CommandMapping:
-    """Converts commands to messages of one of the robot's command topics, and back.
-
-    Args:
-        robot: its description. messages: the types of messages, those of the transport.
-        name: of the topic in `robot.commands`; empty: the main one.
-    """
+    """Converts commands to messages of one topic of `robot.command_topics`, and back."""
 
     def __init__(self, robot: RobotDescription, messages: Messages, name: str = "") -> None:
         self.robot, self._messages, self._topic = robot, messages, robot.command_topics[name]
@@ -93,11 +88,7 @@ class CommandMapping:
         ]
 
     def decode(self, message: Any) -> Command:
-        """Return the command of a message, float64 [A]; NaN for entries of other topics.
-
-        Raises:
-            UnusableMessageError: its entries are not this robot's.
-        """
+        """Return the command of a message, [A], NaN for entries of other topics; raises UnusableMessageError."""
         numbers = {}
         match self._topic.kind:
             case "forward":
@@ -145,14 +136,7 @@ def _split_time(ns: int) -> dict[str, int]:
 
 
 class CommandPublisher:
-    """Publishes the command of each tick on all command topics of a robot.
-
-    Args:
-        robot: its description. node: the transport.
-
-    Attributes:
-        publishers: by the topic's name in `robot.command_topics`.
-    """
+    """Publishes the command of each tick on all command topics; `publishers` has their names in the description."""
 
     def __init__(self, robot: RobotDescription, node: Transport) -> None:
         self._node = node

@@ -25,12 +25,10 @@ COMMAND_TYPES: dict[CommandKind, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Term:
-    """A number in a message with a factor.
+    """A number in a message of a topic of `RobotDescription.topics`, with the conversion factor to SI.
 
     Attributes:
-        topic: of the message; a key of `RobotDescription.topics`.
-        field: path to a number, such as pose.position.x, or position[elbow] for the entry of a joint by its name.
-        scale: conversion factor to SI.
+        field: path to the number, such as pose.position.x, or position[elbow] for the entry of a joint by its name.
     """
 
     topic: str
@@ -55,7 +53,6 @@ class Topic:
         name: its full name, such as /joint_states.
         type_name: such as sensor_msgs/msg/JointState.
         qos: the name of a profile (`embodied_rl.deployment.transport.qos.PROFILES`).
-        rate_hz: nominal rate.
         max_age_s: messages are stale at this age, or if their content has not changed for this time.
         may_repeat: equal contents do not mean a dead sensor, such as noise-free joints at rest.
     """
@@ -92,8 +89,7 @@ class ActionEntry:
     """An entry of an action.
 
     Attributes:
-        name: the policy's name of it. unit: such as m.
-        kind: see `EntryLimits.kind`.
+        name: the policy's name of it. kind: see `EntryLimits.kind`.
         action_low, action_high: range of the policy's output.
         measured: state entry that measures it; empty: none.
         target: field of the command: a joint name; linear.x … angular.z for a twist; position.x … orientation.yaw for

@@ -117,14 +117,10 @@ def check_field(messages: Messages, type_name: str, field: str) -> None:
 
 
 def make_reader(field: str, topic: str) -> Callable[[Any], float]:
-    """Return a function that reads the number at a path from a decoded message.
+    """Return a function that reads the number at a path (`description.Term`) from a decoded message.
 
-    Args:
-        field: see `description.Term`. topic: for messages of errors.
-
-    Raises:
-        UserError: invalid path. The function raises `UnusableMessageError`: a joint is missing or listed twice, the
-            list is too short, or the number is not finite.
+    The function raises `UnusableMessageError`: a joint is missing or listed twice, the list is too short, or the number
+    is not finite. `topic` is for these errors.
     """
     steps = [
         operator.attrgetter(name) if entry is None else EntryReader(name, entry, topic)

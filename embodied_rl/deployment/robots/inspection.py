@@ -70,11 +70,7 @@ class ObservedTopic:
 
 
 class RobotMonitor:
-    """Subscribes to all topics of a robot; publishes nothing.
-
-    Args:
-        robot: its description. transport: an open one, which the caller spins.
-    """
+    """Subscribes to all topics of a robot on an open transport, which the caller spins."""
 
     def __init__(self, robot: RobotDescription, transport: Transport) -> None:
         self.robot, self.transport = robot, transport
@@ -137,8 +133,7 @@ def inspect_robot(
     """Listen to a robot and return a row for each check; see docs/robots.md for the rows.
 
     Args:
-        robot: its description. transport: an open one that no other thread spins.
-        seconds: duration of the measurement.
+        transport: an open one that no other thread spins. seconds: duration of the measurement.
         watch: waits for a number of seconds while messages arrive; None spins the transport.
     """
     spin = watch or (lambda duration: transport.spin_until(lambda: False, duration))

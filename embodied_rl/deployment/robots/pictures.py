@@ -23,11 +23,8 @@ _RESAMPLING = {"area": Image.Resampling.BOX, "bilinear": Image.Resampling.BILINE
 def read_picture(message: Any, camera: CameraEntry, info: Any = None) -> Picture:
     """Return the picture of an Image or CompressedImage in the policy's size, uint8 RGB [height, width, 3].
 
-    Args:
-        message: decoded. camera: its description. info: the camera's CameraInfo, if there is one.
-
     Raises:
-        UnusableMessageError: unsupported encoding, wrong number of bytes, or wrong size.
+        UnusableMessageError: unsupported encoding, wrong number of bytes, or a size that is not that of `info`.
     """
     if hasattr(message, "format"):
         image = _decode(message, camera.name)[0]
@@ -51,11 +48,7 @@ def read_picture(message: Any, camera: CameraEntry, info: Any = None) -> Picture
 
 
 def check_picture(message: Any, camera: CameraEntry, info: Any = None) -> None:
-    """Check a picture without converting its pixels; a JPEG is decoded as a small draft.
-
-    Raises:
-        UnusableMessageError: as `read_picture`.
-    """
+    """Check a picture as `read_picture`, without converting its pixels; a JPEG is decoded as a small draft."""
     if hasattr(message, "format"):
         size = _decode(message, camera.name, draft=True)[1]
     else:

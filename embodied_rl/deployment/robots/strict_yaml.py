@@ -56,11 +56,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.012345
 
 
 def read_strict_yaml(path: Path) -> dict[str, Any]:
-    """Return the keys of a YAML file.
-
-    Raises:
-        UserError: the file is missing, too large, not YAML, empty, or has duplicate keys or references.
-    """
+    """Return the keys of a YAML file; raises UserError: missing, too large, not YAML, empty, or not plain data."""
     if path.exists() and not path.is_file():  # a pipe would block
         raise UserError(f"{path} is not a file.", code="file-special")
     try:

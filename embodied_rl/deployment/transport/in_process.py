@@ -35,7 +35,6 @@ class Bus:
 
     Attributes:
         clock: returns nanoseconds since 1970; it may stand still.
-        messages: message types.
     """
 
     clock: Callable[[], int]
@@ -97,12 +96,7 @@ class InProcessSubscription(Subscription):
 
 
 class InProcessTransport(Transport):
-    """One node on a bus.
-
-    Args:
-        bus: shared with the other nodes.
-        node: its name.
-    """
+    """One node on a bus."""
 
     kind = "in_process"
 
@@ -152,9 +146,8 @@ class InProcessTransport(Transport):
         delivered = 0
         for sample, each in arrived:
             now = self.now()
-            if each in self.bus.subscriptions and not sample.expired(
-                now
-            ):  # a callback may close one, or advance the clock
+            # a callback may close a subscription, or advance the clock
+            if each in self.bus.subscriptions and not sample.expired(now):
                 delivered += each.deliver(sample.raw, now, sample.source_ns, sample.publisher)
         return delivered
 

@@ -58,9 +58,6 @@ class RclpySubscription(Subscription):
 class RclpyTransport(Transport):
     """A node of rclpy, with a separate context.
 
-    Args:
-        node: its name.
-
     Raises:
         Unavailable: rclpy cannot be imported. UserError: ROS_DISTRO names a release whose messages are unknown.
     """

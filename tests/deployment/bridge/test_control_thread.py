@@ -98,12 +98,13 @@ def test_an_unexpected_exception_of_inference_ends_the_bridge(monkeypatch: pytes
     bridge, until = Bridge.__new__(Bridge), time.monotonic() + 60
     bridge.node = SimpleNamespace(start=lambda: None, failure=None)  # type: ignore[assignment]
     bridge.robot = SimpleNamespace(command_hz=500.0)  # type: ignore[assignment]
-    bridge.config = SimpleNamespace(priority=False)  # type: ignore[assignment]
+    bridge.config = SimpleNamespace(priority=False, seconds=None)  # type: ignore[assignment]
+    bridge._lockstep = None
     bridge.latest = SimpleNamespace(find_newest_state=lambda: None)  # type: ignore[assignment]
     bridge.controller, bridge.publisher = controller, None
     monkeypatch.setattr(bridge, "report", lambda at_once=False: None, raising=False)
     controller.inputs.inference.submit(SimpleNamespace())
     with pytest.raises(ValueError, match="a fault of the program"):
-        bridge._run_in_real_time(lambda: time.monotonic() >= until)
+        bridge.run(lambda: time.monotonic() >= until)
     assert time.monotonic() < until
     assert controller.core.state == State.INACTIVE

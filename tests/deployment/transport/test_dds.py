@@ -15,7 +15,7 @@ from cyclonedds.topic import Topic
 
 from embodied_rl.deployment.transport import extras, raw_cdr
 from embodied_rl.deployment.transport.dds import DdsTransport
-from embodied_rl.deployment.transport.dds_types import DdsTypes, make_qos
+from embodied_rl.deployment.transport.dds_discovery import DdsTypes, make_qos
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.messages import DISTROS, Messages
 from embodied_rl.deployment.transport.opening import open_transport

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.transport.dds_types import DdsTypes
+from embodied_rl.deployment.transport.dds_discovery import DdsTypes
 from embodied_rl.deployment.transport.messages import ARRAY, BASE, NAME, Messages
 
 pytestmark = pytest.mark.thorough
