@@ -1,16 +1,22 @@
 """A robot's file is plain data; invalid and unknown keys are refused by name."""
 
+import copy
 import math
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from embodied_rl.deployment.robots.reading import load_robot, read_robot
+from embodied_rl.deployment.rosetta.contract_reading import read_contract
+from embodied_rl.deployment.rosetta.contract_writing import write_contract
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.refusals import refuses
-from tests.support.robots import change_robot, write_robot
+from tests.support.robots import change_robot, read_keys, write_robot
 
 MOVE = "actions__move_x__"
 TOPIC = "topics__tool__"
@@ -201,3 +207,54 @@ def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with refuses("robot-unknown", "'tabletop'"):
         load_robot("tabeltop")
+
+
+ODD = (
+    None, True, [], {}, "", "x", "../../etc/passwd", -1, 0, 1e308, [[]], [{}], {"a": 1}, {1: 2}, "{{x}}", "a\nb", "é\0",
+)  # fmt: skip
+EACH = 40
+
+
+def list_places(node: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every key and every place of a list."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [place for key, value in items for place in ((*way, key), *list_places(value, (*way, key)))]
+
+
+def spoil(keys: Any, draw: random.Random) -> Any:
+    spoilt = copy.deepcopy(keys)
+    *way, last = draw.choice(list_places(spoilt))
+    node = spoilt
+    for key in way:
+        node = node[key]
+    node[last] = draw.choice(ODD)
+    return spoilt
+
+
+def count_refused(file: Path, keys: Any, draw: random.Random, read: Callable[[Path], object]) -> int:
+    """Read `EACH` spoilt files, and return how many were refused, each in one short message with the file's name."""
+    refused = 0
+    for _ in range(EACH):
+        file.write_text(yaml.safe_dump(spoil(keys, draw)))
+        try:
+            read(file)
+        except UserError as error:
+            refused += 1
+            assert str(error).startswith(str(file)) and len(str(error)) < 1500
+    return refused
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["tabletop", "franka", "mobile_base"])
+def test_a_spoilt_file_of_a_robot(tmp_path: Path, name: str) -> None:
+    assert count_refused(tmp_path / "robot.yaml", read_keys(name), random.Random(7), read_robot) > EACH / 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("carrying", [True, False])
+def test_a_spoilt_contract(tmp_path: Path, carrying: bool) -> None:
+    robot = write_robot(tmp_path, "franka", cameras__wrist__resize="nearest", cameras__wrist__fit="stretch")
+    keys = yaml.safe_load(write_contract(robot))
+    if not carrying:
+        del keys["x-embodied-rl"]
+    assert count_refused(tmp_path / "contract.yaml", keys, random.Random(8), read_contract) > EACH / 3

@@ -76,19 +76,6 @@ def test_messages_arrive_complete_and_in_order(node: Transport, echo: object) ->
     assert [each.position.tolist() for each in exchange(node, "joints", sent)] == [[step, -step] for step in range(200)]
 
 
-def test_a_large_image_is_reassembled(node: Transport, echo: object) -> None:
-    picture = np.random.default_rng(1).integers(0, 256, 1080 * 1920 * 3, dtype=np.uint8)
-    sent = node.messages.make(TYPES["image"], height=1080, width=1920, encoding="rgb8", step=5760, data=picture)
-    (got,) = exchange(node, "image", [sent])
-    assert np.array_equal(got.data, picture) and (got.height, got.width, got.encoding) == (1080, 1920, "rgb8")
-
-
-def test_a_late_node_gets_the_latched_message(node: Transport, echo: object) -> None:
-    got: list[str] = []
-    node.create_subscription("/status", "std_msgs/msg/String", "latched", lambda message, *_: got.append(message.data))
-    assert node.spin_until(lambda: bool(got), LONG_S) and got == ["ready"]
-
-
 def test_the_other_process_is_discovered_while_it_runs(
     node: Transport, echo: "subprocess.Popen[str]", environment: RosEnvironment
 ) -> None:
