@@ -63,10 +63,7 @@ class Pacer:
     """
 
     def __init__(
-        self,
-        period_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, period_s: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.period_s, self._clock, self._sleep = period_s, clock, sleep
         self.lateness, self.missed = DurationHistogram(), 0

@@ -384,7 +384,6 @@ def _check_unique(where: str, topics: Iterable[str]) -> None:
     for topic in topics:
         if topic in seen:
             raise UserError(
-                f"{where}: the topic {topic} is used twice; each topic has one use.",
-                code="robot-topic-used-twice",
+                f"{where}: the topic {topic} is used twice; each topic has one use.", code="robot-topic-used-twice"
             )
         seen.add(topic)

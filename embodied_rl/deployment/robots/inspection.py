@@ -125,10 +125,7 @@ def _read_clock(message: Any) -> int:
 
 
 def inspect_robot(
-    robot: RobotDescription,
-    transport: Transport,
-    seconds: float = 3.0,
-    watch: Callable[[float], object] | None = None,
+    robot: RobotDescription, transport: Transport, seconds: float = 3.0, watch: Callable[[float], object] | None = None
 ) -> list[Diagnosis]:
     """Listen to a robot and return a row for each check; see docs/robots.md for the rows.
 

@@ -152,8 +152,7 @@ def find_robot_file(name: str | Path, config_dir: Path | None = None) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
         raise UserError(
-            f"robot={name} is not a known robot or a file.{suggest_name(str(name), known)}",
-            code="robot-unknown",
+            f"robot={name} is not a known robot or a file.{suggest_name(str(name), known)}", code="robot-unknown"
         )
     return path
 

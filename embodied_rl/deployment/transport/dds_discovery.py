@@ -5,11 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from cyclonedds.builtin import (
-    BuiltinDataReader,
-    BuiltinTopicDcpsPublication,
-    BuiltinTopicDcpsSubscription,
-)
+from cyclonedds.builtin import BuiltinDataReader, BuiltinTopicDcpsPublication, BuiltinTopicDcpsSubscription
 from cyclonedds.core import InstanceState, Policy, ReadCondition, SampleState, ViewState
 from cyclonedds.domain import DomainParticipant
 from cyclonedds.idl import IdlStruct, make_idl_struct, types

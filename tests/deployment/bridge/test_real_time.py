@@ -208,20 +208,6 @@ def test_pictures_with_late_stamps_are_stale_if_clocks_agree() -> None:
     assert "its stamp is 1." in bench.why
 
 
-def test_a_suspended_bridge_restarts_from_rest(bench: RealTimeBench) -> None:
-    count = len(bench.commands)
-    bench.run(2.0, stopped=True)
-    assert len(bench.commands) == count
-    bench.run(0.3)
-    assert len(bench.commands) == count and "no command was given for 2." in bench.why
-    bench.run(1.0)
-    bench.commands = bench.commands[count:]
-    assert (bench.commands[0][:3] == 0).all()
-    assert_ramped(bench)
-    np.testing.assert_allclose(bench.speeds, [0, 0.05, 0], atol=1e-6)
-    assert bench.bridge.describe()["mode"] == "run" and "no command" not in bench.why
-
-
 @pytest.mark.parametrize(
     ("robot", "changes", "lockstep", "lost_s"),
     [

@@ -150,6 +150,32 @@ def test_an_invalid_description_is_refused_by_its_key(
     assert "\n" not in str(raised.value)
 
 
+BOX = {f"actions__drive__limits__{bound}": value for bound, value in (("low", -1), ("high", 1))}
+
+
+@pytest.mark.parametrize(
+    ("robot", "changes", "code", "data"),
+    [
+        ("franka", {"command__horizon_s": 0.05}, "trajectory-horizon-invalid", "command.horizon_s=0.05"),
+        ("franka", {"command__horizon_s": 0.3}, "trajectory-horizon-invalid", "command.horizon_s=0.3"),
+        ("franka", {"command__horizon_s": 2.0}, "value-out-of-range", "command.horizon_s=2"),
+        ("franka", {"actions__joint1__limits__speed": 0.5}, "trajectory-speed-too-high",
+         "actions.joint1.limits.speed=0.5"),
+        ("franka", {"actions__joint1__kind": "velocity", "actions__joint1__tracking_error": None},
+         "action-kind-unsupported", "actions.joint1.kind=velocity"),
+        ("franka", {"command__order": ["fr3_joint1"]}, "command-order-invalid", "command.order=['fr3_joint1']"),
+        ("mobile_base", {"actions__drive__target": "linear.w"}, "action-target-invalid", "target='linear.w'"),
+        ("mobile_base", {"actions__drive__kind": "position", **BOX}, "action-kind-unsupported", "drive.kind=position"),
+        ("mobile_base", {"command__kind": "pose", "command__type": None}, "action-target-invalid", "'linear.x'"),
+    ],
+)  # fmt: skip
+def test_commands_that_do_not_suit_their_kind(
+    tmp_path: Path, robot: str, changes: dict[str, Any], code: str, data: str
+) -> None:
+    with refuses(code, data):
+        change_robot(tmp_path, robot, **changes)
+
+
 def test_actions_are_divided_among_command_topics(tmp_path: Path) -> None:
     robot = change_robot(tmp_path, commands=HAND, **ON_HAND)
     assert {name: robot.list_commanded(name) for name in robot.command_topics} == {"": [0, 1, 2], "hand": [3]}
