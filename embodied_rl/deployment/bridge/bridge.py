@@ -135,7 +135,7 @@ class Bridge:
         if self.client is not None and settings is not None:
             if not config.lockstep:
                 self.client.deadline = settings.longest_wait / settings.control_hz  # later answers are useless
-            self.chunk_client = ChunkClient(self.client, settings.strategy, config.seed, time.monotonic)
+            self.chunk_client = ChunkClient(self.client, settings.strategy, config.seed)
             inference = (AsyncInference if self._threads else SyncInference)(self.chunk_client)
         inputs = ControllerInputs(self.latest, self.operator, self.episodes, inference, self.node.now, self.motions)
         self.controller = Controller(self.robot, self.core, inputs, episodic=config.episodes)

@@ -77,15 +77,16 @@ def find_stop_timeout_s(robot: RobotDescription) -> float | None:
     return max(found)
 
 
-def open_policy(config: BridgeConfig, robot: RobotDescription) -> tuple[PolicyClient, PolicyDescription]:
+def open_policy(config: BridgeConfig, robot: RobotDescription) -> PolicyClient:
     """Connect to the policy's server, and check that the policy fits the robot; raises UserError, NoPolicyAnswer."""
     assert config.policy is not None, "the caller checked"
     client = connect(config.policy, config.server)
     try:
-        return client, check_served_policy(client.spec, robot, config.policy)
+        check_served_policy(client.spec, robot, config.policy)
     except BaseException:
         client.close()
         raise
+    return client
 
 
 def measure_latency(client: PolicyClient, latest: LatestMessages, instruction: str, count: int) -> list[float]:

@@ -20,8 +20,8 @@ RUNNING_CLOCK_CHANGES = 3
 """In lockstep, as many changes of /clock within `CLOCK_CHECK_S` mean that the time does not wait for commands."""
 
 
-def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription, server: str) -> PolicyDescription:
-    """Return the description of a policy behind a server; raises UserError: it has none, or does not fit the robot."""
+def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription, server: str) -> None:
+    """Raise UserError if a policy behind a server has no description, or does not fit the robot."""
     if spec is None:
         raise UserError(
             f"{server} does not describe the inputs and outputs of its policy, without which a robot is not moved. "
@@ -38,7 +38,6 @@ def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription,
             "Export the policy again with this version.",
             code="policy-control-rate-missing",
         )
-    return spec
 
 
 def wait_for_topics(node: Transport, robot: RobotDescription, latest: LatestMessages, timeout_s: float) -> None:

@@ -142,8 +142,8 @@ class LockstepLoop:
         self._since = time.monotonic()
         self.ticks = 0
 
-    def step(self, node: Transport) -> bool:
-        """Wait up to `POLL_S` for the next observation and answer it; return whether a command was published."""
+    def step(self, node: Transport) -> None:
+        """Wait up to `POLL_S` for the next observation and answer it; raises RunFailed: the robot does not answer."""
         node.spin_once()
         node.spin_until(lambda: self._controller.has_new_episode() or self._find_due_stamp() is not None, POLL_S)
         self._controller.update_episode()
@@ -157,16 +157,15 @@ class LockstepLoop:
                     f"The robot did not answer a command within {self._timeout_s:g} s. In lockstep each command "
                     "must be followed by one message on every topic; check that the robot runs, with lockstep=true."
                 )
-            return False
+            return
         self._clock.stamp = stamp
         made = self._controller.tick()
         if made is None or made.command is None:
-            return False
+            return
         self._stamp, self._since = stamp, time.monotonic()
         self._clock.advance()
         self.ticks += 1
         self._publish(made)
-        return True
 
     def _find_due_stamp(self) -> int | None:
         """Return the stamp of a complete new observation; None without one, or without an active controller."""

@@ -5,6 +5,7 @@ A failed request is a result with a text and never raises in the control loop: t
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -55,7 +56,6 @@ class InferenceResult:
 
     chunk: Chunk | None
     failure: str = ""
-    seconds: float = 0.0
 
 
 class InferenceBackend(Protocol):
@@ -66,20 +66,20 @@ class InferenceBackend(Protocol):
 
 
 class ChunkClient:
-    """Requests chunks from a policy and measures the latency, in seconds of a monotonic clock.
+    """Requests chunks from a policy and measures the latency.
 
     Args:
         seed: of the policy's noise, for requests of an episode.
     """
 
-    def __init__(self, policy: PolicyClient, strategy: Strategy, seed: int | None, clock: Callable[[], float]) -> None:
-        self.policy, self.strategy, self._seed, self._clock = policy, strategy, seed, clock
+    def __init__(self, policy: PolicyClient, strategy: Strategy, seed: int | None) -> None:
+        self.policy, self.strategy, self._seed = policy, strategy, seed
         self.asked = self.answered = self.failed = 0
         self.seconds = DurationHistogram()
 
     def infer(self, request: InferenceRequest) -> InferenceResult:
         """Send a request and wait for the answer, at most for the policy's timeout."""
-        began, chunk_request = self._clock(), request.request
+        began, chunk_request = time.monotonic(), request.request
         self.asked += 1
         keys, prefix, committed = None, None, None
         if self._seed is not None and request.episode is not None:
@@ -95,12 +95,13 @@ class ChunkClient:
             )  # fmt: skip
         except (NoPolicyAnswer, UserError) as error:
             self.failed += 1
-            return InferenceResult(None, str(error), self._clock() - began)
+            return InferenceResult(None, str(error))
         self.answered += 1
-        self.seconds.add(self._clock() - began)
+        self.seconds.add(time.monotonic() - began)
         version = -1 if self.policy.version is None else self.policy.version
-        chunk = Chunk(chunk_request.sequence, chunk_request.epoch, chunk_request.step, actions[0], version)
-        return InferenceResult(chunk, "", self._clock() - began)
+        return InferenceResult(
+            Chunk(chunk_request.sequence, chunk_request.epoch, chunk_request.step, actions[0], version)
+        )
 
 
 class SyncInference:

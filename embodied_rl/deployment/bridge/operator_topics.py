@@ -81,7 +81,10 @@ class OperatorListener:
         real = not robot.use_sim_time
         self._times = {name: MessageTimes(name, age, real) for name, age in ages.items() if name and timed}
         if topics.estop:
-            self._stop = node.create_subscription(topics.estop, BOOL, STOP_QOS, self._call(self._on_estop))
+            note_stop = self._call(
+                lambda message, _: self._parser.receive_estop(self._stop_state.update(self._stop, bool(message.data)))
+            )
+            self._stop = node.create_subscription(topics.estop, BOOL, STOP_QOS, note_stop)
         if topics.deadman:
             node.create_subscription(topics.deadman, BOOL, "deadman", self._call(self._on_deadman))
         if topics.label:
@@ -137,9 +140,6 @@ class OperatorListener:
         """Return the time of a message on the core's clock; None if its stamp is not new."""
         now_s = self._clock()
         return self._times[topic].to_local_time(message, source_ns, now_s) if topic in self._times else now_s
-
-    def _on_estop(self, message: Any, source_ns: int) -> None:
-        self._parser.receive_estop(self._stop_state.update(self._stop, bool(message.data)))
 
     def _on_deadman(self, message: Any, source_ns: int) -> None:
         sent_s = self._to_local_time(self._topics.deadman, message, source_ns)

@@ -76,7 +76,7 @@ def run_bridge(config: BridgeConfig) -> int:
     check_settings(config, robot)
     motions = make_motion_manager(config, robot)
     with ExitStack() as stack:
-        client = None if config.policy is None else stack.enter_context(closing(open_policy(config, robot)[0]))
+        client = None if config.policy is None else stack.enter_context(closing(open_policy(config, robot)))
         node = stack.enter_context(open_transport(config.transport, "policy_bridge"))
         bridge = Bridge(config, robot, node, client, motions=motions)
         bridge.prepare()  # nothing is commanded yet: signals end the process at once

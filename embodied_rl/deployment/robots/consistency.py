@@ -47,7 +47,19 @@ def check_consistency(robot: RobotDescription) -> None:
             )
     _check_unique("topics", (topic.name for topic in robot.topics.values()))
     _check_cameras(robot)
-    _check_state(robot)
+    if not robot.state:
+        raise UserError(
+            "state has no entries: list what the robot measures, see docs/robots.md.", code="robot-state-missing"
+        )
+    for entry in robot.state:
+        _check_unit(entry.unit, f"state.{entry.name}.unit")
+        if not entry.terms:
+            raise UserError(
+                f"state.{entry.name}.reads is empty: name a number, such as joints.position[elbow].",
+                code="robot-state-missing",
+            )
+        for term in entry.terms:
+            _check_known(term.topic, robot.topics, f"state.{entry.name}.reads", "a topic of topics")
     _check_actions(robot)
     if "" in robot.commands:
         raise UserError("commands: each topic needs a name.", code="command-name-missing")
@@ -119,22 +131,6 @@ def _check_cameras(robot: RobotDescription) -> None:
                 f"{where}: height={camera.height}, width={camera.width}: 1 to {LARGEST_PICTURE} pixels each.",
                 code="value-out-of-range",
             )
-
-
-def _check_state(robot: RobotDescription) -> None:
-    if not robot.state:
-        raise UserError(
-            "state has no entries: list what the robot measures, see docs/robots.md.", code="robot-state-missing"
-        )
-    for entry in robot.state:
-        _check_unit(entry.unit, f"state.{entry.name}.unit")
-        if not entry.terms:
-            raise UserError(
-                f"state.{entry.name}.reads is empty: name a number, such as joints.position[elbow].",
-                code="robot-state-missing",
-            )
-        for term in entry.terms:
-            _check_known(term.topic, robot.topics, f"state.{entry.name}.reads", "a topic of topics")
 
 
 def _check_actions(robot: RobotDescription) -> None:

@@ -174,12 +174,13 @@ def read_robot(path: Path) -> RobotDescription:
 
 def describe_robot(keys: RobotKeys) -> RobotDescription:
     """Return the description of keys, without `check_consistency`; raises UserError for invalid limits."""
-    jumps = tuple(_read_limit(each.jump, f"actions.{name}.jump") for name, each in keys.actions.items())
     state: list[StateEntry] = []
     for name, each in keys.state.items():
         with name_key(f"state.{name}.reads"):
             terms = map(parse_term, (each.reads,) if isinstance(each.reads, str) else each.reads)
             state.append(StateEntry(name, each.unit, tuple(terms)))
+    actions = [_describe_action(name, each) for name, each in keys.actions.items()]
+    jumps = tuple(jump for *_, jump in actions)
     return RobotDescription(
         name=keys.name,
         verified=keys.verified,
@@ -189,22 +190,14 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
             name: Topic(each.name, each.type, each.qos, each.rate_hz, each.max_age_s, each.may_repeat)
             for name, each in keys.topics.items()
         },
-        cameras=tuple(
-            CameraEntry(name, each.topic, each.height, each.width, each.info, each.resize, each.fit)
-            for name, each in keys.cameras.items()
-        ),
+        cameras=tuple(CameraEntry(name, **vars(each)) for name, each in keys.cameras.items()),
         state=tuple(state),
-        actions=tuple(
-            ActionEntry(
-                name, each.unit, each.kind, each.low, each.high, each.measured, each.target, each.keeps, each.command
-            )
-            for name, each in keys.actions.items()
-        ),
+        actions=tuple(entry for entry, *_ in actions),
         command=_describe_command(keys.command),
         commands={name: _describe_command(each) for name, each in keys.commands.items()},
-        limits=CommandLimits(tuple(_describe_limits(name, each) for name, each in keys.actions.items())),
+        limits=CommandLimits(tuple(limits for _, limits, *_ in actions)),
         operator=keys.operator,
-        tracking_error=tuple(_find_tracking_error(name, each) for name, each in keys.actions.items()),
+        tracking_error=tuple(error for _, _, error, _ in actions),
         jump=None if all(map(math.isinf, jumps)) else jumps,
         use_sim_time=keys.use_sim_time,
         clocks_agree=keys.clocks_agree,
@@ -219,25 +212,28 @@ def _describe_command(keys: CommandKeys) -> CommandTopic:
     return CommandTopic(name=keys.topic, type_name=keys.type or COMMAND_TYPES[keys.kind][0], **others)
 
 
-def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
-    limits, where = keys.limits, f"actions.{name}.limits"
-    low, high = (_read_limit(getattr(limits, bound), f"{where}.{bound}", -math.inf) for bound in ("low", "high"))
+def _describe_action(name: str, keys: ActionKeys) -> tuple[ActionEntry, EntryLimits, float, float]:
+    """Return an entry, its limits, its tracking error and its jump."""
+    where, limits = f"actions.{name}", keys.limits
+    low = _read_limit(limits.low, f"{where}.limits.low", -math.inf)
+    high = _read_limit(limits.high, f"{where}.limits.high", -math.inf)
     low = -low if limits.low == UNLIMITED else low
     if not low < high:
         raise UserError(
-            f"{where}.low={low:g} must be below {where}.high={high:g}: exchange them.", code="robot-limits-invalid"
+            f"{where}.limits.low={low:g} must be below {where}.limits.high={high:g}: exchange them.",
+            code="robot-limits-invalid",
         )
     speed, acceleration, jerk = (
-        _read_limit(getattr(limits, limit), f"{where}.{limit}") for limit in ("speed", "acceleration", "jerk")
+        _read_limit(getattr(limits, limit), f"{where}.limits.{limit}") for limit in ("speed", "acceleration", "jerk")
     )
-    return EntryLimits(name, keys.kind, low, high, speed, acceleration, jerk)
-
-
-def _find_tracking_error(name: str, keys: ActionKeys) -> float:
+    entry = ActionEntry(
+        name, keys.unit, keys.kind, keys.low, keys.high, keys.measured, keys.target, keys.keeps, keys.command
+    )
+    error = LAG_S * speed if keys.measured and not keys.keeps else math.inf
     if keys.tracking_error is not None:
-        return _read_limit(keys.tracking_error, f"actions.{name}.tracking_error")
-    speed = _read_limit(keys.limits.speed, f"actions.{name}.limits.speed")
-    return LAG_S * speed if keys.measured and not keys.keeps else math.inf
+        error = _read_limit(keys.tracking_error, f"{where}.tracking_error")
+    jump = _read_limit(keys.jump, f"{where}.jump")
+    return entry, EntryLimits(name, keys.kind, low, high, speed, acceleration, jerk), error, jump
 
 
 def _read_limit(value: float | str, where: str, above: float = 0.0) -> float:

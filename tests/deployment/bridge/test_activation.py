@@ -272,7 +272,7 @@ def test_a_real_robot_requires_its_dead_man_s_switch() -> None:
 
 def test_a_refused_bridge_leaves_no_recording(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bus = Bus(lambda: START_NS)
-    monkeypatch.setattr(running, "open_policy", lambda *_: (StillPolicy(), SPEC))
+    monkeypatch.setattr(running, "open_policy", lambda *_: StillPolicy())
     monkeypatch.setattr(running, "open_transport", lambda *_: InProcessTransport(bus, "policy_bridge"))
     with refuses("topic-without-publisher"):
         run_bridge(replace(CONFIG, record=str(tmp_path / "recording")))

@@ -167,6 +167,18 @@ def test_failed_writes_are_reported_and_retried_with_the_next_change(file: Path)
         mine.close()
 
 
+def test_an_interrupted_write_leaves_the_old_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    mine = ReturnFile(file, ROBOT)
+    mine.count("low", failed=False)
+    with pytest.raises(KeyboardInterrupt):
+        mine.write()
+    assert read(file) == POINTS
+
+
 @pytest.mark.parametrize(
     ("measured", "commanded", "data"),
     [
