@@ -29,7 +29,7 @@ from embodied_rl.deployment.transport.dds_domain import close_domain, open_domai
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.interface import Callback, Endpoint, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.deployment.transport.names import check_node, name_dds_topic
+from embodied_rl.deployment.transport.names import name_dds_topic
 from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl.interfaces.errors import TransportError
 
@@ -134,8 +134,8 @@ class DdsTransport(Transport):
     def __init__(
         self, environment: RosEnvironment, node: str = "embodied_rl", messages: Messages | None = None
     ) -> None:
-        super().__init__(messages or Messages(environment.distro), check_node(node))
-        self.environment, self.closed = environment, False
+        super().__init__(messages or Messages(environment.distro), node)
+        self.environment = environment
         self._publishers: list[DdsPublisher] = []
         self._subscriptions: list[DdsSubscription] = []
         self._topics: dict[tuple[str, str], Topic] = {}
@@ -171,7 +171,6 @@ class DdsTransport(Transport):
         return subscription
 
     def _find_topic(self, topic: str, type_name: str) -> Topic:
-        self._check_open()
         with self._changing:
             if (topic, type_name) not in self._topics:
                 made = Topic(self._participant, name_dds_topic(topic), self._types.find(type_name))
@@ -204,21 +203,13 @@ class DdsTransport(Transport):
         return time.time_ns()
 
     def _spin_once(self, timeout_s: float) -> int:
-        self._check_open()
         if self._waiting.wait(int(max(timeout_s, 0.0) * 1e9)) == 0:
             return 0
         self._wake.take()
         return sum(each.take() for each in tuple(self._subscriptions))
 
     def _shut_down(self) -> None:
-        if self.closed:
-            return
         for each in (*self._publishers, *self._subscriptions):
             each.close()
-        self.closed = True
         raw_cdr.delete(self._participant)
         close_domain(self.environment.domain)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise TransportError(f"{self.node} is closed")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from embodied_rl.deployment.transport.messages import MessageError, Messages
-from embodied_rl.deployment.transport.names import check_topic
+from embodied_rl.deployment.transport.names import check_node, check_topic
 from embodied_rl.deployment.transport.qos import QoS, find_incompatible, offer, request
 from embodied_rl.interfaces.errors import TransportError
 
@@ -145,7 +145,7 @@ class Transport(ABC):
     """Whether `Subscription.publisher` is set while a callback runs."""
 
     def __init__(self, messages: Messages, node: str) -> None:
-        self.messages, self.node = messages, node
+        self.messages, self.node, self.closed = messages, check_node(node), False
         self.failure: BaseException | None = None
         """Exception of a callback in the spinning thread; `close` raises it."""
         self._thread: threading.Thread | None = None
@@ -160,6 +160,7 @@ class Transport(ABC):
         Raises:
             UserError: invalid topic name, unknown type or profile.
         """
+        self._check_open()
         self.messages.find_class(type_name)
         return self._create_publisher(check_topic(topic), type_name, offer(qos))
 
@@ -167,6 +168,7 @@ class Transport(ABC):
         self, topic: str, type_name: str, qos: QoS | str, callback: Callback, raw: bool = False
     ) -> Subscription:
         """Return a new subscription; see `create_publisher`. With `raw` the callback gets undecoded CDR bytes."""
+        self._check_open()
         self.messages.find_class(type_name)
         return self._create_subscription(check_topic(topic), type_name, request(qos), callback, raw)
 
@@ -198,6 +200,7 @@ class Transport(ABC):
         """
         if self._thread is not None and self._thread is not threading.current_thread():
             raise TransportError(f"{self.node} already spins in a thread")
+        self._check_open()
         return self._spin_once(timeout_s)
 
     @abstractmethod
@@ -244,7 +247,9 @@ class Transport(ABC):
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(5)
-        self._shut_down()
+        if not self.closed:
+            self._shut_down()
+            self.closed = True
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             raise TransportError(f"{self.node}: a callback has not returned for 5 s")
         failure, self.failure = self.failure, None
@@ -253,6 +258,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _shut_down(self) -> None: ...
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise TransportError(f"{self.node} is closed")
 
     def __enter__(self) -> Self:
         return self
