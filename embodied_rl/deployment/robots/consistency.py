@@ -37,7 +37,7 @@ def check_consistency(robot: RobotDescription) -> None:
     for name, topic in robot.topics.items():
         where = f"topics.{name}"
         _check_names(where, topic.name, topic.type_name, topic.qos, "name")
-        _check_rate(topic.rate_hz, f"{where}.rate_hz")
+        _check_range(topic.rate_hz, f"{where}.rate_hz", LEAST_HZ, LARGEST_HZ, "times per second")
         _check_positive(topic.max_age_s, f"{where}.max_age_s")
         if topic.max_age_s * topic.rate_hz < 1:
             raise UserError(
@@ -97,7 +97,7 @@ def _check_rates(robot: RobotDescription) -> None:
             code="key-missing",
         )
     for key in ("control_hz", "command_hz"):
-        _check_rate(getattr(robot, key), key)
+        _check_range(getattr(robot, key), key, LEAST_HZ, LARGEST_HZ, "times per second")
     ratio = robot.command_hz / robot.control_hz
     if ratio < 1 or abs(ratio - round(ratio)) > 1e-9:
         near = max(1, round(ratio)) * robot.control_hz
@@ -126,11 +126,8 @@ def _check_cameras(robot: RobotDescription) -> None:
                     f"{where}.{key}={name} has type {found}: a camera needs {' or '.join(types)}.",
                     code="camera-type-unsupported",
                 )
-        if not (1 <= camera.height <= LARGEST_PICTURE and 1 <= camera.width <= LARGEST_PICTURE):
-            raise UserError(
-                f"{where}: height={camera.height}, width={camera.width}: 1 to {LARGEST_PICTURE} pixels each.",
-                code="value-out-of-range",
-            )
+        for side in ("height", "width"):
+            _check_range(getattr(camera, side), f"{where}.{side}", 1, LARGEST_PICTURE, "pixels")
 
 
 def _check_actions(robot: RobotDescription) -> None:
@@ -298,11 +295,7 @@ def _check_pose(command: CommandTopic, where: str, targets: set[str]) -> None:
 
 def _check_trajectory(robot: RobotDescription, horizon: float, where: str, places: list[int]) -> None:
     period = 1 / robot.command_hz
-    if not LEAST_HORIZON_S <= horizon <= LONGEST_HORIZON_S:
-        raise UserError(
-            f"{where}.horizon_s={horizon:g} must be {LEAST_HORIZON_S} to {LONGEST_HORIZON_S} s.",
-            code="value-out-of-range",
-        )
+    _check_range(horizon, f"{where}.horizon_s", LEAST_HORIZON_S, LONGEST_HORIZON_S, "s")
     if not period < horizon <= 4 * period:
         raise UserError(
             f"{where}.horizon_s={horizon:g}: a trajectory is replaced by the next one after {period:g} s, "
@@ -353,12 +346,9 @@ def _check_positive(value: float, where: str) -> None:
         raise UserError(f"{where}={value:g} must be above 0.", code="value-out-of-range")
 
 
-def _check_rate(value: float, where: str) -> None:
-    _check_positive(value, where)
-    if not LEAST_HZ <= value <= LARGEST_HZ:
-        raise UserError(
-            f"{where}={value:g} must be {LEAST_HZ:g} to {LARGEST_HZ:g} times per second.", code="value-out-of-range"
-        )
+def _check_range(value: float, where: str, least: float, most: float, unit: str) -> None:
+    if not least <= value <= most:
+        raise UserError(f"{where}={value:g} must be {least:g} to {most:g} {unit}.", code="value-out-of-range")
 
 
 def _check_known(name: str, known: Collection[str], where: str, what: str) -> None:

@@ -160,10 +160,6 @@ def test_a_human_who_touches_the_joystick_takes_over_from_a_return(tmp_path: Pat
 
 
 def test_a_refused_store(tmp_path: Path) -> None:
-    operator = Operator()
-    operator.press("hold")
-    operator.press("store")
-    assert "store was refused: start with return_points=<file>" in operator.status["why"]
     operator = Operator(return_points=str(tmp_path / "points.json"))
     operator.bench.bridge.episodes.instruction = "x" * 501
     operator.press("hold")

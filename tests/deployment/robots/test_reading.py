@@ -107,7 +107,7 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({"cameras__front__topic": "joints"}, "camera-type-unsupported", "cameras.front.topic=joints"),
         ({"cameras__front__topic": "back"}, "name-unknown", "cameras.front.topic: 'back'"),
         ({"cameras__front__info": "front"}, "camera-type-unsupported", "cameras.front.info=front"),
-        ({"cameras__front__height": 0}, "value-out-of-range", "cameras.front: height=0"),
+        ({"cameras__front__height": 0}, "value-out-of-range", "cameras.front.height=0"),
         ({"cameras__front__resize": "cubic"}, "value-unknown", "cameras.front.resize: unknown value 'cubic'"),
         ({"command__kind": "servo"}, "value-unknown", "command.kind: unknown value 'servo'"),
         ({"command__type": "control_msgs/msg/JointJog"}, "command-type-unsupported", "JointJog"),
