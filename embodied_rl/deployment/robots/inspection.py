@@ -26,6 +26,7 @@ DEPTH = 1000
 """Queue depth of the subscriptions, so that rates are measured without loss."""
 LARGEST_DIGESTED = 500
 """Number of messages per topic that are compared."""
+NO_BOX = (-math.inf, math.inf)
 CLOCK = Topic("/clock", "rosgraph_msgs/msg/Clock", "clock", 1.0, 2.0)
 
 
@@ -232,9 +233,7 @@ def _check_observation(seen: RobotMonitor) -> Iterator[Diagnosis]:
         values = dict(zip((entry.name for entry in robot.state), state.tolist(), strict=True))
         yield Diagnosis("state", "ok", f"{len(values)} entries, joints by name")
         rows = zip(robot.actions, robot.entry_limits, strict=True)
-        bounded = [
-            (entry, box) for entry, box in rows if entry.measured and not (math.isinf(box.low) and math.isinf(box.high))
-        ]
+        bounded = [(entry, box) for entry, box in rows if entry.measured and (box.low, box.high) != NO_BOX]
         outside = [
             f"{entry.measured} is {values[entry.measured]:.4g} {entry.unit}, outside {box.low:g} to {box.high:g}"
             for entry, box in bounded
@@ -258,8 +257,9 @@ def _check_command(robot: RobotDescription, name: str, transport: Transport) -> 
     command, key = robot.command_topics[name], robot.name_command(name)
     label = f"{command.name} ({key})"
     listening = [each for each in transport.list_subscriptions(command.name) if not each.own]
-    reasons = ((each, find_incompatible(offer(command.qos), each.qos)) for each in listening)
-    problems = [text for each, why in reasons if (text := _explain(each, command.type_name, why, "takes"))]
+    offered = offer(command.qos)
+    found = [_explain(each, "takes", command.type_name, find_incompatible(offered, each.qos)) for each in listening]
+    problems = list(filter(None, found))
     if not listening:
         yield Diagnosis(label, "fail", "no subscriber", "activate its controller")
     elif len(problems) == len(listening):
@@ -275,8 +275,8 @@ def _check_command(robot: RobotDescription, name: str, transport: Transport) -> 
     else:
         speed = any(robot.actions[place].kind != "position" for place in robot.list_commanded(name))
         remedy = f"set the controller's timeout, and write it to {key}.timeout_s"
-        found = "it is unknown whether the robot stops when commands end"
-        yield Diagnosis(f"{key} timeout", "fail" if speed else "warn", found, remedy)
+        unknown = "it is unknown whether the robot stops when commands end"
+        yield Diagnosis(f"{key} timeout", "fail" if speed else "warn", unknown, remedy)
 
 
 def _check_operator(robot: RobotDescription, transport: Transport) -> Iterator[Diagnosis]:
@@ -292,21 +292,21 @@ def _check_operator(robot: RobotDescription, transport: Transport) -> Iterator[D
             yield Diagnosis(what, "warn", "none in the file", remedy)
         elif topic:
             publishers = [each for each in transport.list_publishers(topic) if not each.own]
-            reasons = ((each, find_incompatible(each.qos, qos)) for each in publishers)
-            if problems := [text for each, why in reasons if (text := _explain(each, type_name, why, "publishes"))]:
+            found = [_explain(each, "publishes", type_name, find_incompatible(each.qos, qos)) for each in publishers]
+            if problems := list(filter(None, found)):
                 remedy = f"nothing arrives: let it publish {type_name}, at least {qos.reliability} and {qos.durability}"
                 yield Diagnosis(what, "fail", f"{topic}: {problems[0]}", remedy)
                 continue
             remedy = "" if publishers else "start the operator's device before the robot moves"
-            found = f"{topic}: {_list_nodes(publishers) if publishers else 'no publisher'}"
-            yield Diagnosis(what, "ok" if publishers else "warn", found, remedy)
+            nodes = _list_nodes(publishers) if publishers else "no publisher"
+            yield Diagnosis(what, "ok" if publishers else "warn", f"{topic}: {nodes}", remedy)
 
 
-def _explain(end: Endpoint, type_name: str, reason: str | None, does: str) -> str | None:
-    """Return why an endpoint does not match a type or QoS; None if it does."""
+def _explain(end: Endpoint, does: str, type_name: str, reason: str | None) -> str | None:
+    """Return why an endpoint does not match: another type, or a reason of its QoS; None if it does."""
     who = _list_nodes([end])
     if end.type_name != type_name:
-        return f"{who} {does} {end.type_name}, and the robot's file means {type_name}"
+        return f"{who} {does} {end.type_name}, and {type_name} is needed"
     return None if reason is None else f"{who}: {reason}"
 
 
