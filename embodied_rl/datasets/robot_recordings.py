@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError
 from embodied_rl.datasets.lerobot.info import (
     ACTION,
     DONE,
@@ -13,7 +14,6 @@ from embodied_rl.datasets.lerobot.info import (
     SOURCE,
     STATE,
     SUCCESS,
-    DatasetError,
     Feature,
     make_features,
 )

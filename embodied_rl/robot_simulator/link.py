@@ -7,13 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from embodied_rl.deployment.bridge.bridge_factory import make_core_settings, make_source_clock
-from embodied_rl.deployment.bridge.checks import (
-    check_clock,
-    check_command_topics,
-    check_stop_topic,
-    wait_for_topics,
-    wait_until,
-)
+from embodied_rl.deployment.bridge.checks import check_clock, check_command_topics, check_stop_topic, wait_for_topics
 from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.control_loop import ControlThread, LockstepClock, LockstepLoop
 from embodied_rl.deployment.bridge.controller import Controller, ControllerInputs
@@ -30,7 +24,7 @@ from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, State, Tick
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
-from embodied_rl.interfaces.errors import RunFailed, UserError
+from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.robot_simulator.chunks import OfferedChunks
 from embodied_rl.robot_simulator.episode_control import EpisodeOperator
 from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
@@ -315,15 +309,3 @@ class RealTimeLink(RobotLink):
 
     def _find_source(self) -> Callable[[], int] | None:
         return make_source_clock(self.latest, self.robot, self.node.now)
-
-
-def wait_for_listener(link: RobotLink, matched: Callable[[], int], topic: str) -> None:
-    """Wait until a topic has a subscriber.
-
-    Raises:
-        UserError: it has none.
-    """
-    if not wait_until(link.node, lambda: matched() > 0, link.config.patience):
-        raise UserError(
-            f"{topic} has no subscriber. Start the simulated robot: embodied-rl robot.", code="robot-missing"
-        )

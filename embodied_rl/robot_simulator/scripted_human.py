@@ -57,7 +57,7 @@ class HumanObservation:
     """Observation of a human.
 
     Attributes:
-        now_s: time of the core's clock. mode: mode of the robot. progress: progress of the task, 0…1.
+        now_s: time of the core's clock. progress: of the task, 0…1.
         outcome: success or failure after the episode; empty before.
         advice: float32 [A], action of the expert, in the policy's units.
     """
@@ -97,7 +97,10 @@ class ScriptedHuman:
             self._best, self._rose_s = max(seen.progress, self._best), seen.now_s
         self._decide(seen)
         if self._pending is not None and seen.now_s >= self._pending[0]:
-            self._change(self._pending[1], seen)
+            self._driving, self._pending = self._pending[1] and not seen.outcome, None
+            self.takeovers += self._driving
+            self._since_s, self._helped_from = seen.now_s, seen.progress
+            self._best, self._rose_s = seen.progress, seen.now_s
         wanted = None
         if self._driving and seen.mode != Mode.TELEOP:
             wanted = Mode.TELEOP
@@ -127,10 +130,3 @@ class ScriptedHuman:
             changes = stalled and seen.mode == Mode.RUN and not seen.outcome
         if changes:
             self._pending = seen.now_s + self.settings.reaction_s, not self._driving
-
-    def _change(self, drives: bool, seen: HumanObservation) -> None:
-        self._pending = None
-        self._driving = drives and not seen.outcome
-        self.takeovers += self._driving
-        self._since_s, self._helped_from = seen.now_s, seen.progress
-        self._best, self._rose_s = seen.progress, seen.now_s

@@ -14,7 +14,7 @@ import pytest
 from embodied_rl.datasets.lerobot import dataset_reader, feature_statistics
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
-from embodied_rl.datasets.lerobot.decoder import Decoder
+from embodied_rl.datasets.lerobot.video_files import Decoder
 from embodied_rl.datasets.lerobot.episode_files import read_statistics
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
 from tests.support import recipe

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import (
     ACTION,
@@ -14,7 +15,6 @@ from embodied_rl.datasets.lerobot.info import (
     SOURCE,
     STATE,
     SUCCESS,
-    DatasetError,
     make_features,
 )
 from embodied_rl.datasets.record import Record

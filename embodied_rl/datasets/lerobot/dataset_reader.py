@@ -2,7 +2,7 @@
 
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -10,40 +10,22 @@ import numpy as np
 from PIL import Image
 
 from embodied_rl.datasets.lerobot import feature_statistics
-from embodied_rl.datasets.lerobot.decoder import Decoder
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, find_file
 from embodied_rl.datasets.lerobot.episode_files import RecordedEpisode, read_episodes, read_statistics, read_tasks
 from embodied_rl.datasets.lerobot.feature_statistics import Summary
-from embodied_rl.datasets.lerobot.file_patterns import find_file
-from embodied_rl.datasets.lerobot.info import (
-    ACTION,
-    BOOKKEEPING,
-    IMAGES,
-    STATE,
-    STATISTICS,
-    DatasetError,
-    FilePlace,
-    read_info,
-)
+from embodied_rl.datasets.lerobot.info import ACTION, BOOKKEEPING, IMAGES, STATE, STATISTICS, read_info
 from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.datasets.lerobot.tables import MEGABYTE, open_file, read_file, read_numbers
-from embodied_rl.datasets.lerobot.video_files import probe_video
+from embodied_rl.datasets.lerobot.video_files import Decoder, probe_video
 from embodied_rl.interfaces.sim import Array, Observation
 
 OPEN_FILES = 16
 """Number of videos, and of tables, that stay open."""
-
-
 Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Value]):
-    """A cache that keeps the most recently used values, up to a total size.
-
-    Args:
-        limit: largest total size of the values; one value is always kept.
-        size: a function that returns the size of a value.
-        close: a function that is called with each dropped value.
-    """
+    """A cache of the last used values, at least one, up to a total size; `close` gets each dropped value."""
 
     def __init__(self, limit: float, size: Callable[[Value], float], close: Callable[[Value], None] | None = None):
         self._limit, self._size, self._close = limit, size, close
@@ -189,9 +171,17 @@ class LeRobotDataset:
                 code="camera-unknown",
             )
         key, wanted = self.cameras[camera], np.asarray(rows, np.int64)
-        if self.info.features[key].dtype == "video":
-            return self._read_videos(key, wanted)
-        return self._read_png(key, wanted)
+        feature = self.info.features[key]
+        found = np.empty((len(wanted), *feature.memory_shape), np.uint8)
+        for path, where, pictures in (self._read_videos if feature.dtype == "video" else self._read_png)(key, wanted):
+            if pictures.shape[1:] != feature.memory_shape:
+                raise DatasetError(
+                    f"{path} has pictures of '{key}' of shape {pictures.shape[1:]}, meta/info.json has "
+                    f"{feature.memory_shape}",
+                    code="dataset-damaged",
+                )
+            found[where] = pictures
+        return found
 
     def episode_of(self, rows: Sequence[int] | Array) -> Array:
         """Return the episode index of each frame, int64 [n]; raise `DatasetError` for a frame number out of range."""
@@ -236,28 +226,24 @@ class LeRobotDataset:
 
         return self._arrays.get((place, name), read)
 
-    def _read_videos(self, key: str, rows: Array) -> Array:
-        feature = self.info.features[key]
-        found = np.empty((len(rows), *feature.memory_shape), np.uint8)
-        episodes = self.episode_of(rows)
+    def _read_videos(self, key: str, rows: Array) -> Iterator[tuple[Path, Array, Array]]:
+        """Yield a file, positions in `rows`, and the pictures of these frames."""
         seconds = self.column("timestamp", rows).ravel().astype(np.float64)
-        seconds += np.array([self.episodes[episode].videos[key].start for episode in episodes.tolist()])
-        places = np.array([self.episodes[episode].videos[key].place for episode in episodes.tolist()]).reshape(-1, 2)
+        clips = [self.episodes[episode].videos[key] for episode in self.episode_of(rows).tolist()]
+        seconds += np.array([clip.start for clip in clips])
+        places = np.array([clip.place for clip in clips]).reshape(-1, 2)
         for chunk, file in np.unique(places, axis=0).tolist():
             where = np.flatnonzero((places == (chunk, file)).all(axis=1))
             path = find_file(self.folder, self.info.video_file(key, FilePlace(chunk, file)))
             decoder = self._decoders.get(path, lambda path=path: Decoder(path))
-            frames = decoder.frames(seconds[where], 0.5 / self.info.fps)
-            if frames.shape[1:] != feature.memory_shape:
-                raise DatasetError(
-                    f"{path} has frames of shape {frames.shape[1:]}, meta/info.json has {feature.memory_shape}",
-                    code="dataset-damaged",
-                )
-            found[where] = frames
-        return found
+            yield path, where, decoder.frames(seconds[where], 0.5 / self.info.fps)
 
-    def _read_png(self, key: str, rows: Array) -> Array:
-        found = np.empty((len(rows), *self.info.features[key].memory_shape), np.uint8)
+    def _read_png(self, key: str, rows: Array) -> Iterator[tuple[Path, Array, Array]]:
+        """Yield a file, a position in `rows`, and the picture of this frame."""
+
+        def read_group(table: Any, group: int) -> list[bytes]:
+            return [entry["bytes"] for entry in table.read_row_group(group, columns=[key])[key].to_pylist()]
+
         for place, where in self._by_file(rows).items():
             path = find_file(self.folder, self.info.data_file(place))
             table = self._tables.get(path, lambda path=path: open_file(path))
@@ -266,20 +252,20 @@ class LeRobotDataset:
             for position in where.tolist():
                 row = int(rows[position]) - self._first[place]
                 group = int(np.searchsorted(stops, row, "right"))
-                files = self._pictures.get((path, key, group), lambda t=table, g=group: _png_files(t, g, key))
-                picture = _decode_png(files[row - int(stops[group] - sizes[group])], path)
-                if picture.shape != found.shape[1:]:
+                files = self._pictures.get((path, key, group), lambda t=table, g=group: read_group(t, g))
+                try:
+                    opened = Image.open(io.BytesIO(files[row - int(stops[group] - sizes[group])] or b""))
+                    picture = np.asarray(opened.convert("RGB"))
+                except OSError as error:
                     raise DatasetError(
-                        f"{path}: a picture of '{key}' is {picture.shape}, not {found.shape[1:]}",
-                        code="dataset-damaged",
-                    )
-                found[position] = picture
-        return found
+                        f"{path} is damaged: a picture cannot be decoded ({error})", code="dataset-damaged"
+                    ) from error
+                yield path, np.array([position]), picture[None]
 
     def _check_files(self) -> None:
         """Check that every file exists, that tables have their columns, and that videos are long enough."""
         columns = {name for name, feature in self.info.features.items() if feature.dtype != "video"}
-        for place in dict.fromkeys(episode.data for episode in self.episodes):
+        for place in self._places:
             path = find_file(self.folder, self.info.data_file(place))
             with open_file(path) as file:
                 if missing := columns - set(file.schema_arrow.names):
@@ -294,23 +280,10 @@ class LeRobotDataset:
                 longest[key, clip.place] = max(longest.get((key, clip.place), 0.0), stop)
         for (key, place), needed in longest.items():
             path = find_file(self.folder, self.info.video_file(key, place))
-            found = probe_video(path).seconds
+            found, _ = probe_video(path)
             if found < needed - 0.5 / self.info.fps:
                 raise DatasetError(
                     f"{path} is {found:.3f} s long, and its episodes are {needed:.3f} s; copy it again, or leave out "
                     "its episodes.",
                     code="dataset-damaged",
                 )
-
-
-def _png_files(table: Any, group: int, key: str) -> list[bytes]:
-    return [entry["bytes"] for entry in table.read_row_group(group, columns=[key])[key].to_pylist()]
-
-
-def _decode_png(file: bytes | None, path: Path) -> Array:
-    try:
-        return np.asarray(Image.open(io.BytesIO(file or b"")).convert("RGB"))
-    except OSError as error:
-        raise DatasetError(
-            f"{path} is damaged: a picture cannot be decoded ({error})", code="dataset-damaged"
-        ) from error

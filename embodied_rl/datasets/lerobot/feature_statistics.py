@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.datasets.lerobot.info import DatasetError
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.system.untrusted_files import parse_json, shorten
 

@@ -8,9 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, replace_file
-from embodied_rl.datasets.lerobot.file_patterns import find_file
-from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, find_file, remove_beyond, replace_file
+from embodied_rl.datasets.lerobot.info import Feature, Info
 from embodied_rl.interfaces.sim import Array
 
 ROWS_OF_PICTURES = 64
@@ -115,8 +114,21 @@ class DataFiles:
         self._folder, self._info, self._place = folder, info, last
         self._table, self._size = None, 0
         remove_beyond(folder / "data", last, ".parquet")
-        if last is not None:
-            self._reopen(find_file(folder, info.data_file(last)), rows)
+        if last is None:
+            return
+        path = find_file(folder, info.data_file(last))
+        table = read_file(path)
+        if len(table) < rows:
+            raise DatasetError(
+                f"{path} holds {len(table)} frames, and the episodes need {rows} of it", code="dataset-damaged"
+            )
+        wanted = make_frames_table(info.features, dict.fromkeys(info.features, ())).schema
+        if table.schema.remove_metadata() != wanted:
+            return  # another program wrote it: the next episode starts a new file
+        if len(table) > rows:
+            table = table.slice(0, rows)
+            write_table(table, path)
+        self._table, self._size = table, path.stat().st_size
 
     def append(self, table: pa.Table) -> FilePlace:
         """Write the frames of one episode; return the place of their file."""
@@ -129,17 +141,3 @@ class DataFiles:
         write_table(self._table, path)
         self._size = path.stat().st_size
         return self._place
-
-    def _reopen(self, path: Path, rows: int) -> None:
-        table = read_file(path)
-        if len(table) < rows:
-            raise DatasetError(
-                f"{path} holds {len(table)} frames, and the episodes need {rows} of it", code="dataset-damaged"
-            )
-        wanted = make_frames_table(self._info.features, dict.fromkeys(self._info.features, ())).schema
-        if table.schema.remove_metadata() != wanted:
-            return  # another program wrote it: the next episode starts a new file
-        if len(table) > rows:
-            table = table.slice(0, rows)
-            write_table(table, path)
-        self._table, self._size = table, path.stat().st_size

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
-from embodied_rl.datasets.lerobot.file_patterns import DatasetError
+from embodied_rl.datasets.lerobot.info import DatasetError
 from embodied_rl.datasets.robot_recordings import PROPOSED, VALID, VERSION, write_dataset
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.transport.messages import Messages
