@@ -237,10 +237,11 @@ class RobotSimulator:
         link.operator.label = ""
         until = self._find_deadline()
         while True:
-            asked, told_ns = link.episodes.requested, link.episodes.instruction_ns
-            new = asked is not None and asked is not before and link.episodes.instruction is not None
-            if new and told_ns >= asked.source_ns and link.is_observed(link.episodes.find_min_source_ns(asked)):
-                break
+            shown, asked = link.episodes, link.episodes.requested
+            if asked is not None and asked is not before and shown.instruction is not None:
+                named = shown.instruction_ns >= asked.source_ns
+                if named and link.is_observed(shown.find_min_source_ns(asked)):
+                    break
             if time.monotonic() > until:
                 raise RunFailed(
                     f"Episode {episode.index} was asked for, and the robot has not shown it within "

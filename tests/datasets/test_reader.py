@@ -14,9 +14,9 @@ import pytest
 from embodied_rl.datasets.lerobot import dataset_reader, feature_statistics
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
-from embodied_rl.datasets.lerobot.video_files import Decoder
 from embodied_rl.datasets.lerobot.episode_files import read_statistics
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
+from embodied_rl.datasets.lerobot.video_files import Decoder
 from tests.support import recipe
 from tests.support.making_datasets import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
 from tests.support.refusals import refuses

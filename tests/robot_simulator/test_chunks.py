@@ -10,7 +10,7 @@ from embodied_rl.deployment.bridge.reporting import StepContext
 from embodied_rl.deployment.execution.messages import ChunkRequest
 from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
 from embodied_rl.interfaces.sim import Source
-from embodied_rl.robot_simulator.chunks import EndedStep, OfferedChunks
+from embodied_rl.robot_simulator.link import EndedStep, OfferedChunks
 
 CHUNK = np.ones((2, 3), np.float32)
 

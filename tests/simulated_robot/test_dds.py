@@ -7,8 +7,7 @@ import pytest
 
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.simulated_robot.node import SimulatedRobot
-from embodied_rl.simulated_robot.settings import RobotSettings
+from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.tabletop_robot import HZ, TYPES, Peer, describe_tabletop

@@ -9,7 +9,7 @@ import pytest
 from embodied_rl.deployment.robots.description import CameraEntry, RobotDescription, StateEntry, Term
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.simulated_robot.robot_check import check_fit
+from embodied_rl.simulated_robot.checks import check_fit
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.tabletop_robot import Bench, describe_tabletop

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from embodied_rl.simulated_robot.loop import run_in_real_time
+from embodied_rl.simulated_robot.running import run_in_real_time
 from tests.support.tabletop_robot import Bench
 
 MOVE = [0.1, 0.0, 0.0, 1.0]
