@@ -35,11 +35,8 @@ class VlaEvalSession:
     """One connection of the harness.
 
     Args:
-        connection: the connection.
-        spec: description of the policy.
         names: names of the observation entries. Default: those of the harness, `images/<camera>`, `state` and
             `task_description`.
-        limits: limits of a message.
         infer: returns the response of the policy.
     """
 
@@ -79,21 +76,18 @@ class VlaEvalSession:
         elif kind == "episode_start":
             self._remaining.clear()
         elif kind == "observation":
-            await self._send("action", {"actions": await self._next_action(payload)}, seq)
+            request = read_request(_decode_images(payload), self._spec, self._names)
+            payload.clear()  # the request holds copies of its arrays
+            if not request.single:
+                raise UserError(
+                    "an observation of the harness must be of one robot, without a batch axis",
+                    code="observation-invalid",
+                )
+            if not self._remaining:
+                self._remaining.extend((await self._infer(request)).actions)
+            await self._send("action", {"actions": self._remaining.popleft()}, seq)
         elif kind not in ("episode_end", "error"):
             raise UserError(f"unexpected message type {kind!r}", code="message-type-unknown")
-
-    async def _next_action(self, payload: dict[str, Any]) -> NDArray[np.float32]:
-        """Return the next action, float32 [A], of the last chunk or a new one. Each observation is validated."""
-        request = read_request(_decode_images(payload), self._spec, self._names)
-        payload.clear()  # the request holds copies of its arrays
-        if not request.single:
-            raise UserError(
-                "an observation of the harness must be of one robot, without a batch axis", code="observation-invalid"
-            )
-        if not self._remaining:
-            self._remaining.extend((await self._infer(request)).actions)
-        return self._remaining.popleft()
 
     def _describe_policy(self) -> dict[str, Any]:
         size = len(self._spec.action_names)

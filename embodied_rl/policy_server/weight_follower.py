@@ -14,9 +14,6 @@ from embodied_rl.policy_server.served import ServedPolicy, ServedWeights
 
 log = logging.getLogger(__name__)
 
-PERIOD = 1.0
-"""Seconds between two checks."""
-
 
 class WeightFollower:
     """Checks for newer weights in a thread, while its context lasts.
@@ -37,11 +34,16 @@ class WeightFollower:
         find: Callable[[], Path],
         load: Callable[[Path], ServedWeights],
         report: Callable[[str], None] = log.warning,
-        period: float = PERIOD,
+        period: float = 1.0,
     ) -> None:
         self._served, self._present, self._find, self._load, self._report = served, present, find, load, report
         self._period, self._stop, self._rejected, self._last_error = period, Event(), None, ""
-        self._thread = Thread(target=self._run, name="follower", daemon=True)
+
+        def run() -> None:
+            while not self._stop.wait(self._period):
+                self.update()
+
+        self._thread = Thread(target=run, name="follower", daemon=True)
 
     def __enter__(self) -> "WeightFollower":
         self._thread.start()
@@ -50,10 +52,6 @@ class WeightFollower:
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join(self._period + 30)
-
-    def _run(self) -> None:
-        while not self._stop.wait(self._period):
-            self.update()
 
     def update(self) -> bool:
         """Replace the weights if there are newer ones; return whether they were replaced."""
