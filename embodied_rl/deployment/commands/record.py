@@ -7,9 +7,8 @@ from pathlib import Path
 
 from embodied_rl.deployment.configuration import RecordConfig
 from embodied_rl.deployment.recording.bag_writer import BagSettings, check_new
-from embodied_rl.deployment.recording.description_file import write_description
 from embodied_rl.deployment.recording.recorder import RecorderSettings, record_topics
-from embodied_rl.deployment.recording.recording_folder import recover_recording
+from embodied_rl.deployment.recording.recording_folder import recover_recording, write_description
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.environment import read_environment

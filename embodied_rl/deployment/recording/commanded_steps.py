@@ -8,8 +8,7 @@ topics, steps begin once all positions have been commanded, and velocities witho
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.recording.recorded_episode import RecordedStep
-from embodied_rl.deployment.recording.steps import ControlStep
+from embodied_rl.deployment.recording.steps import ControlStep, RecordedStep
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.interfaces.sim import Source
 

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.deployment.recording.alignment import EpisodePart, align_recording
-from embodied_rl.deployment.recording.description_file import read_description
-from embodied_rl.deployment.recording.episodes import Omissions, list_episodes
-from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode
-from embodied_rl.deployment.recording.recording_folder import Recording
+from embodied_rl.deployment.recording.episodes import Omissions, RecordedEpisode, list_episodes
+from embodied_rl.deployment.recording.recording_folder import Recording, read_description
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError

@@ -9,8 +9,7 @@ import pytest
 from mcap.writer import Writer
 
 from embodied_rl.deployment.recording.alignment import EpisodePart
-from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
-from embodied_rl.deployment.recording.bounded_queue import Arrival
+from embodied_rl.deployment.recording.bag_writer import Arrival, BagSettings, BagWriter
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
 from embodied_rl.deployment.recording.steps import STEPS

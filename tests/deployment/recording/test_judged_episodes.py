@@ -9,8 +9,8 @@ import pytest
 from embodied_rl.datasets.robot_recordings import list_frames
 from embodied_rl.deployment.recording.bag_writer import BagWriter
 from embodied_rl.deployment.recording.conversion import Conversion
-from embodied_rl.deployment.recording.description_file import write_description
 from embodied_rl.deployment.recording.recorder import TopicRecorder
+from embodied_rl.deployment.recording.recording_folder import write_description
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.transport.in_process import InProcessTransport
 from embodied_rl.deployment.transport.messages import Messages

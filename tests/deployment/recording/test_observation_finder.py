@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.deployment.recording import observation_finder
+from embodied_rl.deployment.recording.alignment import SLACK_NS, ObservationFinder, StepSources
 from embodied_rl.deployment.recording.episodes import RecordedStep
 from embodied_rl.deployment.recording.mcap_reader import RecordedChannel, RecordedMessage
-from embodied_rl.deployment.recording.observation_finder import SLACK_NS, ObservationFinder, StepSources
 from embodied_rl.deployment.recording.steps import STEPS, ControlStep
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.sim import Source

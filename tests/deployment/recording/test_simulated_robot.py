@@ -6,8 +6,8 @@ import numpy as np
 
 from embodied_rl.deployment.recording.bag_writer import BagWriter
 from embodied_rl.deployment.recording.conversion import Conversion
-from embodied_rl.deployment.recording.description_file import write_description
 from embodied_rl.deployment.recording.recorder import TopicRecorder
+from embodied_rl.deployment.recording.recording_folder import write_description
 from embodied_rl.deployment.recording.steps import STEPS, ControlStep
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.transport.in_process import InProcessTransport
