@@ -117,11 +117,7 @@ class VlaEvalSession:
 
 
 def read_message(message: bytes | str, limits: WireLimits) -> tuple[str, dict[str, Any], int]:
-    """Return type, payload and sequence number of a message.
-
-    Raises:
-        WireError: the message is invalid.
-    """
+    """Return type, payload and sequence number of a message; raise `WireError` if the message is invalid."""
     content = unpack(message, limits)
     if not isinstance(content, dict) or not {"type", "payload", "seq"} <= content.keys():
         raise WireError("a message has type, payload, seq and timestamp")

@@ -78,11 +78,7 @@ class CommandCheck:
         self.low, self.high = (np.array(each, np.float64) for each in zip(*bounds, strict=True))
 
     def check(self, command: NDArray[np.float64]) -> None:
-        """Check a command, float64 [A].
-
-        Raises:
-            UserError: an entry is out of its limits.
-        """
+        """Check a command, float64 [A]; raise `UserError` if an entry is out of its limits."""
         slack = TOLERANCE * np.maximum(np.abs(self.low), np.abs(self.high))
         beyond = (command < self.low - slack) | (command > self.high + slack)
         if beyond.any():

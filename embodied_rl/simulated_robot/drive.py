@@ -41,11 +41,7 @@ class Drive:
         self.stopped, self.silent = self.pressed, False
 
     def take(self, command: Command, now: float) -> None:
-        """Queue a received command.
-
-        Raises:
-            UserError: the e-stop forbids it.
-        """
+        """Queue a received command; raise `UserError` if the e-stop forbids it."""
         self.allow(command)
         self._waiting.append((now + self.delay_s, command))
 

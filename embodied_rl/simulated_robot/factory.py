@@ -32,11 +32,7 @@ def find_servo_class(node: SimNode) -> tuple[str, Any]:
 
 
 def build_servoed_robot(node: SimNode) -> ServoedRobot:
-    """Build the robot of a `sim` node.
-
-    Raises:
-        UserError: see `find_servo_class`.
-    """
+    """Build the robot of a `sim` node; raise `UserError` as `find_servo_class` does."""
     path, options = find_servo_class(node)
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)(options)

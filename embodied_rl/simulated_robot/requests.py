@@ -44,11 +44,7 @@ def read_episode(text: str, spec: SimulatorSpec) -> Episode:
 
 
 def read_faults(text: str) -> FaultsNode:
-    """Parse a request for faults; {} ends all faults.
-
-    Raises:
-        UserError: the request is invalid.
-    """
+    """Parse a request for faults; {} ends all faults; raise `UserError` if the request is invalid."""
     return freeze_config(FaultsNode, _read_object(text), "faults")
 
 

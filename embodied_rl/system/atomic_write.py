@@ -119,11 +119,7 @@ def write_text(path: Path, text: str, key: str = "run.root") -> None:
 
 
 def check_writable(path: Path, key: str) -> None:
-    """Check that a file can be written, and make its folder.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
+    """Check that a file can be written, and make its folder; raise `StorageError` if the file cannot be written."""
     make_folder(path.parent, key)
     with explain_errors(path, key), path.open("ab"):
         pass

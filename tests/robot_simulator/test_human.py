@@ -1,6 +1,6 @@
 """A human at the joystick of a robot that learns: who did what is told exactly, and nobody learns from the human's."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -11,15 +11,12 @@ from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
-HELPED = RobotSimulatorConfig(human="scripted", simulated={"progress": True, "horizon": 120})
 STILL = np.tile(np.float32([0, 0, 0, 1]), (1, 4, 1))
 
 
 @pytest.fixture
-def robot() -> Iterator[RobotSimulator]:
-    robot = RobotSimulator(HELPED, 1)
-    yield robot
-    robot.close()
+def robot(make_robot: Callable[..., RobotSimulator]) -> RobotSimulator:
+    return make_robot(human="scripted", simulated={"progress": True, "horizon": 120})
 
 
 def run(robot: RobotSimulator, episode: Episode) -> list[StepResult]:

@@ -1,6 +1,6 @@
 """Returns and replays of a whole robot: through its controller, its filter, its topics."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +11,6 @@ from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnS
 from embodied_rl.deployment.execution.return_points import ReturnPoint
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
-from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.demonstrations import write_episode
@@ -21,10 +20,8 @@ NEAR = ReturnSettings(tolerance=(0.01, 0.01, 0.01, np.inf), tracking_error=(0.1,
 
 
 @pytest.fixture
-def robot() -> Iterator[RobotSimulator]:
-    robot = RobotSimulator(RobotSimulatorConfig(simulated={"horizon": 400}), 1)
-    yield robot
-    robot.close()
+def robot(make_robot: Callable[..., RobotSimulator]) -> RobotSimulator:
+    return make_robot(simulated={"horizon": 400})
 
 
 def test_a_robot_goes_to_a_return_point(robot: RobotSimulator) -> None:

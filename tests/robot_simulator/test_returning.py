@@ -1,6 +1,7 @@
 """Episodes of `sim=robot` that begin at return points, and count there."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,20 @@ from embodied_rl.robot_simulator.simulator import RobotSimulator
 
 ROBOT = load_robot("tabletop")
 STILL = np.tile(np.array([0, 0, 0, 1], np.float32), (1, 4, 1))
+Make = Callable[..., RobotSimulator]
 HIGH, LOW = (0.5, 0.1, 0.2, None), (0.4, -0.1, 0.15, None)
 
 
-def make(folder: Path, *points: ReturnPoint, **options: Any) -> RobotSimulator:
-    save_return_points(ReturnPoints("tabletop", tuple(each.name for each in ROBOT.actions), points), folder / "p.json")
-    config = RobotSimulatorConfig(return_points=str(folder / "p.json"), simulated={"horizon": 120}, **options)
-    return RobotSimulator(config, 1)
+@pytest.fixture
+def make(tmp_path: Path, make_robot: Callable[..., RobotSimulator]) -> Make:
+    """Make robots with these return points."""
+
+    def make(*points: ReturnPoint, **options: Any) -> RobotSimulator:
+        names = tuple(each.name for each in ROBOT.actions)
+        save_return_points(ReturnPoints("tabletop", names, points), tmp_path / "p.json")
+        return make_robot(return_points=str(tmp_path / "p.json"), simulated={"horizon": 120}, **options)
+
+    return make
 
 
 def read(folder: Path) -> dict[str, tuple[int, int]]:
@@ -44,35 +52,29 @@ def run(robot: RobotSimulator, following: Episode | None = None) -> list[Any]:
     return results
 
 
-def test_episodes_begin_at_points_and_are_counted_there(tmp_path: Path) -> None:
-    robot = make(tmp_path, ReturnPoint("high", "", HIGH))
-    try:
-        seen = robot.reset([Episode(0, 0, 3)])
-        for count in (1, 2):
-            assert seen.state[0, :3] == pytest.approx(HIGH[:3], abs=0.008)
-            results = run(robot, Episode(count, 0, 3 + count))
-            assert results[-1].truncated[0] and not results[-1].success.any()
-            assert {*np.concatenate([each.source[0, : each.steps[0]] for each in results])} == {Source.POLICY}
-            assert read(tmp_path) == {"high": (count, count)}
-            seen = results[-1].observation
-    finally:
-        robot.close()
+def test_episodes_begin_at_points_and_are_counted_there(tmp_path: Path, make: Make) -> None:
+    robot = make(ReturnPoint("high", "", HIGH))
+    seen = robot.reset([Episode(0, 0, 3)])
+    for count in (1, 2):
+        assert seen.state[0, :3] == pytest.approx(HIGH[:3], abs=0.008)
+        results = run(robot, Episode(count, 0, 3 + count))
+        assert results[-1].truncated[0] and not results[-1].success.any()
+        assert {*np.concatenate([each.source[0, : each.steps[0]] for each in results])} == {Source.POLICY}
+        assert read(tmp_path) == {"high": (count, count)}
+        seen = results[-1].observation
 
 
-def test_an_episode_begins_with_what_the_robot_says_after_the_last_command_of_a_return(tmp_path: Path) -> None:
-    robot = make(tmp_path, ReturnPoint("high", "", HIGH))
-    try:
-        seen = robot.reset([Episode(0, 0, 3)])
-        robot._link.listen()  # what is still on its way
-        np.testing.assert_array_equal(robot._observe().state, seen.state)
-    finally:
-        robot.close()
+def test_an_episode_begins_with_what_the_robot_says_after_the_last_command_of_a_return(make: Make) -> None:
+    robot = make(ReturnPoint("high", "", HIGH))
+    seen = robot.reset([Episode(0, 0, 3)])
+    robot._link.listen()  # what is still on its way
+    np.testing.assert_array_equal(robot._observe().state, seen.state)
 
 
 def test_a_robot_that_does_not_answer_after_a_return_is_missed_in_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    robot = make(tmp_path, ReturnPoint("high", "", HIGH), patience=0.2)
+    robot = make(ReturnPoint("high", "", HIGH), patience=0.2)
     follow, until = robot._link.follow, time.monotonic() + 300
 
     def listen() -> None:
@@ -84,52 +86,40 @@ def test_a_robot_that_does_not_answer_after_a_return_is_missed_in_words(
         return said
 
     monkeypatch.setattr(robot._link, "follow", follow_and_fall_silent)
-    try:
-        with pytest.raises(RunFailed, match="has not answered after a return"):
-            robot.reset([Episode(0, 0, 3)])
-    finally:
-        robot.close()
+    with pytest.raises(RunFailed, match="has not answered after a return"):
+        robot.reset([Episode(0, 0, 3)])
 
 
-def test_the_episode_s_seed_draws_among_the_points_of_its_task(tmp_path: Path) -> None:
+def test_the_episode_s_seed_draws_among_the_points_of_its_task(make: Make) -> None:
     points = (
         ReturnPoint("high", "", HIGH),
         ReturnPoint("low", "", LOW),
         ReturnPoint("other", "sweep", (0.6, 0.2, 0.2, None)),
     )
-    robot = make(tmp_path, *points)
-    try:
-        found = [robot.reset([Episode(n, 1, seed)]).state[0, :3] for n, seed in enumerate((1, 2, 3, 4, 1))]
-    finally:
-        robot.close()
+    robot = make(*points)
+    found = [robot.reset([Episode(n, 1, seed)]).state[0, :3] for n, seed in enumerate((1, 2, 3, 4, 1))]
     names = [next(each.name for each in points if each.pose[:3] == pytest.approx(place, abs=0.008)) for place in found]
     assert names[0] == names[4] and {*names} == {"high", "low"}
 
 
-def test_a_task_without_points_is_refused(tmp_path: Path) -> None:
-    robot = make(tmp_path, ReturnPoint("other", "sweep", HIGH))
-    try:
-        with pytest.raises(UserError, match=r"no return point of the task '.*', they are of: sweep\."):
-            robot.reset([Episode(5, 0, 1)])
-    finally:
-        robot.close()
+def test_a_task_without_points_is_refused(make: Make) -> None:
+    robot = make(ReturnPoint("other", "sweep", HIGH))
+    with pytest.raises(UserError, match=r"no return point of the task '.*', they are of: sweep\."):
+        robot.reset([Episode(5, 0, 1)])
 
 
 def test_a_point_that_is_not_reached_is_said_and_not_counted(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    robot = make(tmp_path, ReturnPoint("inside the table", "", (0.5, 0.1, -0.015, None)))
-    try:
-        robot.reset([Episode(7, 0, 3)])
-        assert "Episode 7 does not begin at 'inside the table': the return was given up" in capsys.readouterr().out
-        run(robot)
-        assert read(tmp_path) == {"inside the table": (0, 0)}
-    finally:
-        robot.close()
+    robot = make(ReturnPoint("inside the table", "", (0.5, 0.1, -0.015, None)))
+    robot.reset([Episode(7, 0, 3)])
+    assert "Episode 7 does not begin at 'inside the table': the return was given up" in capsys.readouterr().out
+    run(robot)
+    assert read(tmp_path) == {"inside the table": (0, 0)}
 
 
-def test_a_file_without_points_is_refused(tmp_path: Path) -> None:
+def test_a_file_without_points_is_refused(make: Make) -> None:
     with pytest.raises(UserError, match=r"sim.return_points=.*p.json has no point. Store some"):
-        make(tmp_path)
+        make()
     with pytest.raises(UserError, match=r"sim.return_points=nowhere/p.json: .*folder nowhere"):
         RobotSimulator(RobotSimulatorConfig(return_points="nowhere/p.json"), 1)

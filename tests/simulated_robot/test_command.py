@@ -13,13 +13,10 @@ import pytest
 
 from embodied_rl.cli.main import main
 from embodied_rl.commands import robot as robot_command
-from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.opening import open_transport
-from embodied_rl.interfaces.errors import UserError
 from embodied_rl.simulated_robot import running
-from embodied_rl.simulated_robot.running import check_alone
 from tests.support.ended import gone, wait_for
 from tests.support.ready_line import start_until_ready
 from tests.support.tabletop_robot import Peer
@@ -113,20 +110,11 @@ def test_a_film_that_cannot_be_written_is_refused_before_it_is_taken(
         assert "Cannot write" in said and "Set film to" in said
 
 
-def test_a_second_robot_is_refused_where_one_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "ALONE_S", 0.05)
-    bus = Bus(time.time_ns)
-    with InProcessTransport(bus, "simulated_robot") as first, InProcessTransport(bus, "simulated_robot") as second:
-        check_alone(second, load_robot("tabletop"))
-        first.create_publisher("/tool_pose", "geometry_msgs/msg/PoseStamped", "state")
-        with pytest.raises(UserError, match="/tool_pose: /simulated_robot publishes it already"):
-            check_alone(second, load_robot("tabletop"))
-
-
 def test_the_command_does_not_start_a_second_robot(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = Bus(time.time_ns)
+    monkeypatch.setattr(running, "ALONE_S", 0.05)
     monkeypatch.setattr(running, "open_transport", lambda *_: InProcessTransport(bus, "simulated_robot"))
     monkeypatch.setattr(running, "SimulatedRobot", None)  # it is not built
     with InProcessTransport(bus, "other") as other:

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from embodied_rl.deployment.robots.description import CameraEntry, RobotDescription, StateEntry, Term
-from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.simulated_robot.checks import check_fit
 from embodied_rl_sims.tabletop import TabletopConfig
@@ -26,10 +25,6 @@ def change(what: RobotDescription, **changes: Any) -> RobotDescription:
 
 def with_topic(what: RobotDescription, key: str, **changes: Any) -> RobotDescription:
     return replace(what, topics={**what.topics, key: replace(what.topics[key], **changes)})
-
-
-def test_the_tabletop_s_own_file_fits(robot: TabletopServo) -> None:
-    check_fit(load_robot("tabletop"), robot)
 
 
 WRONG: dict[str, tuple[Callable[[RobotDescription], RobotDescription], str]] = {
