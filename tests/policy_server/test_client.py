@@ -12,8 +12,8 @@ from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.policy_client.wire import pack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
-from tests.support.faulty_policy_server import faulty_server
-from tests.support.policy_serving import SPEC, FakePolicy, as_batch, make_observation, running_policy
+from tests.support.faulty_policy_server import METADATA, faulty_server, reply
+from tests.support.policy_serving import DEADLINE, SPEC, FakePolicy, as_batch, make_observation, running_policy
 
 OURS = make_observation()
 
@@ -80,25 +80,82 @@ def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
     assert asked_of[0]["observation/image"].shape == (4, 5, 3) and isinstance(asked_of[0]["prompt"], str)
 
 
+# -- what a server says of itself, and what a client is made with ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ({"horizon": np.inf}, "incomplete: OverflowError"),
+        ({"cameras": 3}, "incomplete"),
+        ({"protocol_version": 2}, "uses version 2 of the protocol, this client 1: install the same"),
+        ({"protocol_version": True}, "uses version True"),
+        ({"protocol_version": np.ones(2)}, "uses version array"),
+        ({"rows": 0}, "sent rows=0, which is not a valid limit"),
+        ({"rows": None}, "sent rows=None"),
+        ({"message_bytes": "many"}, "sent message_bytes='many'"),
+    ],
+)
+def test_metadata_that_cannot_be_are_refused(said: dict[str, Any], shown: str) -> None:
+    with (
+        faulty_server(lambda *_: None, greeting=pack({**METADATA, **said})) as url,
+        pytest.raises(UserError, match=shown),
+    ):
+        PolicyClient(url)
+
+
+def test_metadata_of_others_mean_nothing() -> None:
+    odd = {"protocol": np.zeros(2), "message_bytes": "many", "rows": -1}
+    with faulty_server(lambda number, asked: reply(asked), pack(odd)) as url, PolicyClient(url) as client:
+        assert client.act(OURS).shape == (3, 2)
+
+
+def test_who_greets_wrongly_is_asked_nothing() -> None:
+    with faulty_server(lambda number, asked: reply(asked)) as url:
+        client = PolicyClient(url)
+    with faulty_server(
+        lambda number, asked: reply(asked), pack({**METADATA, "cameras": 3}), int(url.rpartition(":")[2])
+    ):
+        for _ in range(2):
+            with pytest.raises(UserError, match="incomplete"):
+                client.act(OURS, deadline=DEADLINE)
+    client.close()
+
+
+@pytest.mark.parametrize("token", ["sixteen-characters\n", "sixteen-characters\r\nX: y", "zwölf Zeichen und mehr"])
+def test_a_token_that_cannot_be_sent_is_refused_and_not_shown(token: str) -> None:
+    with pytest.raises(UserError, match="such as the end of a line") as caught:
+        PolicyClient("ws://127.0.0.1:1", token=token)
+    assert token[:5] not in str(caught.value)
+
+
+@pytest.mark.parametrize("deadline", [float("nan"), float("inf"), 1e12, 0.0])
+def test_a_deadline_that_cannot_be_is_refused(deadline: float) -> None:
+    with pytest.raises(UserError, match="must be positive, and at most 86400"):
+        PolicyClient("ws://127.0.0.1:1", deadline=deadline)
+    with (
+        faulty_server(lambda number, asked: reply(asked)) as url,
+        PolicyClient(url) as client,
+        pytest.raises(UserError, match="must be positive, and at most 86400"),
+    ):
+        client.act(OURS, deadline=deadline)
+
+
 # -- what it needs ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.process
-def test_a_client_needs_no_torch() -> None:
-    code = (
-        "import sys, embodied_rl.deployment.policy_client.client, embodied_rl.deployment.policy_client.websocket_client"
-    )
-    said = subprocess.run(
-        [sys.executable, "-c", code + "; print('torch' in sys.modules)"], capture_output=True, text=True, timeout=120
-    )
-    assert said.stdout.strip() == "False", said.stderr
-
-
-@pytest.mark.process
-def test_commands_are_imported_without_the_extra() -> None:
-    code = "import sys, embodied_rl.commands.eval, embodied_rl.commands.serve as s; print({'msgpack'} & {*sys.modules})"
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("deployment.policy_client.client, embodied_rl.deployment.policy_client.websocket_client", "torch"),
+        ("commands.eval, embodied_rl.commands.serve", "msgpack"),
+    ],
+)
+def test_what_is_imported_without_an_extra(modules: str, absent: str) -> None:
+    code = f"import sys, embodied_rl.{modules}; print({absent!r} in sys.modules)"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-    assert said.stdout.strip() == "set()", said.stderr
+    assert said.stdout.strip() == "False", said.stderr
 
 
 def test_the_former_place_of_the_client_names_the_new_one() -> None:
