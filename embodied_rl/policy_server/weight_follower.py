@@ -19,10 +19,7 @@ class WeightFollower:
     """Checks for newer weights in a thread, while its context lasts.
 
     Args:
-        served: the served policy.
-        present: the file of its weights.
-        find: returns the newest file.
-        load: loads a file.
+        present: the file of the served weights. find: returns the newest file.
         report: called with a line for each replacement, and for each rejected file.
         period: seconds between two checks.
     """

@@ -162,12 +162,9 @@ class EpisodeReturns:
         self._began_at: str | None = None
 
     def begin(self, episode: Episode, words: str, follow: Callable[[Motion], str]) -> None:
-        """Move the robot to a return point of the task, sampled with the episode's seed.
+        """Move the robot by `follow` to a return point of the task, sampled with the episode's seed.
 
         If it does not arrive, the episode begins where the robot is, and is not counted.
-
-        Args:
-            follow: executes a motion, and returns how it ended.
 
         Raises:
             UserError: the task has no point. RunFailed: the robot does nothing.

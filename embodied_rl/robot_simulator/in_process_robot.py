@@ -16,7 +16,7 @@ from embodied_rl.interfaces.servo import ServoedRobot
 from embodied_rl.interfaces.sim import Operated
 from embodied_rl.robot_simulator.scripted_human import HumanObservation, HumanSettings, ScriptedHuman
 from embodied_rl.robot_simulator.settings import RobotSimulatorConfig, make_simulator_node
-from embodied_rl.simulated_robot.factory import build_servoed_robot
+from embodied_rl.simulated_robot.checks import build_servoed_robot
 from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot
 
 BEGIN_NS = 1_000_000_000
@@ -63,9 +63,7 @@ class ScriptedJoystick:
     Args:
         servoed: the simulated robot; it has an expert and reports progress.
         robot: its description; operator.device has an axis or a place for each action entry.
-        node: the transport.
         look: returns the core's clock and mode.
-        settings: behaviour of the human.
 
     Raises:
         UserError: the simulator or the joystick does not support this.

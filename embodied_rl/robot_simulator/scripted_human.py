@@ -70,14 +70,7 @@ class HumanObservation:
 
 
 class ScriptedHuman:
-    """One human at one robot.
-
-    Args:
-        settings: behaviour of the human. kinds: kinds of the A entries. control_hz: control steps per second.
-
-    Attributes:
-        takeovers: number of takeovers.
-    """
+    """One human at one robot; `kinds` are those of the A entries."""
 
     def __init__(self, settings: HumanSettings, kinds: Sequence[EntryKind], control_hz: float) -> None:
         self.settings, self.takeovers = settings, 0

@@ -18,11 +18,7 @@ _KEYS = ("index", "task", "seed", "initial_state", "split")
 
 
 def read_episode(text: str, spec: SimulatorSpec) -> Episode:
-    """Parse a request for an episode.
-
-    Args:
-        text: {"index", "task", "seed", "initial_state", "split"}; the last two are optional.
-        spec: specification of the simulator.
+    """Parse a request for an episode: {"index", "task", "seed", "initial_state", "split"}, the last two optional.
 
     Raises:
         UserError: the request is invalid.

@@ -19,8 +19,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import RobotOutcome
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
 from embodied_rl.schema import RobotConfig
-from embodied_rl.simulated_robot.checks import check_fit
-from embodied_rl.simulated_robot.factory import build_servoed_robot, find_servo_class
+from embodied_rl.simulated_robot.checks import build_servoed_robot, check_fit, find_servo_class
 from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot, Watcher
 from embodied_rl.system.signals import note_stop
 

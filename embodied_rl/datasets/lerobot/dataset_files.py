@@ -22,6 +22,11 @@ class DatasetError(UserError):
     """A dataset cannot be used; the message names the dataset, the reason and the remedy."""
 
 
+def damaged(text: str) -> DatasetError:
+    """Return the error of a damaged dataset."""
+    return DatasetError(text, code="dataset-damaged")
+
+
 class FilePlace(NamedTuple):
     """The place of a file: the number of its folder (chunk), and its own number."""
 
@@ -103,15 +108,12 @@ def check_pattern(pattern: object, fields: Collection[str], where: str) -> None:
     except ValueError:
         parts = None
     if parts is None:
-        raise DatasetError(
-            f"{where} is damaged: {pattern!r:.200} is not a pattern of file names.", code="dataset-damaged"
-        )
+        raise damaged(f"{where} is damaged: {pattern!r:.200} is not a pattern of file names.")
     for _, field, form, conversion in parts:
         numbered = re.match(r"(0?[1-9]?d?)?\Z", form or "")
         if field is not None and (field not in fields or conversion or not numbered):
-            raise DatasetError(
+            raise damaged(
                 f"{where}={pattern!r:.200} has the field {field!r:.80}; allowed are {', '.join(fields)}, written "
-                "such as {chunk_index:03d}.",
-                code="dataset-damaged",
+                "such as {chunk_index:03d}."
             )
     check_name("".join(text + ("0" if field is not None else "") for text, field, _, _ in parts), where, DatasetError)

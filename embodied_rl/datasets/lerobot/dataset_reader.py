@@ -3,6 +3,7 @@
 import io
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -10,11 +11,10 @@ import numpy as np
 from PIL import Image
 
 from embodied_rl.datasets.lerobot import feature_statistics
-from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, find_file
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, damaged, find_file
 from embodied_rl.datasets.lerobot.episode_files import RecordedEpisode, read_episodes, read_statistics, read_tasks
 from embodied_rl.datasets.lerobot.feature_statistics import Summary
 from embodied_rl.datasets.lerobot.info import ACTION, BOOKKEEPING, IMAGES, STATE, STATISTICS, read_info
-from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.datasets.lerobot.tables import MEGABYTE, open_file, read_file, read_numbers
 from embodied_rl.datasets.lerobot.video_files import Decoder, probe_video
 from embodied_rl.interfaces.sim import Array, Observation
@@ -55,11 +55,56 @@ class BoundedCache(Generic[Value]):
             self._close(value)
 
 
+@dataclass
+class DatasetSamples:
+    """n frames of a dataset, each with its chunk of actions.
+
+    Attributes:
+        observation: n rows.
+        actions: float32 [n, H, A], beginning with the frame's own action; past the episode's end the last is repeated.
+        padding: bool [n, H], true for repeated actions.
+        row, episode: int64 [n], numbers of the frame and of its episode in the dataset.
+        extra: the other numeric features by name, [n, *shape].
+    """
+
+    observation: Observation
+    actions: Array
+    padding: Array
+    row: Array
+    episode: Array
+    extra: dict[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def select(self, rows: Sequence[int] | Array) -> "DatasetSamples":
+        """Return the given rows, in the given order."""
+        chosen = np.asarray(rows, np.int64)
+        extra = {name: array[chosen] for name, array in self.extra.items()}
+        return DatasetSamples(
+            self.observation.select(chosen), self.actions[chosen], self.padding[chosen],
+            self.row[chosen], self.episode[chosen], extra,
+        )  # fmt: skip
+
+    @staticmethod
+    def concatenate(parts: Sequence["DatasetSamples"]) -> "DatasetSamples":
+        """Concatenate several samples, with rows in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return DatasetSamples(
+            observation=Observation.concatenate([part.observation for part in parts]),
+            actions=np.concatenate([part.actions for part in parts]),
+            padding=np.concatenate([part.padding for part in parts]),
+            row=np.concatenate([part.row for part in parts]),
+            episode=np.concatenate([part.episode for part in parts]),
+            extra={name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra},
+        )
+
+
 class LeRobotDataset:
     """A dataset on disk, written by this program or by lerobot.
 
     Args:
-        folder: folder of the dataset.
         cache_mb: limit of each of the two caches, for numbers and for PNG files.
 
     Raises:
@@ -175,10 +220,9 @@ class LeRobotDataset:
         found = np.empty((len(wanted), *feature.memory_shape), np.uint8)
         for path, where, pictures in (self._read_videos if feature.dtype == "video" else self._read_png)(key, wanted):
             if pictures.shape[1:] != feature.memory_shape:
-                raise DatasetError(
+                raise damaged(
                     f"{path} has pictures of '{key}' of shape {pictures.shape[1:]}, meta/info.json has "
-                    f"{feature.memory_shape}",
-                    code="dataset-damaged",
+                    f"{feature.memory_shape}"
                 )
             found[where] = pictures
         return found
@@ -212,16 +256,11 @@ class LeRobotDataset:
         def read() -> Array:
             path = find_file(self.folder, self.info.data_file(place))
             if name != "index" and self._array(place, "index").ravel()[0] != self._first[place]:
-                raise DatasetError(
-                    f"{path} is damaged: it does not begin with frame {self._first[place]}", code="dataset-damaged"
-                )
+                raise damaged(f"{path} is damaged: it does not begin with frame {self._first[place]}")
             array = read_numbers(read_file(path, [name])[name], self.info.features[name], str(path))
             needed = self._stop[place] - self._first[place]
             if len(array) < needed:
-                raise DatasetError(
-                    f"{path} holds {len(array)} frames, and its episodes have {needed}; copy it again.",
-                    code="dataset-damaged",
-                )
+                raise damaged(f"{path} holds {len(array)} frames, and its episodes have {needed}; copy it again.")
             return array
 
         return self._arrays.get((place, name), read)
@@ -257,9 +296,7 @@ class LeRobotDataset:
                     opened = Image.open(io.BytesIO(files[row - int(stops[group] - sizes[group])] or b""))
                     picture = np.asarray(opened.convert("RGB"))
                 except OSError as error:
-                    raise DatasetError(
-                        f"{path} is damaged: a picture cannot be decoded ({error})", code="dataset-damaged"
-                    ) from error
+                    raise damaged(f"{path} is damaged: a picture cannot be decoded ({error})") from error
                 yield path, np.array([position]), picture[None]
 
     def _check_files(self) -> None:
@@ -269,9 +306,7 @@ class LeRobotDataset:
             path = find_file(self.folder, self.info.data_file(place))
             with open_file(path) as file:
                 if missing := columns - set(file.schema_arrow.names):
-                    raise DatasetError(
-                        f"{path} has no column '{min(missing)}' of meta/info.json", code="dataset-damaged"
-                    )
+                    raise damaged(f"{path} has no column '{min(missing)}' of meta/info.json")
         longest: dict[tuple[str, FilePlace], float] = {}
         for key in self.info.videos:
             for episode in self.episodes:
@@ -282,8 +317,7 @@ class LeRobotDataset:
             path = find_file(self.folder, self.info.video_file(key, place))
             found, _ = probe_video(path)
             if found < needed - 0.5 / self.info.fps:
-                raise DatasetError(
+                raise damaged(
                     f"{path} is {found:.3f} s long, and its episodes are {needed:.3f} s; copy it again, or leave out "
-                    "its episodes.",
-                    code="dataset-damaged",
+                    "its episodes."
                 )

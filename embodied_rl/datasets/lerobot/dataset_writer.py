@@ -33,13 +33,7 @@ from embodied_rl.system.atomic_write import explain_errors, make_folder, write_t
 
 
 class EpisodeBuffer:
-    """The current episode: numbers and PNG files stay in memory, videos are encoded frame by frame.
-
-    Args:
-        folder: folder of the dataset, which holds the videos until the episode is saved.
-        info: the dataset's info.
-        codec: codec of the videos.
-    """
+    """The current episode: numbers and PNG files stay in memory, videos are encoded frame by frame into `folder`."""
 
     def __init__(self, folder: Path, info: Info, codec: str):
         self.tasks: list[str] = []
@@ -127,8 +121,6 @@ class DatasetWriter:
     Args:
         folder: folder of the dataset; an existing dataset is continued.
         features: features of each frame, without `BOOKKEEPING`; `info.make_features` returns those of a simulator.
-        fps: frames per second.
-        robot_type: type of the controlled robot.
         codec: codec of videos, one of `video_files.CODECS`.
         chunks_size: files in a folder.
         data_files_size_in_mb, video_files_size_in_mb: largest size of a file; one is rewritten with every episode,
@@ -179,11 +171,7 @@ class DatasetWriter:
         self.close()
 
     def add(self, frame: Mapping[str, Any], task: str) -> None:
-        """Add a frame to the current episode; the first frame starts an episode.
-
-        Args:
-            frame: a value for each feature; pictures uint8 [h, w, 3].
-            task: text of the task.
+        """Add a frame, with a value for each feature, to the current episode; the first frame starts an episode.
 
         Raises:
             DatasetError: a feature is missing, unknown, of another shape or dtype, or not finite.

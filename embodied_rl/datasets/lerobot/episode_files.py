@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, find_file, remove_beyond
+from embodied_rl.datasets.lerobot.dataset_files import FilePlace, damaged, find_file, remove_beyond
 from embodied_rl.datasets.lerobot.feature_statistics import Summary, from_lists
 from embodied_rl.datasets.lerobot.info import EPISODES, TASKS, Info
 from embodied_rl.datasets.lerobot.tables import read_file, write_table
@@ -106,23 +106,17 @@ def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
     try:
         episodes = sorted((RecordedEpisode.of_row(row, info.videos) for row in rows), key=lambda episode: episode.index)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DatasetError(
-            f"{folder}/meta/episodes is damaged: {type(error).__name__}: {shorten(error)}", code="dataset-damaged"
-        ) from error
+        raise damaged(f"{folder}/meta/episodes is damaged: {type(error).__name__}: {shorten(error)}") from error
     episodes = episodes[: info.total_episodes]
     stop = 0
     for position, episode in enumerate(episodes):
         if (episode.index, episode.start) != (position, stop) or len(episode) < 1:
-            raise DatasetError(
-                f"{folder}/meta/episodes is damaged: episode {position} does not follow the one before",
-                code="dataset-damaged",
-            )
+            raise damaged(f"{folder}/meta/episodes is damaged: episode {position} does not follow the one before")
         stop = episode.stop
     if (len(episodes), stop) != (info.total_episodes, info.total_frames):
-        raise DatasetError(
+        raise damaged(
             f"{folder}: meta/info.json has {info.total_episodes} episodes and {info.total_frames} frames, "
-            f"but meta/episodes has {len(episodes)} and {stop}. A part of the dataset is missing: copy it again.",
-            code="dataset-damaged",
+            f"but meta/episodes has {len(episodes)} and {stop}. A part of the dataset is missing: copy it again."
         )
     return episodes
 
@@ -149,16 +143,12 @@ def read_tasks(folder: Path, info: Info) -> tuple[str, ...]:
     table = read_file(find_file(folder, TASKS))
     texts = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(texts) != 1:
-        raise DatasetError(
-            f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}", code="dataset-damaged"
-        )
+        raise damaged(f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}")
     numbered = dict(zip(table["task_index"].to_pylist(), table[texts[0]].to_pylist(), strict=True))
     try:
         return tuple(str(numbered[index]) for index in range(info.total_tasks))
     except KeyError as error:
-        raise DatasetError(
-            f"{folder / TASKS} is damaged: no task has the number {error}", code="dataset-damaged"
-        ) from error
+        raise damaged(f"{folder / TASKS} is damaged: no task has the number {error}") from error
 
 
 def write_tasks(folder: Path, tasks: Sequence[str]) -> None:

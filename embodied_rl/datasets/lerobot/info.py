@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, check_pattern
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, check_pattern, damaged
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.system.untrusted_files import check_ends, parse_json, shorten
 
@@ -199,9 +199,7 @@ class Info:
             known = {name: found.pop(name) for name in names & set(found)}
             info = Info(**known, other=found)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise DatasetError(
-                f"{where} is damaged: {type(error).__name__}: {shorten(error)}.", code="dataset-damaged"
-            ) from error
+            raise damaged(f"{where} is damaged: {type(error).__name__}: {shorten(error)}.") from error
         info._check_entries(where)
         return info
 
@@ -210,19 +208,14 @@ class Info:
         for key in ("fps", "data_files_size_in_mb", "video_files_size_in_mb"):
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-                raise DatasetError(f"{where} is damaged: {key} should be a positive number.", code="dataset-damaged")
+                raise damaged(f"{where} is damaged: {key} should be a positive number.")
         for key in ("total_episodes", "total_frames", "total_tasks", "chunks_size"):
             value = getattr(self, key)
             if type(value) is not int or value < 0:
-                raise DatasetError(
-                    f"{where} is damaged: {key} should be a whole number from 0.", code="dataset-damaged"
-                )
+                raise damaged(f"{where} is damaged: {key} should be a whole number from 0.")
         for name in self.features:  # the name of a video becomes a folder
             if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
-                raise DatasetError(
-                    f"{where} is damaged: the feature name {name!r:.200} is empty, a path, or not printable.",
-                    code="dataset-damaged",
-                )
+                raise damaged(f"{where} is damaged: the feature name {name!r:.200} is empty, a path, or not printable.")
         check_pattern(self.data_path, ("chunk_index", "file_index"), f"{where}: data_path")
         if self.video_path is not None:
             check_pattern(self.video_path, ("video_key", "chunk_index", "file_index"), f"{where}: video_path")

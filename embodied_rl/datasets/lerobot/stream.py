@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.datasets.lerobot.dataset_files import DatasetError
-from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
-from embodied_rl.datasets.lerobot.samples import DatasetSamples
+from embodied_rl.datasets.lerobot.dataset_reader import DatasetSamples, LeRobotDataset
 from embodied_rl.interfaces.sim import Array
 
 

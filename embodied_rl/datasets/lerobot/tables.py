@@ -8,7 +8,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, find_file, remove_beyond, replace_file
+from embodied_rl.datasets.lerobot.dataset_files import (
+    FilePlace,
+    damaged,
+    find_file,
+    remove_beyond,
+    replace_file,
+)
 from embodied_rl.datasets.lerobot.info import Feature, Info
 from embodied_rl.interfaces.sim import Array
 
@@ -55,20 +61,14 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
     while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
         array = array.flatten()
     if array.null_count or len(array) != length * int(np.prod(feature.shape)):
-        raise DatasetError(
-            f"{where}: values are missing, or not of the shape {feature.shape} of meta/info.json",
-            code="dataset-damaged",
-        )
+        raise damaged(f"{where}: values are missing, or not of the shape {feature.shape} of meta/info.json")
     flat = array.to_numpy(zero_copy_only=False)
     if flat.dtype.kind in "biuf":
         with np.errstate(invalid="ignore"):  # NaN is found below
             found = flat.astype(np.dtype(feature.dtype), copy=False)
         if found is flat or found.dtype.kind == "f" or np.array_equal(found, flat):  # only floats may be rounded
             return found.reshape(length, *feature.shape)
-    raise DatasetError(
-        f"{where}: a column has dtype {flat.dtype}, but meta/info.json declares {feature.dtype}",
-        code="dataset-damaged",
-    )
+    raise damaged(f"{where}: a column has dtype {flat.dtype}, but meta/info.json declares {feature.dtype}")
 
 
 def write_table(table: pa.Table, path: Path) -> None:
@@ -86,26 +86,24 @@ def open_file(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise DatasetError(f"{path} is missing or damaged ({error})", code="dataset-damaged") from error
+        raise damaged(f"{path} is missing or damaged ({error})") from error
 
 
 def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a Parquet file; raise `DatasetError` if it is missing or damaged, or lacks a column."""
     with open_file(path) as file:
         if missing := set(columns or ()) - set(file.schema_arrow.names):
-            raise DatasetError(f"{path} has no column '{min(missing)}' of meta/info.json", code="dataset-damaged")
+            raise damaged(f"{path} has no column '{min(missing)}' of meta/info.json")
         try:
             return file.read(columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
-            raise DatasetError(f"{path} is damaged ({error})", code="dataset-damaged") from error
+            raise damaged(f"{path} is damaged ({error})") from error
 
 
 class DataFiles:
     """A writer for the files of frames; it keeps the last file in memory, and rewrites it with each episode.
 
     Args:
-        folder: folder of the dataset.
-        info: the dataset's info.
         last: the last file that holds frames, or None.
         rows: number of valid rows in the last file; a killed writer may have left more.
     """
@@ -119,9 +117,7 @@ class DataFiles:
         path = find_file(folder, info.data_file(last))
         table = read_file(path)
         if len(table) < rows:
-            raise DatasetError(
-                f"{path} holds {len(table)} frames, and the episodes need {rows} of it", code="dataset-damaged"
-            )
+            raise damaged(f"{path} holds {len(table)} frames, and the episodes need {rows} of it")
         wanted = make_frames_table(info.features, dict.fromkeys(info.features, ())).schema
         if table.schema.remove_metadata() != wanted:
             return  # another program wrote it: the next episode starts a new file

@@ -16,7 +16,13 @@ import numpy as np
 from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
-from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, find_file, remove_beyond, settle_file
+from embodied_rl.datasets.lerobot.dataset_files import (
+    FilePlace,
+    damaged,
+    find_file,
+    remove_beyond,
+    settle_file,
+)
 from embodied_rl.datasets.lerobot.info import Feature, Info
 from embodied_rl.datasets.lerobot.tables import MEGABYTE
 from embodied_rl.interfaces.sim import Array
@@ -103,7 +109,7 @@ def probe_video(path: Path) -> tuple[float, bytes]:
             seconds = float((stream.duration or 0) * (stream.time_base or 0))
             return seconds, bytes(stream.codec_context.extradata or b"")
     except (OSError, IndexError, FFmpegError) as error:
-        raise DatasetError(f"{path} is missing or damaged ({error})", code="dataset-damaged") from error
+        raise damaged(f"{path} is missing or damaged ({error})") from error
 
 
 class Decoder:
@@ -120,7 +126,7 @@ class Decoder:
             self._stream: Any = self._container.streams.video[0]
             packets = [p for p in self._container.demux(self._stream) if p.size and p.pts is not None]
         except (OSError, IndexError, FFmpegError) as error:
-            raise DatasetError(f"{path} is missing or damaged ({error})", code="dataset-damaged") from error
+            raise damaged(f"{path} is missing or damaged ({error})") from error
         self._pts = np.sort(np.array([packet.pts for packet in packets], np.int64))
         self._keys = np.sort(np.array([packet.pts for packet in packets if packet.is_keyframe], np.int64))
         self._unit = float(self._stream.time_base)
@@ -145,10 +151,9 @@ class Decoder:
         far = np.abs(times[nearest] - seconds)
         if len(far) and far.max() > tolerance:
             worst = far.argmax()
-            raise DatasetError(
+            raise damaged(
                 f"{self._path} has no frame at {seconds[worst]:.4f} s: the nearest is at "
-                f"{times[nearest[worst]]:.4f} s. The video is shorter than its episodes, or damaged; copy it again.",
-                code="dataset-damaged",
+                f"{times[nearest[worst]]:.4f} s. The video is shorter than its episodes, or damaged; copy it again."
             )
         found = {int(number): self._decode(int(number)) for number in np.unique(nearest)}
         return np.stack([found[number] for number in nearest.tolist()])
@@ -172,12 +177,8 @@ class Decoder:
                 if frame.pts > wanted:
                     break
         except FFmpegError as error:
-            raise DatasetError(
-                f"{self._path} is damaged at frame {number} ({error})", code="dataset-damaged"
-            ) from error
-        raise DatasetError(
-            f"{self._path} is damaged: frame {number} cannot be decoded; copy it again.", code="dataset-damaged"
-        )
+            raise damaged(f"{self._path} is damaged at frame {number} ({error})") from error
+        raise damaged(f"{self._path} is damaged: frame {number} cannot be decoded; copy it again.")
 
 
 def join_videos(first: Path, frames: int, second: Path, out: Path, rate: Fraction) -> bool:
@@ -220,9 +221,6 @@ class VideoFiles:
     """A writer for the video files of one camera; it rewrites the last file with each episode.
 
     Args:
-        folder: folder of the dataset.
-        info: the dataset's info.
-        key: name of the feature.
         last: the last file that shows an episode, or None.
         frames: number of valid frames in the last file.
     """

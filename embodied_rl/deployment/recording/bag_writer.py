@@ -54,26 +54,25 @@ class FileCount:
 
 
 @dataclass(frozen=True)
-class BagSettings:
-    """How a recording is written.
+class RecorderSettings:
+    """How a recording is made.
 
     Attributes:
         split_bytes, split_s: size or duration after which a new file is started.
-        compression: of chunks.
+        compression: of chunks. queue_bytes: size of the queue.
+        transport: dds or rclpy. silent_s: time after which topics without messages are reported.
     """
 
     split_bytes: int = 2**30
     split_s: float = 600.0
     compression: Literal["none", "lz4", "zstd"] = "none"
+    queue_bytes: int = 256 * 2**20
+    transport: str = "dds"
+    silent_s: float = 5.0
 
 
 class BagWriter:
-    """Writer of a recording in a new folder.
-
-    Args:
-        folder: created here; it must not exist or be empty.
-        topics: topics that are written; an `Arrival.topic` is an index into it.
-        messages: message types.
+    """Writer of a recording of some topics in a new folder; an `Arrival.topic` is an index into them.
 
     Raises:
         UserError: the folder holds files, or a type is unknown. StorageError: the folder cannot be created or written.
@@ -81,22 +80,22 @@ class BagWriter:
     """
 
     def __init__(
-        self, folder: Path, topics: Sequence[RecordedTopic], messages: Messages, settings: BagSettings | None = None
+        self,
+        folder: Path,
+        topics: Sequence[RecordedTopic],
+        messages: Messages,
+        settings: RecorderSettings | None = None,
     ) -> None:
         require("mcap", "recording")
         self.folder, self.topics, self.files = check_new(folder), tuple(topics), list[FileCount]()
-        self._messages, self._settings = messages, settings or BagSettings()
+        self._messages, self._settings = messages, settings or RecorderSettings()
         self._definitions = {topic.type_name: messages.define_type(topic.type_name) for topic in self.topics}
         make_folder(folder, "out")
         with explain_errors(folder, "out"):
             self._open_next()
 
     def write(self, arrival: Arrival) -> None:
-        """Write a message; start a new file first if the current one is full.
-
-        Raises:
-            StorageError: the disk is full, or the folder does not exist. OSError: another failure of the disk.
-        """
+        """Write a message; start a new file first if the current one is full; errors as in `explain_errors`."""
         with explain_errors(self.folder, "out"):
             file, split_ns = self.files[-1], self._settings.split_s * 1e9
             old = arrival.received_ns - file.first_ns >= split_ns
@@ -120,11 +119,7 @@ class BagWriter:
             self._chunk_begun = now
 
     def finish(self, notes: Mapping[str, object]) -> None:
-        """Finish the last file, with `notes` as its metadata, and write metadata.yaml.
-
-        Raises:
-            StorageError: see `write`.
-        """
+        """Finish the last file, with `notes` as its metadata, and write metadata.yaml; errors as in `write`."""
         texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in notes.items()}
         with explain_errors(self.folder, "out"):
             self._finish_file(texts)

@@ -27,7 +27,6 @@ class Conversion:
     """A recording that is converted; see `open`.
 
     Attributes:
-        place: folder of the recording. messages: message types. robot: the recorded robot.
         episodes: those that are converted. omissions: number of things left out so far, by reason.
         kept: number of converted control steps, by source.
     """
@@ -46,7 +45,6 @@ class Conversion:
         """Open a recording.
 
         Args:
-            place: its folder. messages: message types.
             robot: its description; by default the one in the folder.
             aborted: whether to keep episodes that the operator aborted, as if the time limit had ended them.
             instruction: of steps without one.

@@ -139,7 +139,6 @@ def list_episodes(
     """Return the episodes of a recording.
 
     Args:
-        recording, robot: the recording and the recorded robot.
         omissions: counts invalid messages and steps outside of episodes.
         instruction: of steps without one.
 

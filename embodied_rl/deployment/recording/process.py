@@ -17,8 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from embodied_rl.deployment.recording.bag_writer import BagSettings, check_new
-from embodied_rl.deployment.recording.recorder import DRAIN_TIMEOUT_S, RecorderSettings, RecordingReport, record_topics
+from embodied_rl.deployment.recording.bag_writer import RecorderSettings, check_new
+from embodied_rl.deployment.recording.recorder import DRAIN_TIMEOUT_S, RecordingReport, record_topics
 from embodied_rl.deployment.recording.recording_folder import write_description
 from embodied_rl.deployment.recording.topics import RecordedTopic, list_topics
 from embodied_rl.deployment.robots.description import RobotDescription
@@ -174,7 +174,7 @@ def main(commands: IO[bytes], answers: IO[bytes]) -> int:
 
     try:
         request = parse_json(commands.readline(), "the recorder's request")
-        settings = RecorderSettings(**request["settings"] | {"bag": BagSettings(**request["settings"]["bag"])})
+        settings = RecorderSettings(**request["settings"])
         topics = [RecordedTopic(**each) for each in request["topics"]]
         environment = RosEnvironment(**request["environment"] | {"peers": tuple(request["environment"]["peers"])})
         say = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731

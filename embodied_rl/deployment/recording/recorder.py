@@ -9,10 +9,10 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_rl.deployment.recording.bag_writer import Arrival, BagSettings, BagWriter
+from embodied_rl.deployment.recording.bag_writer import Arrival, BagWriter, RecorderSettings
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.interface import Subscription, Transport
@@ -28,21 +28,6 @@ DRAIN_TIMEOUT_S = 20.0
 """Longest time to write the queued messages at the end of a recording."""
 OVERHEAD = 200
 """Approximate overhead of a queued message in memory, in bytes."""
-
-
-@dataclass(frozen=True)
-class RecorderSettings:
-    """Settings of a recorder.
-
-    Attributes:
-        bag: how files are written. queue_bytes: size of the queue.
-        transport: dds or rclpy. silent_s: time after which topics without messages are reported.
-    """
-
-    bag: BagSettings = field(default_factory=BagSettings)
-    queue_bytes: int = 256 * 2**20
-    transport: str = "dds"
-    silent_s: float = 5.0
 
 
 @dataclass(frozen=True)
@@ -143,11 +128,7 @@ class TopicRecorder:
         self._thread.start()
 
     def write_waiting(self, timeout_s: float = 0.0) -> int:
-        """Write up to 64 queued messages; return their number. Called by the thread, or in lockstep without one.
-
-        Raises:
-            StorageError: see `BagWriter.write`.
-        """
+        """Write up to 64 queued messages; return their number. Called by the thread, or in lockstep without one."""
         taken = self._queue.take(timeout_s)
         for arrival in taken:
             self._bag.write(arrival)
@@ -234,7 +215,7 @@ def record_topics(
             does not respond. TransportError: the transport failed. Unavailable: a package is missing.
     """
     with open_transport(settings.transport, "recorder", environment) as transport:
-        bag = BagWriter(folder, topics, transport.messages, settings.bag)
+        bag = BagWriter(folder, topics, transport.messages, settings)
         recorder = TopicRecorder(transport, topics, bag, settings.queue_bytes)
         transport.start()
         ready()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, to_yaml
-from embodied_rl.deployment.recording.bag_writer import METADATA, Arrival, BagSettings, BagWriter
+from embodied_rl.deployment.recording.bag_writer import METADATA, Arrival, BagWriter, RecorderSettings
 from embodied_rl.deployment.recording.mcap_reader import (
     MAX_RECORD_BYTES,
     McapFile,
@@ -124,11 +124,7 @@ class Recording:
         self._checked.add(channel)
 
     def decode(self, message: RecordedMessage) -> Any:
-        """Decode a message.
-
-        Raises:
-            MessageError: its bytes do not decode as its type. UserError: unknown type.
-        """
+        """Decode a message; raise `MessageError` if its bytes do not fit its type, `UserError` for an unknown type."""
         return self.messages.decode(message.channel.type_name, message.raw)
 
 
@@ -174,7 +170,7 @@ def recover_recording(folder: Path, out: Path, messages: Messages) -> int:
         kinds.add((message.channel.topic, message.channel.type_name))
     if not kinds:
         raise RecordingError(f"{folder} holds no whole chunk: nothing can be recovered.", code="recording-empty")
-    settings = BagSettings(split_s=math.inf)  # jumps of time must not start new files
+    settings = RecorderSettings(split_s=math.inf)  # jumps of time must not start new files
     topics = merge_topics(RecordedTopic(check_topic(name), kind) for name, kind in kinds)
     positions, count = {topic.name: n for n, topic in enumerate(topics)}, 0
     bag = BagWriter(out, topics, messages, settings)

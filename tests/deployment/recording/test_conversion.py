@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from mcap.writer import Writer
 
-from embodied_rl.datasets.robot_recordings import list_frames
+from embodied_rl.datasets.lerobot.collected import list_frames
 from embodied_rl.deployment.recording.alignment import EpisodePart
-from embodied_rl.deployment.recording.bag_writer import Arrival, BagSettings, BagWriter
+from embodied_rl.deployment.recording.bag_writer import Arrival, BagWriter, RecorderSettings
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
 from embodied_rl.deployment.recording.recorder import TopicRecorder
@@ -251,7 +251,7 @@ def test_the_request_of_a_seed_may_be_recorded_after_the_first_step(play: Play, 
 def test_messages_of_another_type_are_counted(tmp_path: Path, messages: Messages, topic: str) -> None:
     record_run(tmp_path / "bag", messages, lambda fake: fake.run_episode(0, [POLICY] * 2))
     kind = "std_msgs/msg/Float64MultiArray"
-    bag = BagWriter(tmp_path / "other", [RecordedTopic(topic, kind)], messages, BagSettings())
+    bag = BagWriter(tmp_path / "other", [RecordedTopic(topic, kind)], messages, RecorderSettings())
     bag.write(Arrival(0, messages.encode(kind, messages.make(kind, data=[1.0, 2.0])), START_NS, START_NS))
     bag.finish({})
     (file,) = (tmp_path / "other").glob("*.mcap")

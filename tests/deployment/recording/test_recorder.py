@@ -10,7 +10,7 @@ import pytest
 from mcap.reader import make_reader
 from rosbags.rosbag2 import Reader
 
-from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
+from embodied_rl.deployment.recording.bag_writer import BagWriter, RecorderSettings
 from embodied_rl.deployment.recording.recording_folder import Recording
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
 from embodied_rl.deployment.transport.messages import Messages
@@ -42,7 +42,7 @@ def test_messages_are_read_back_unchanged(tmp_path: Path, messages: Messages) ->
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
 def test_other_libraries_read_recordings(tmp_path: Path, messages: Messages, compression: str) -> None:
-    with open_bench(tmp_path / "bag", TOPICS, messages, BagSettings(compression=compression)) as bench:  # pyright: ignore[reportArgumentType]
+    with open_bench(tmp_path / "bag", TOPICS, messages, RecorderSettings(compression=compression)) as bench:  # pyright: ignore[reportArgumentType]
         image = bench.talker.create_publisher("/image", IMAGE, "sensor_data")
         picture = np.random.default_rng(0).integers(0, 256, 48, dtype=np.uint8)
         image.publish(messages.make(IMAGE, height=4, width=4, encoding="rgb8", step=12, data=picture))
@@ -101,10 +101,14 @@ def test_messages_beyond_the_queue_are_dropped_and_counted(tmp_path: Path, messa
 
 @pytest.mark.parametrize(
     ("settings", "files"),
-    [(BagSettings(split_bytes=2**20), 4), (BagSettings(split_s=0.5), 3), (BagSettings(split_s=0.05), 12)],
+    [
+        (RecorderSettings(split_bytes=2**20), 4),
+        (RecorderSettings(split_s=0.5), 3),
+        (RecorderSettings(split_s=0.05), 12),
+    ],
 )
 def test_files_are_split_and_read_in_numerical_order(
-    tmp_path: Path, messages: Messages, settings: BagSettings, files: int
+    tmp_path: Path, messages: Messages, settings: RecorderSettings, files: int
 ) -> None:
     with open_bench(tmp_path / "bag", TOPICS, messages, settings) as bench:
         image = bench.talker.create_publisher("/image", IMAGE, "sensor_data")

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from embodied_rl.datasets.lerobot.collected import PROPOSED, VALID, VERSION, write_dataset
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.info import DatasetError
-from embodied_rl.datasets.robot_recordings import PROPOSED, VALID, VERSION, write_dataset
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.sim import Source
