@@ -123,15 +123,6 @@ def test_a_continued_dataset_equals_one_written_at_once(tmp_path, limits) -> Non
             np.testing.assert_allclose(left.statistics[key][name], array, rtol=1e-12)
 
 
-def test_resume_reads_the_settings_of_the_folder(tmp_path) -> None:
-    made(tmp_path / "data", 2)
-    with DatasetWriter.resume(tmp_path / "data") as writer:
-        record(writer, range(2, 4))
-    assert_holds(LeRobotDataset(tmp_path / "data"), 4)
-    with refuses("not-a-dataset"):
-        DatasetWriter.resume(tmp_path / "elsewhere")
-
-
 def test_videos_of_another_encoder_get_new_files(tmp_path) -> None:
     made(tmp_path / "data", 2)
     with DatasetWriter.resume(tmp_path / "data", codec="libsvtav1") as writer:
@@ -291,7 +282,13 @@ def test_invalid_features_and_settings_are_refused(tmp_path, features, settings,
     assert not (tmp_path / "data/meta").exists()
 
 
-def test_other_folders_are_refused(tmp_path) -> None:
+def test_other_folders_and_uses_are_refused(tmp_path) -> None:
+    with refuses("not-a-dataset"):
+        DatasetWriter.resume(tmp_path / "elsewhere")
+    with DatasetWriter(tmp_path / "empty", NUMBERS, FPS) as writer, refuses("episode-empty"):
+        writer.save_episode()
+    with refuses("writer-closed"):
+        writer.add(frame(0, 0, NUMBERS), "late")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/dear.txt").write_text("you")
     with refuses("folder-not-empty", "letters"):
@@ -302,16 +299,6 @@ def test_other_folders_are_refused(tmp_path) -> None:
         DatasetWriter(tmp_path / "data", NUMBERS | PNG, FPS)
     with refuses("dataset-mismatch", "20", "30"):
         DatasetWriter(tmp_path / "data", NUMBERS, 30)
-
-
-def test_an_episode_needs_a_frame(tmp_path) -> None:
-    with (
-        DatasetWriter(tmp_path / "data", NUMBERS, FPS) as writer,
-        refuses("episode-empty"),
-    ):
-        writer.save_episode()
-    with refuses("writer-closed"):
-        writer.add(frame(0, 0, NUMBERS), "late")
 
 
 def test_statistics_of_a_killed_writer_bound_the_quantiles(tmp_path) -> None:

@@ -61,24 +61,19 @@ class Scene:
 
 
 @pytest.fixture
-def with_button(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(BUTTON, monkeypatch)
+def make_scene(monkeypatch: pytest.MonkeyPatch) -> Callable[[OperatorTopics], Scene]:
+    return lambda topics: Scene(topics, monkeypatch)
 
 
-@pytest.fixture
-def with_switch(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(SWITCH, monkeypatch)
-
-
-def test_a_press_counts_though_the_control_loop_has_read_it(with_button: Scene) -> None:
-    scene = with_button
+def test_a_press_counts_though_the_control_loop_has_read_it(make_scene: Callable[[OperatorTopics], Scene]) -> None:
+    scene = make_scene(BUTTON)
     scene.acts = [lambda: scene.press(False), lambda: (scene.press(True), scene.read())]
     scene.episodes.wait("push it")
     assert not scene.acts
 
 
-def test_a_press_of_before_does_not_count(with_button: Scene) -> None:
-    scene = with_button
+def test_a_press_of_before_does_not_count(make_scene: Callable[[OperatorTopics], Scene]) -> None:
+    scene = make_scene(BUTTON)
     scene.press(False)
     scene.press(True)
     scene.operator.request_mode(Mode.RUN)
@@ -86,15 +81,17 @@ def test_a_press_of_before_does_not_count(with_button: Scene) -> None:
         scene.episodes.wait("push it")
 
 
-def test_a_switch_that_is_taken_hold_of_counts_by_the_operators_clock(with_switch: Scene) -> None:
-    scene = with_switch
+def test_a_switch_that_is_taken_hold_of_counts_by_the_operators_clock(
+    make_scene: Callable[[OperatorTopics], Scene],
+) -> None:
+    scene = make_scene(SWITCH)
     scene.acts = [lambda: scene.hold(False), lambda: scene.hold(True)]
     scene.episodes.wait("push it")
     assert not scene.acts
 
 
-def test_a_switch_that_was_held_is_let_go_of_first(with_switch: Scene) -> None:
-    scene = with_switch
+def test_a_switch_that_was_held_is_let_go_of_first(make_scene: Callable[[OperatorTopics], Scene]) -> None:
+    scene = make_scene(SWITCH)
     scene.hold(True)
     with pytest.raises(UserError, match="The scene was not set up"):
         scene.episodes.wait("push it")
@@ -104,8 +101,10 @@ def test_a_switch_that_was_held_is_let_go_of_first(with_switch: Scene) -> None:
 
 
 @pytest.mark.parametrize("topics", [BUTTON, SWITCH], ids=["button", "switch"])
-def test_operator_input_is_read_under_its_lock(topics: OperatorTopics, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(topics, monkeypatch)
+def test_operator_input_is_read_under_its_lock(
+    topics: OperatorTopics, make_scene: Callable[[OperatorTopics], Scene]
+) -> None:
+    scene = make_scene(topics)
     lock: threading.Lock = scene.operator._lock
 
     class LockedParser:
