@@ -96,8 +96,12 @@ class PolicyServer:
         self._limits = WireLimits(settings.message, settings.message)
         self._digests = None if token is None else [_digest(f"{kind} {token}") for kind in ("Bearer", "Api-Key")]
         self._connections = 0
+
+        def compute(requests: Sequence[PolicyRequest]) -> list[PolicyResponse]:
+            return served.infer(requests, fill=settings.batch > 1 and self._connections > 1)
+
         self.batcher: MicroBatcher[PolicyRequest, PolicyResponse] = MicroBatcher(
-            self._compute, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
+            compute, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
         )
         settings.names.check(served.weights.spec.keys, "keys")
 
@@ -209,9 +213,6 @@ class PolicyServer:
             }  # fmt: skip
             await connection.send(pack(response.actions if bare else answer))
             before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
-
-    def _compute(self, requests: Sequence[PolicyRequest]) -> list[PolicyResponse]:
-        return self._served.infer(requests, fill=self._settings.batch > 1 and self._connections > 1)
 
     async def infer(self, request: PolicyRequest) -> PolicyResponse:
         """Return the response of the policy.

@@ -17,7 +17,7 @@ from embodied_rl.deployment.transport.interface import Endpoint, Transport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import RobotOutcome
-from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
+from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.schema import RobotConfig
 from embodied_rl.simulated_robot.checks import build_servoed_robot, check_fit, find_servo_class
 from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot, Watcher
@@ -90,7 +90,10 @@ def run_robot(config: RobotConfig) -> list[FilmedEpisode]:
         )
         for line in describe_robot(config, description, robot):
             print(line, flush=True)
-        robot.begin(choose_first(config, robot.robot.spec))
+        tasks = enumerate(robot.robot.spec.tasks)
+        first = next(number for number, task in tasks if config.task in (None, task.name, task.family))
+        split = "train" if config.split == "eval" else config.split
+        robot.begin(Episode(0, first, config.seed, split=split))
         over = lambda: ended() or (config.episodes is not None and robot.counts["episodes"] >= config.episodes)  # noqa: E731
         gc.freeze()  # what is there by now stays: a collection of it would be a pause
         (run_in_lockstep if config.lockstep else run_in_real_time)(robot, over)
@@ -144,28 +147,16 @@ def check_alone(node: Transport, description: RobotDescription) -> None:
         )
 
 
-def choose_first(config: RobotConfig, spec: SimulatorSpec) -> Episode:
-    """Return the first episode; its task and split are known to exist."""
-    task = next(
-        i for i, each in enumerate(spec.tasks) if config.task is None or config.task in (each.name, each.family)
-    )
-    return Episode(0, task, config.seed, split="train" if config.split == "eval" else config.split)
-
-
 def describe_robot(config: RobotConfig, description: RobotDescription, robot: SimulatedRobot) -> list[str]:
     """Return lines that list the robot's topics."""
     how = "in lockstep" if config.lockstep else f"in real time, {1 / robot.robot.servo_s:g} steps a second"
     domain = f", domain {read_environment().domain}" if config.transport == "dds" else ""
-    rows = [
-        *(("publishes", *each) for each in robot.topics.published),
-        *(("subscribes", *each) for each in robot.topics.subscribed),
-    ]
-    width = max(len(topic) for _, topic, _ in rows)
-    lines = [f"  {what:<10} {topic:<{width}}  {kind}" for what, topic, kind in rows]
-    return [
-        f"The robot {description.name} is simulated {how}, over {config.transport}{domain}; Ctrl-C ends it.",
-        *lines,
-    ]
+    lines = [f"The robot {description.name} is simulated {how}, over {config.transport}{domain}; Ctrl-C ends it."]
+    published, subscribed = robot.topics.published, robot.topics.subscribed
+    width = max(len(topic) for topic, _ in (*published, *subscribed))
+    for what, topics in (("publishes", published), ("subscribes", subscribed)):
+        lines += [f"  {what:<10} {topic:<{width}}  {kind}" for topic, kind in topics]
+    return lines
 
 
 @contextmanager

@@ -57,7 +57,16 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
 
         handlers = dict.fromkeys(handlers, record)
         if signal.SIGHUP in handlers:
-            handlers[signal.SIGHUP] = _make_hang_up_handler(handler)
+            hung_up: list[int] = []
+
+            def hang_up(number: int, frame: object) -> None:
+                note_stop(number)
+                drop_lost_output()
+                hung_up.append(number)
+                if len(hung_up) == 1:
+                    handler(signal.SIGTERM, frame)
+
+            handlers[signal.SIGHUP] = hang_up
     before = {number: signal.signal(number, new) for number, new in handlers.items()}
 
     def restore(kept: signal.Signals | None = signal.SIGHUP) -> None:
@@ -69,20 +78,6 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
         yield restore
     finally:
         restore(None)
-
-
-def _make_hang_up_handler(handler: Callable[..., object]) -> Callable[..., object]:
-    """Return a handler of SIGHUP that calls `handler` once, as for SIGTERM."""
-    received: list[int] = []
-
-    def hang_up(number: int, frame: object) -> None:
-        note_stop(number)
-        drop_lost_output()
-        received.append(number)
-        if len(received) == 1:
-            handler(signal.SIGTERM, frame)
-
-    return hang_up
 
 
 def drop_lost_output() -> None:

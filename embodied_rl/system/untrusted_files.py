@@ -84,8 +84,13 @@ class SecretFilter:
     """
 
     def __init__(self, secret: str | None) -> None:
-        known = secret if secret is not None and len(secret) >= SHORTEST_SECRET else None
-        self._pattern = None if known is None else re.compile("|".join(_list_forms(known)).encode())
+        self._pattern = None
+        if secret is not None and len(secret) >= SHORTEST_SECRET:
+            forms = ["".join(map(_match_letter, secret))]
+            for text in (secret, f"Bearer {secret}"):
+                encoded = b64encode(text.encode()).decode().rstrip("=")
+                forms += [re.escape(each) for each in {encoded, encoded.translate(str.maketrans("+/", "-_"))}]
+            self._pattern = re.compile("|".join(forms).encode())
 
     def clean(self, data: bytes) -> bytes:
         """Return the data without the secret."""
@@ -96,13 +101,6 @@ class SecretFilter:
     def clean_text(self, text: str) -> str:
         """Return the text without the secret."""
         return self.clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
-
-
-def _list_forms(secret: str) -> list[str]:
-    """Return regular expressions of the forms of a secret."""
-    encoded = (b64encode(text.encode()).decode().rstrip("=") for text in (secret, f"Bearer {secret}"))
-    forms = [re.escape(each) for text in encoded for each in {text, text.translate(str.maketrans("+/", "-_"))}]
-    return ["".join(map(_match_letter, secret)), *forms]
 
 
 def _match_letter(letter: str) -> str:

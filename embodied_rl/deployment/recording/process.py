@@ -89,10 +89,10 @@ class RecorderProcess:
         with suppress(BrokenPipeError):  # it has exited already
             self._process.stdin.close()
 
-    def _end(self) -> None:
+    def _end(self, timeout_s: float = 1) -> None:
         self._close_input()
         try:
-            self._process.wait(1)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(5)
@@ -102,11 +102,7 @@ class RecorderProcess:
 
     def __exit__(self, *exception: object) -> None:
         if self.is_alive():
-            self._close_input()
-            try:
-                self._process.wait(DRAIN_TIMEOUT_S + 10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            self._end(DRAIN_TIMEOUT_S + 10)
 
 
 def start_recorder(
