@@ -13,7 +13,7 @@ from embodied_rl.config.freeze import thaw_config
 from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.emergency_stop import EmergencyStopState
-from embodied_rl.deployment.transport.interface import Transport
+from embodied_rl.deployment.transport.interface import Callback, Transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import RobotOutcome, ServoedRobot
 from embodied_rl.interfaces.sim import Array, Episode
@@ -22,7 +22,7 @@ from embodied_rl.simulated_robot.checks import CommandCheck, check_fit
 from embodied_rl.simulated_robot.drive import Drive
 from embodied_rl.simulated_robot.faults import Pictures, SensorFaults, States
 from embodied_rl.simulated_robot.requests import make_printable, read_episode, read_faults
-from embodied_rl.simulated_robot.topics import RobotTopics, make_listeners
+from embodied_rl.simulated_robot.topics import FAULTS, RobotTopics
 
 STATUS_S = 0.5
 """Seconds between two messages on /simulation/status without changes."""
@@ -116,15 +116,13 @@ class SimulatedRobot:
         self._gone_until: float | None = None
         self._restarted_ns = 0
         self._restart_s = 0.0
-        self._listeners = make_listeners(
-            description,
-            {"estop": self._on_stop, "reset": self._on_reset, "faults": self._on_faults},
-            {
-                name: partial(self._on_command, CommandMapping(description, node.messages, name))
-                for name in description.command_topics
-            },
-        )
-        self.topics = RobotTopics(node, description, robot, self._listeners, settings.lockstep)
+        callbacks: dict[str, Callback] = {
+            topic.name: partial(self._on_command, CommandMapping(description, node.messages, name))
+            for name, topic in description.command_topics.items()
+        }
+        operator = description.operator
+        callbacks |= {operator.estop: self._on_stop, operator.reset: self._on_reset, FAULTS: self._on_faults}
+        self.topics = RobotTopics(node, description, robot, callbacks, settings.lockstep)
         self._faults = SensorFaults(FaultsNode())
         self.set_faults(settings.faults)
 
@@ -267,7 +265,7 @@ class SimulatedRobot:
             self.episode, self._last_instruction = None, None
         if self._gone_until is not None and now >= self._gone_until:
             self._gone_until = None
-            self.topics.open(self._listeners)
+            self.topics.open()
         if now - self._status_s >= STATUS_S:
             self._last_status = ""
             for words in (self.topics.find_fault(), self.topics.last_unsent):  # the middleware does not report them

@@ -20,31 +20,46 @@ TEXT, BOOL = "std_msgs/msg/String", "std_msgs/msg/Bool"
 CLOCK_TYPE = "rosgraph_msgs/msg/Clock"
 POSES = ("tool_pose", "commanded_pose")
 
-Listeners = Mapping[str, tuple[str, QoS | str, Callback]]
-"""Topic → (type, QoS, callback)."""
-
 
 class RobotTopics:
     """The publishers and subscriptions of a simulated robot.
 
     In lockstep images and the clock are published reliably, because a lost message would stop the episode.
 
+    Args:
+        callbacks: of "estop", "reset" and "faults", and of the command topics by name.
+
     Attributes:
         unsent: number of messages that could not be sent. last_unsent: error of the last one.
     """
 
     def __init__(
-        self, node: Transport, description: RobotDescription, robot: ServoedRobot, listeners: Listeners, lockstep: bool
+        self,
+        node: Transport,
+        description: RobotDescription,
+        robot: ServoedRobot,
+        callbacks: Mapping[str, Callback],
+        lockstep: bool,
     ) -> None:
         self._node, self._description, self._robot = node, description, robot
         self._lockstep = lockstep
+        operator = description.operator
+        self._listened: list[tuple[str, str, QoS | str, Callback]] = [
+            *(
+                (each.name, each.type_name, each.qos, callbacks[name])
+                for name, each in description.command_topics.items()
+            ),
+            (operator.estop, BOOL, STOP_QOS, callbacks["estop"]),
+            (operator.reset, TEXT, "latched", callbacks["reset"]),
+            (FAULTS, TEXT, "command", callbacks["faults"]),
+        ]
         self.unsent, self.last_unsent = 0, ""
         self._publishers: dict[str, Publisher] = {}
         self._subscriptions: list[Subscription] = []
         self._looked = 0
-        self.open(listeners)
+        self.open()
 
-    def open(self, listeners: Listeners) -> None:
+    def open(self) -> None:
         """Create all publishers, then all subscriptions."""
         operator, surely = self._description.operator, QoS("reliable", depth=5)
         for topic in self._description.topics.values():
@@ -54,10 +69,7 @@ class RobotTopics:
             self._publishers[name] = self._node.create_publisher(name, TEXT, "latched")
         clock = surely if self._lockstep else "clock"
         self._publishers[CLOCK] = self._node.create_publisher(CLOCK, CLOCK_TYPE, clock)
-        self._subscriptions = [
-            self._node.create_subscription(name, kind, quality, callback)
-            for name, (kind, quality, callback) in listeners.items()
-        ]
+        self._subscriptions = [self._node.create_subscription(*each) for each in self._listened if each[0]]
 
     def close(self) -> None:
         """Close all topics."""
@@ -145,28 +157,6 @@ class RobotTopics:
         except TransportError as error:
             self.unsent += 1
             self.last_unsent = f"{topic}: {error}"
-
-
-def make_listeners(
-    description: RobotDescription, callbacks: Mapping[str, Callback], commands: Mapping[str, Callback]
-) -> Listeners:
-    """Return the subscriptions of a simulated robot.
-
-    Args:
-        callbacks: callbacks of "estop", "reset" and "faults".
-        commands: callbacks of the command topics by name.
-    """
-    operator = description.operator
-    listened = {
-        **{
-            topic.name: (topic.type_name, topic.qos, commands[name])
-            for name, topic in description.command_topics.items()
-        },
-        operator.estop: (BOOL, STOP_QOS, callbacks["estop"]),
-        operator.reset: (TEXT, "latched", callbacks["reset"]),
-        FAULTS: (TEXT, "command", callbacks["faults"]),
-    }
-    return {name: each for name, each in listened.items() if name}
 
 
 def _make_time(stamp_ns: int) -> dict[str, int]:

@@ -49,18 +49,14 @@ def test_an_observation_is_answered_as_openpi_does(running: RunningPolicy) -> No
     assert not first.keys() & {"seq", "epoch"}, "nothing is echoed that was not sent"
 
 
-def test_send_executed_gives_clients_of_others_the_executed_actions() -> None:
-    given = make_observation()
-    with running_policy(send="executed") as running, open_raw(running.url) as connection:
-        assert np.array_equal(ask(connection, given)["actions"], expect(given))
-        assert np.array_equal(ask(connection, given | {"whole": True})["actions"], expect(given, whole=True))
-
-
 @pytest.mark.parametrize("send", ["horizon", "executed"])
-def test_our_clients_get_the_executed_actions_unless_they_ask_for_all(send: str) -> None:
-    with running_policy(send=send) as running, PolicyClient(running.url) as client:
-        assert client.act(make_observation()).shape == (SPEC.executed, 2)
-        assert client.act(make_observation(), whole=True).shape == (SPEC.horizon, 2)
+def test_send_chooses_the_actions_for_clients_of_others_alone(send: str) -> None:
+    given = make_observation()
+    with running_policy(send=send) as running, PolicyClient(running.url) as client, open_raw(running.url) as other:
+        assert client.act(given).shape == (SPEC.executed, 2)
+        assert client.act(given, whole=True).shape == (SPEC.horizon, 2)
+        assert np.array_equal(ask(other, given)["actions"], expect(given, whole=send == "horizon"))
+        assert np.array_equal(ask(other, given | {"whole": True})["actions"], expect(given, whole=True))
 
 
 def test_what_is_sent_beside_the_observation_is_used(running: RunningPolicy) -> None:
@@ -287,13 +283,6 @@ def test_client_and_server_take_the_same_names_for_a_joined_state(rows: int | No
     given = make_observation(rows=rows)
     with running_policy(names=WireNames(JOINED)) as running, PolicyClient(running.url, names=JOINED) as client:
         assert np.array_equal(client.act(given), expect(given))
-
-
-def test_a_joined_state_is_sent_as_its_parts() -> None:
-    sent = WireNames(JOINED).to_theirs({"state": [1.0, 2.0, 3.0], "prompt": "go"})
-    assert {name: np.shape(value) for name, value in sent.items()} == {
-        "observation/joint": (2,), "observation/gripper": (1,), "prompt": (),
-    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
