@@ -27,7 +27,7 @@ class RobotTopics:
     In lockstep images and the clock are published reliably, because a lost message would stop the episode.
 
     Args:
-        callbacks: of "estop", "reset" and "faults", and of the command topics by name.
+        callbacks: by topic: the commands', the operator's stop and reset, and `FAULTS`.
 
     Attributes:
         unsent: number of messages that could not be sent. last_unsent: error of the last one.
@@ -43,16 +43,13 @@ class RobotTopics:
     ) -> None:
         self._node, self._description, self._robot = node, description, robot
         self._lockstep = lockstep
-        operator = description.operator
-        self._listened: list[tuple[str, str, QoS | str, Callback]] = [
-            *(
-                (each.name, each.type_name, each.qos, callbacks[name])
-                for name, each in description.command_topics.items()
-            ),
-            (operator.estop, BOOL, STOP_QOS, callbacks["estop"]),
-            (operator.reset, TEXT, "latched", callbacks["reset"]),
-            (FAULTS, TEXT, "command", callbacks["faults"]),
+        self._listened: list[tuple[str, str, QoS | str]] = [
+            *((each.name, each.type_name, each.qos) for each in description.command_topics.values()),
+            (description.operator.estop, BOOL, STOP_QOS),
+            (description.operator.reset, TEXT, "latched"),
+            (FAULTS, TEXT, "command"),
         ]
+        self._callbacks = callbacks
         self.unsent, self.last_unsent = 0, ""
         self._publishers: dict[str, Publisher] = {}
         self._subscriptions: list[Subscription] = []
@@ -69,7 +66,9 @@ class RobotTopics:
             self._publishers[name] = self._node.create_publisher(name, TEXT, "latched")
         clock = surely if self._lockstep else "clock"
         self._publishers[CLOCK] = self._node.create_publisher(CLOCK, CLOCK_TYPE, clock)
-        self._subscriptions = [self._node.create_subscription(*each) for each in self._listened if each[0]]
+        self._subscriptions = [
+            self._node.create_subscription(*each, self._callbacks[each[0]]) for each in self._listened if each[0]
+        ]
 
     def close(self) -> None:
         """Close all topics."""
