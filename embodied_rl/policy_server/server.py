@@ -142,8 +142,6 @@ class PolicyServer:
             with contextlib.suppress(asyncio.CancelledError):
                 await answering
 
-    # -- connections ------------------------------------------------------------------------------------------------
-
     def _process_request(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
         """Answer health checks; reject unknown paths, wrong tokens and too many connections."""
         path = handshake.path.partition("?")[0]

@@ -57,7 +57,15 @@ class VlaEvalSession:
         while True:
             seq = 0
             try:
-                kind, payload, seq = read_message(await self._connection.recv(), self._limits)
+                content = unpack(await self._connection.recv(), self._limits)
+                if not isinstance(content, dict) or not {"type", "payload", "seq"} <= content.keys():
+                    raise WireError("a message has type, payload, seq and timestamp")
+                kind, payload, number = content["type"], content["payload"], content["seq"]
+                known = kind in KINDS and isinstance(payload, dict)
+                if not known or type(number) is not int or not 0 <= number < 2**63:
+                    raise WireError(f"type is one of {', '.join(KINDS)}, payload a map, seq an integer")
+                seq = number
+                del content  # the payload is freed once it is read
                 await self._answer(kind, payload, seq)
             except (WireError, UserError, Refusal, InferenceFailed) as error:
                 await self._send("error", {"error": str(error)}, seq)
@@ -114,17 +122,6 @@ class VlaEvalSession:
     async def _send(self, kind: str, payload: dict[str, Any], seq: int) -> None:
         message = {"type": kind, "payload": payload, "seq": seq, "timestamp": time.time()}
         await self._connection.send(pack(message, text_keys=True))
-
-
-def read_message(message: bytes | str, limits: WireLimits) -> tuple[str, dict[str, Any], int]:
-    """Return type, payload and sequence number of a message; raise `WireError` if the message is invalid."""
-    content = unpack(message, limits)
-    if not isinstance(content, dict) or not {"type", "payload", "seq"} <= content.keys():
-        raise WireError("a message has type, payload, seq and timestamp")
-    kind, payload, seq = content["type"], content["payload"], content["seq"]
-    if kind not in KINDS or not isinstance(payload, dict) or type(seq) is not int or not 0 <= seq < 2**63:
-        raise WireError(f"type is one of {', '.join(KINDS)}, payload a map, seq an integer")
-    return kind, payload, seq
 
 
 def _decode_images(value: Any) -> Any:

@@ -58,7 +58,11 @@ class WeightFollower:
             if newest in (self._present, self._rejected):
                 return False
             weights = self._load(newest)
-            _check_inference(weights)
+            spec = weights.spec  # they have to answer grey pictures and a state of zeros
+            images = {IMAGES + name: np.full((*size, 3), 128, np.uint8) for name, size in spec.cameras.items()}
+            fixed = images | {STATE: np.zeros(len(spec.state_names), np.float32), PROMPT: (*spec.words, "move")[0]}
+            if not np.isfinite(weights.policy.infer(read_observation(fixed, spec)[0])).all():
+                raise RuntimeError("the actions for a fixed observation are NaN or infinite")
             self._served.replace(weights)
         except Exception as error:  # noqa: BLE001 - any error in a file is reported, and the next file is awaited
             if newest.exists():
@@ -72,17 +76,3 @@ class WeightFollower:
         self._present, self._last_error = newest, ""
         self._report(f"Weights are now version {weights.version}, of {newest}")
         return True
-
-
-def _check_inference(weights: ServedWeights) -> None:
-    """Run one inference on a fixed observation: grey images and a state of zeros.
-
-    Raises:
-        RuntimeError: the actions are NaN or infinite.
-    """
-    spec = weights.spec
-    images = {IMAGES + name: np.full((*size, 3), 128, np.uint8) for name, size in spec.cameras.items()}
-    fixed = images | {STATE: np.zeros(len(spec.state_names), np.float32), PROMPT: (*spec.words, "move")[0]}
-    seen, _ = read_observation(fixed, spec)
-    if not np.isfinite(weights.policy.infer(seen)).all():
-        raise RuntimeError("the actions for a fixed observation are NaN or infinite")

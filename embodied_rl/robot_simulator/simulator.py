@@ -90,8 +90,6 @@ class RobotSimulator:
             link.before_step = self._joystick.update
         return episodes
 
-    # -- the contract ---------------------------------------------------------------------------------------------
-
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
         self._begin(episodes[0])
         return self._observe()
@@ -163,8 +161,6 @@ class RobotSimulator:
         link.prepare(horizon)  # the episode begins where the robot is now, with an empty plan
         return said
 
-    # -- a chunk --------------------------------------------------------------------------------------------------
-
     def _execute(self, chunk: Array, episode: Episode) -> tuple[list[ExecutedStep], EpisodeEnd | None]:
         """Return the control steps of a chunk, and the end of the episode if it ended in it."""
         link, rows = self._link, list[ExecutedStep]()
@@ -216,8 +212,6 @@ class RobotSimulator:
             return end
         attended = isinstance(self._episodes, AttendedEpisodes)
         return EpisodeEnd(False, "time limit", True, 0.0) if attended and steps >= self.spec.horizon else None
-
-    # -- episodes -------------------------------------------------------------------------------------------------
 
     def _begin(self, episode: Episode | None) -> None:
         """Begin an episode, and wait until it can be observed.

@@ -126,8 +126,6 @@ class SimulatedRobot:
         self._faults = SensorFaults(FaultsNode())
         self.set_faults(settings.faults)
 
-    # -- requests and commands ------------------------------------------------------------------------------------
-
     def begin(self, episode: Episode) -> None:
         """Begin an episode: reset the scene, with the robot at rest at its start.
 
@@ -203,8 +201,6 @@ class SimulatedRobot:
             self._print(f"refused {words} (refused so far: {self.counts['refused']})")
         self._publish_status()
 
-    # -- time passes ----------------------------------------------------------------------------------------------
-
     def tick(self) -> None:
         """Make one servo step in real time, and publish the messages that are due."""
         now = self._clock()
@@ -273,8 +269,6 @@ class SimulatedRobot:
                     self._reported_faults.add(words)
                     self._print(words)
         self._publish_status()
-
-    # -- publishing -----------------------------------------------------------------------------------------------
 
     def _publish(self, pictures: bool, again: bool = False) -> None:
         if self.robot.instruction != self._last_instruction:

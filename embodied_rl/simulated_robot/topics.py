@@ -101,8 +101,6 @@ class RobotTopics:
         self._looked = (self._looked + 1) % len(self._subscriptions)
         return next(iter(self._subscriptions[self._looked].find_mismatches()), "")
 
-    # -- publishing -----------------------------------------------------------------------------------------------
-
     def send_states(self, states: States) -> None:
         """Publish joint states and poses."""
         reading, header = states.reading, _make_header(states.stamp_ns, "base")

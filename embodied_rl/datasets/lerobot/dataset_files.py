@@ -10,8 +10,7 @@ from string import Formatter
 from typing import NamedTuple
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.system import atomic_write
-from embodied_rl.system.atomic_write import TEMPORARY, make_folder
+from embodied_rl.system.atomic_write import TEMPORARY
 from embodied_rl.system.untrusted_files import check_ends, check_inside, check_name
 
 KEY = "the dataset's folder"
@@ -36,20 +35,6 @@ class FilePlace(NamedTuple):
     def following(self, chunks_size: int) -> "FilePlace":
         """Return the place of the next file, with `chunks_size` files per folder."""
         return FilePlace(self.chunk + 1, 0) if self.file >= chunks_size - 1 else FilePlace(self.chunk, self.file + 1)
-
-
-@contextmanager
-def replace_file(path: Path) -> Iterator[Path]:
-    """Replace a file as `atomic_write.replace_file` does, after creating its folder; yield the temporary path."""
-    make_folder(path.parent, KEY)
-    with atomic_write.replace_file(path, KEY) as temporary:
-        yield temporary
-
-
-def settle_file(temporary: Path, path: Path) -> None:
-    """Move a file as `atomic_write.settle_file` does, after creating the target's folder."""
-    make_folder(path.parent, KEY)
-    atomic_write.settle_file(temporary, path)
 
 
 @contextmanager

@@ -8,15 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.datasets.lerobot.dataset_files import (
-    FilePlace,
-    damaged,
-    find_file,
-    remove_beyond,
-    replace_file,
-)
+from embodied_rl.datasets.lerobot.dataset_files import KEY, FilePlace, damaged, find_file, remove_beyond
 from embodied_rl.datasets.lerobot.info import Feature, Info
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.system.atomic_write import make_folder, replace_file
 
 ROWS_OF_PICTURES = 64
 """Rows of one group in a file with pictures, so that one picture is read without the others."""
@@ -74,7 +69,8 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a table of frames or episodes to a file, replacing it."""
     pictured = any(pa.types.is_struct(entry.type) for entry in table.schema)
-    with replace_file(path) as temporary:
+    make_folder(path.parent, KEY)
+    with replace_file(path, KEY) as temporary:
         pq.write_table(
             table, temporary, compression="snappy", use_dictionary=False,
             row_group_size=ROWS_OF_PICTURES if pictured else None,

@@ -16,16 +16,11 @@ import numpy as np
 from av.error import FFmpegError
 from av.video.reformatter import VideoReformatter
 
-from embodied_rl.datasets.lerobot.dataset_files import (
-    FilePlace,
-    damaged,
-    find_file,
-    remove_beyond,
-    settle_file,
-)
+from embodied_rl.datasets.lerobot.dataset_files import KEY, FilePlace, damaged, find_file, remove_beyond
 from embodied_rl.datasets.lerobot.info import Feature, Info
 from embodied_rl.datasets.lerobot.tables import MEGABYTE
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.system.atomic_write import make_folder, settle_file
 
 CODECS: dict[str, dict[str, str]] = {
     "h264": {"g": "2", "bf": "0", "crf": "20", "preset": "veryfast"},
@@ -247,7 +242,9 @@ class VideoFiles:
                 joined.unlink(missing_ok=True)
         following = FilePlace(0, 0) if self._place is None else self._place.following(self._info.chunks_size)
         self._place, self._frames = following, frames
-        settle_file(episode, self._find(following))
+        path = self._find(following)
+        make_folder(path.parent, KEY)
+        settle_file(episode, path)
         return following, 0
 
     def _find(self, place: FilePlace) -> Path:
