@@ -13,8 +13,9 @@ from embodied_rl.deployment.bridge.motion_files import make_motion_manager
 from embodied_rl.deployment.bridge.pacing import low_latency_interpreter
 from embodied_rl.deployment.bridge.status_printer import StatusPrinter
 from embodied_rl.deployment.configuration import BridgeConfig
-from embodied_rl.deployment.recording.bag_writer import RecorderSettings, check_new
+from embodied_rl.deployment.recording.bag_writer import check_new
 from embodied_rl.deployment.recording.process import RecorderProcess, start_recorder
+from embodied_rl.deployment.recording.recorder import RecorderSettings
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
