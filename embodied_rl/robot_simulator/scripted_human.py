@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limits import EntryKind
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.interfaces.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,6 @@ class HumanSettings:
         enough: hands back when progress has risen by this since the takeover.
         longest_s: longest takeover; the next one is possible after `patience_s`.
         reaction_s: delay between observation and action.
-        labels: whether the human labels episodes.
-
-    Raises:
-        UserError: a number is out of range.
     """
 
     patience_s: float = 2.0
@@ -37,19 +32,6 @@ class HumanSettings:
     enough: float = 0.2
     longest_s: float = 4.0
     reaction_s: float = 0.2
-    labels: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("patience_s", "least", "enough", "longest_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(
-                    f"a scripted human's {name}={getattr(self, name)} must be above 0.", "value-out-of-range"
-                )
-        if not 0 <= self.reaction_s <= self.patience_s:
-            raise UserError(
-                f"reaction_s={self.reaction_s} must be 0 or more, and patience_s={self.patience_s} at most.",
-                code="value-out-of-range",
-            )
 
 
 @dataclass(frozen=True)
@@ -100,7 +82,7 @@ class ScriptedHuman:
         elif not self._driving and seen.mode == Mode.TELEOP:
             wanted = Mode.RUN
         drives = self._driving and not seen.outcome
-        label = seen.outcome if self.settings.labels and seen.outcome and not self._said else ""
+        label = "" if self._said else seen.outcome
         self._said |= bool(label)
         return OperatorInput(
             deadman=seen.now_s,

@@ -1,6 +1,5 @@
 """The scripted human takes over, helps, lets go and labels: under a clock of the test, and at a robot that learns."""
 
-import math
 from collections.abc import Callable
 
 import numpy as np
@@ -85,17 +84,6 @@ def test_an_end_is_labelled_once_and_nothing_is_driven_after_it(outcome: str) ->
     assert all(said.teleop is None for said in after) and watched.mode == Mode.RUN
     watched.human.begin()
     assert [said.label for said in watched.run(0.2, outcome)] == [outcome, ""]
-
-
-def test_one_can_be_told_not_to_label() -> None:
-    silent = HumanSettings(patience_s=1.0, labels=False)
-    assert not any(said.label for said in Watched(0.1, silent).run(1, "success"))
-
-
-@pytest.mark.parametrize("wrong", [{"patience_s": 0}, {"least": -1}, {"reaction_s": 3}, {"longest_s": math.nan}])
-def test_settings_that_cannot_be_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(UserError, match=next(iter(wrong))):
-        HumanSettings(**wrong)  # type: ignore[arg-type]
 
 
 def test_what_the_human_wants_passes_through_a_joystick() -> None:
