@@ -154,12 +154,16 @@ class LeRobotDataset:
     def read(self, rows: Sequence[int] | Array, horizon: int = 1) -> DatasetSamples:
         """Return frames by number, in the given order, each with `horizon` actions beginning with its own.
 
+        Past the episode's end the last action is repeated.
+
         Raises:
             DatasetError: a number is out of range, or the dataset has no state, no actions or no pictures.
         """
         wanted = np.asarray(rows, np.int64)
         self._require(STATE, ACTION)
-        actions, padding = self.ahead(ACTION, wanted, horizon)
+        episode = self.episode_of(wanted)
+        steps, last = wanted[:, None] + np.arange(horizon), self.stops[episode, None] - 1
+        actions = self.column(ACTION, np.minimum(steps, last).ravel())
         own = {STATE, ACTION, *BOOKKEEPING}
         extra = [name for name, feature in self.info.features.items() if feature.numeric and name not in own]
         observation = Observation(
@@ -170,9 +174,9 @@ class LeRobotDataset:
         return DatasetSamples(
             observation=observation,
             actions=actions.reshape(len(wanted), horizon, -1).astype(np.float32),
-            padding=padding,
+            padding=steps > last,
             row=wanted,
-            episode=self.episode_of(wanted),
+            episode=episode,
             extra={name: self.column(name, wanted) for name in extra},
         )
 
@@ -193,16 +197,6 @@ class LeRobotDataset:
         for place, where in self._by_file(wanted).items():
             found[where] = self._array(place, name)[wanted[where] - self._first[place]]
         return found
-
-    def ahead(self, name: str, rows: Sequence[int] | Array, horizon: int) -> tuple[Array, Array]:
-        """Return a numeric feature of H frames beginning with each given frame, [n, H, *shape], and a mask.
-
-        Past the episode's end the last frame's value is repeated; the mask, bool [n, H], is true there.
-        """
-        wanted = np.asarray(rows, np.int64)
-        steps, last = wanted[:, None] + np.arange(horizon), self.stops[self.episode_of(wanted), None] - 1
-        values = self.column(name, np.minimum(steps, last).ravel())
-        return values.reshape(len(wanted), horizon, *values.shape[1:]), steps > last
 
     def images(self, camera: str, rows: Sequence[int] | Array) -> Array:
         """Return one camera's pictures of frames by number, uint8 [n, h, w, 3].
