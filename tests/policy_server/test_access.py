@@ -94,9 +94,6 @@ def test_a_port_in_use_is_one_line(running: RunningPolicy) -> None:
         pass
 
 
-# -- strangers --------------------------------------------------------------------------------------------------------
-
-
 def mutate(random: Random) -> bytes:
     """A message that is random, or a good one in which something is other."""
     good = bytearray(pack(make_observation(random.randrange(10))))

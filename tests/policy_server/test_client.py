@@ -64,9 +64,6 @@ def test_an_observation_that_does_not_fit_is_refused_before_it_is_sent() -> None
         client.act({name: value for name, value in OURS.items() if name != "prompt"})
 
 
-# -- servers of others ------------------------------------------------------------------------------------------------
-
-
 def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
     asked_of: list[dict[str, Any]] = []
 
@@ -87,9 +84,6 @@ def test_a_server_of_others_is_asked_row_by_row_under_its_names() -> None:
     assert found.dtype == np.float32 and found[:, 0, 0].tolist() == [0, 1]
     assert set(asked_of[0]) == {"observation/image", "observation/wrist", "observation/state", "prompt"}
     assert asked_of[0]["observation/image"].shape == (4, 5, 3) and isinstance(asked_of[0]["prompt"], str)
-
-
-# -- what a server says of itself, and what a client is made with ----------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,9 +142,6 @@ def test_a_deadline_that_cannot_be_is_refused(deadline: float) -> None:
         pytest.raises(UserError, match="must be positive, and at most 86400"),
     ):
         client.act(OURS, deadline=deadline)
-
-
-# -- what it needs ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.process

@@ -230,9 +230,6 @@ def test_new_weights_answer_from_the_next_question_on(running: RunningPolicy) ->
     assert (after == expect(make_observation(), FakePolicy(factor=2.0))).all()
 
 
-# -- names ------------------------------------------------------------------------------------------------------------
-
-
 def rename(given: dict[str, Any]) -> dict[str, Any]:
     return {
         "observation/image": given["images/front"],
