@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from embodied_rl.deployment.policy_client.request import PolicyRequest
 from embodied_rl.deployment.policy_client.wire_names import WireNames
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 
 ROW_MULTIPLE = 4
@@ -67,21 +67,6 @@ def check_settings(settings: PolicyServerSettings) -> None:
     find_token(settings.host, settings.token_variable)
 
 
-class SupportsInfer(Protocol):
-    """A policy with `infer`, such as an `Actor`."""
-
-    def infer(
-        self,
-        observation: Observation,
-        keys: NoiseKeys | None = None,
-        prefix: np.ndarray | None = None,
-        committed: np.ndarray | None = None,
-        *,
-        whole: bool = False,
-        strategy: str = "prefix",
-    ) -> np.ndarray: ...
-
-
 class InferenceFailed(Exception):  # noqa: N818 - it says what happened
     """Inference failed or timed out on the server; `close_code` is the websocket close code (RFC 6455)."""
 
@@ -99,7 +84,7 @@ class ServedWeights:
         identity: further plain values about the policy, such as the hash of its file.
     """
 
-    policy: SupportsInfer
+    policy: Actor
     spec: PolicyDescription
     version: int = 0
     identity: dict[str, Any] | None = None
