@@ -31,11 +31,7 @@ def keep_film(folder: Path, recording: Recording, fps: float) -> Path:
 
 
 def read_films(folder: Path, results: Sequence[EpisodeResult]) -> dict[int, Recording]:
-    """Return episode index → its recording, for the episodes with a stored film.
-
-    Raises:
-        UserError: a film is damaged.
-    """
+    """Return episode index → its recording, for stored films; raise `UserError` if one is damaged."""
     found: dict[int, Recording] = {}
     for result in results:
         if not (path := folder / f"episode_{result.index}.mp4").is_file():

@@ -60,11 +60,7 @@ class CalibrationResult:
 
 
 def check_calibration(config: CriticEvalConfig) -> None:
-    """Check that scores are not calibrated twice.
-
-    Raises:
-        UserError: they would be.
-    """
+    """Raise `UserError` if scores would be calibrated twice."""
     if config.calibrate and config.reward.calibration is not None:
         raise UserError(
             "calibrate=true fits the scorer's own scores: leave out reward.calibration.", code="keys-contradict"

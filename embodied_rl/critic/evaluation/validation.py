@@ -126,11 +126,7 @@ def check_validated(
 
 
 def check_run_scorer(reward: RewardNode, spec: SimulatorSpec) -> str | None:
-    """Check the scorer of a run; see `check_built_scorer`.
-
-    Raises:
-        UserError: see `check_validated`; or the scorer does not fit the simulator.
-    """
+    """Check the scorer of a run, which has to fit the simulator; see `check_built_scorer`."""
     if reward.name is None or reward.mode == "audit":
         return None
     kind, options = configure_scorer(reward)
