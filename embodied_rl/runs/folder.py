@@ -142,14 +142,10 @@ class RunFolder:
         try:
             yield
         except (UserError, Unavailable):
-            if self.path.is_dir() and self.is_bare():
+            made = (file for file in self.path.rglob("*") if file.is_file() and "tensorboard" not in file.parts)
+            if not any(file.stat().st_size for file in made if file.name not in _WRITTEN_BEFORE):
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
-
-    def is_bare(self) -> bool:
-        """Return whether the run has written nothing but its configuration."""
-        made = (file for file in self.path.rglob("*") if file.is_file() and "tensorboard" not in file.parts)
-        return not any(file.stat().st_size for file in made if file.name not in _WRITTEN_BEFORE)
 
     def new_evaluation(self, split: str, now: datetime | None = None) -> Path:
         """Make a new folder `eval/<split>_<time>` and return its path."""
