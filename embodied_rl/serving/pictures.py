@@ -58,7 +58,13 @@ def decode_file(
     """
     try:
         with Image.open(io.BytesIO(file), formats=formats) as opened:
-            _check_size(opened, where, pixels)
+            if opened.width * opened.height > pixels:
+                size = f"{opened.width} × {opened.height}"
+                raise Refusal(413, f"{where} has {size} pixels, and may have {pixels}: send a smaller one.", where)
+            if opened.mode not in MODES:
+                raise Refusal(400, f"{where} has pixels of the kind {opened.mode}; send 8-bit RGB or grey.", where)
+            if getattr(opened, "n_frames", 1) != 1:
+                raise Refusal(400, f"{where} is an animation; send one picture.", where)
             reserve(3 * opened.width * opened.height)
             return np.asarray(opened.convert("RGB"))
     except Image.DecompressionBombError:
@@ -66,13 +72,3 @@ def decode_file(
     except _DAMAGED as error:
         said = type(error).__name__ if isinstance(error, Image.UnidentifiedImageError) else quote(str(error))
         raise Refusal(400, f"{where} is not a PNG, JPEG or WebP picture: {said}.", where) from None
-
-
-def _check_size(opened: Image.Image, where: str, pixels: int) -> None:
-    if opened.width * opened.height > pixels:
-        size = f"{opened.width} × {opened.height}"
-        raise Refusal(413, f"{where} has {size} pixels, and may have {pixels}: send a smaller one.", where)
-    if opened.mode not in MODES:
-        raise Refusal(400, f"{where} has pixels of the kind {opened.mode}; send 8-bit RGB or grey.", where)
-    if getattr(opened, "n_frames", 1) != 1:
-        raise Refusal(400, f"{where} is an animation; send one picture.", where)

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.judge.heads.base import Head, HeadOptions, Labels
 from embodied_rl.judge.heads.head_inputs import HeadInputs
-from embodied_rl.judge.reward.distiller import HEADS
+from embodied_rl.judge.heads.heads import HEADS, Head, HeadOptions
+from embodied_rl.judge.heads.labels import Labels
 from tests.support.collecting import SPEC
 
 WORDS = "go left"

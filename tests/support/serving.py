@@ -16,16 +16,13 @@ from PIL import Image
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.serving.access import find_token
-from embodied_rl.serving.application import ChatServer
+from embodied_rl.serving.application import ChatServer, Meters
 from embodied_rl.serving.batcher import MicroBatcher
 from embodied_rl.serving.chat import ChatRequest
 from embodied_rl.serving.embedded_critic import EmbeddedCritic
 from embodied_rl.serving.limits import Memory
-from embodied_rl.serving.listening import open_socket
-from embodied_rl.serving.meters import Meters
-from embodied_rl.serving.model import ChatModel, ModelInput
-from embodied_rl.serving.reply import ChatReply, Token
+from embodied_rl.serving.listening import find_token, open_socket
+from embodied_rl.serving.model import ChatModel, ChatReply, ModelInput, Token
 from embodied_rl.serving.starting import ServerSettings, make_batcher
 from tests.support.ended import wait_for
 

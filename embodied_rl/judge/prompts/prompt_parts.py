@@ -12,7 +12,6 @@ Shown = Literal["first", "before", "frame", "frames", "shuffled", "reference", "
 """Pictures: the episode's first one; the one before the present; the present one; all that the request has, oldest
 first, or in an order of chance; those of the reference trajectory; its last one."""
 
-SEVERAL: tuple[Shown, ...] = ("frames", "shuffled", "reference")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
 _EVERYWHERE = ("instruction", "count", "state", "cameras")
 """Placeholders of texts: the instruction, the number of frames that the request has, the numbers of its proprioception,

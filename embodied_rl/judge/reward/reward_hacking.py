@@ -77,24 +77,19 @@ class RewardHackingMonitor:
         if self._fired and self._fades:
             self.weight = max(0.0, round(self.weight - 1 / FADE, 6))
         elif not self._fired and (evidence := find_hacking(*self._seen)):
-            self._fire(evidence)
+            self._fired = True
+            warning = f"The scorer is being fooled: {evidence}."
+            if self._fades:
+                self.weight = 1 - 1 / FADE
+                warning += f" Its weight goes to 0 within {FADE} iterations; reward.guard=false keeps it."
+            else:
+                warning += (
+                    " With reward.mode=terminal there is no other reward, so the run goes on as it is: stop it, and "
+                    "look at what the scorer takes for done."
+                )
+            if self._speaks:
+                log.warning("%s", warning)
         return {"reward/weight": weight, "reward/guard": float(self._fired)}
-
-    def _fire(self, evidence: str) -> None:
-        self._fired = True
-        if self._fades:
-            self.weight = 1 - 1 / FADE
-        if self._speaks:
-            log.warning("%s", self._explain(evidence))
-
-    def _explain(self, evidence: str) -> str:
-        what = f"The scorer is being fooled: {evidence}."
-        if self._fades:
-            return f"{what} Its weight goes to 0 within {FADE} iterations; reward.guard=false keeps it."
-        return (
-            f"{what} With reward.mode=terminal there is no other reward, so the run goes on as it is: stop it, and "
-            "look at what the scorer takes for done."
-        )
 
     def state(self) -> dict[str, Tensor]:
         """Return what an exact resume needs; nothing where there is nothing to watch."""

@@ -122,11 +122,9 @@ class CalibratedScorer(Scorer):
             raise UserError(
                 f"reward.calibration: {traits.identity} does not say how far a task is.", code="scorer-without-progress"
             )
-        maps = [f"{name} {each.slope:g} {each.offset:g}" for name, each in self._named() if each is not None]
+        named = {"progress": self._maps.progress, "done": self._maps.done}
+        maps = [f"{name} {each.slope:g} {each.offset:g}" for name, each in named.items() if each is not None]
         self.traits = replace(traits, kinds=("absolute",), identity=f"{traits.identity}, calibrated: {', '.join(maps)}")
-
-    def _named(self) -> list[tuple[str, PlattMap | None]]:
-        return [("progress", self._maps.progress), ("done", self._maps.done)]
 
     async def open(self) -> None:
         """Open the other scorer."""
@@ -138,18 +136,17 @@ class CalibratedScorer(Scorer):
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
         """Ask, and calibrate valid scores."""
-        return [self._calibrate(score) for score in await self.inner.score(requests)]
+        scores = list(await self.inner.score(requests))
+        for place, score in enumerate(scores):
+            if score.checked("absolute").valid:
+                value = apply_map(self._maps.progress, score.value)
+                done = None if score.done is None else apply_map(self._maps.done, score.done)
+                scores[place] = replace(score, value=value, done=done)
+        return scores
 
     async def close(self) -> None:
         """Close the other scorer."""
         await self.inner.close()
-
-    def _calibrate(self, score: Score) -> Score:
-        if not score.checked("absolute").valid:
-            return score
-        value = apply_map(self._maps.progress, score.value)
-        done = None if score.done is None else apply_map(self._maps.done, score.done)
-        return replace(score, value=value, done=done)
 
 
 def apply_map(chosen: PlattMap | None, score: float) -> float:

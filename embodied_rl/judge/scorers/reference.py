@@ -71,7 +71,7 @@ def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array
                     code="camera-missing",
                 )
             found = {name: _read_frames(archive, f"images/{name}.npy") for name in cameras}
-    except UserError:
+    except UserError:  # a ValueError
         raise
     except UNREADABLE as error:
         raise UserError(
@@ -104,22 +104,22 @@ def _read_folder(path: Path, cameras: Sequence[str], count: int) -> dict[str, Ar
     folders = {name: path / name for name in cameras}
     if len(cameras) == 1 and not folders[cameras[0]].is_dir():
         folders = {cameras[0]: path}
+    found: dict[str, Array] = {}
     for name, folder in folders.items():
         if not folder.is_dir():
             raise UserError(
                 f"reward.reference={path} has no folder '{name}' with pictures of that camera.", code="camera-missing"
             )
-    return {name: _read_pictures(folder, count) for name, folder in folders.items()}
-
-
-def _read_pictures(folder: Path, count: int) -> Array:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
-    if not files:
-        raise UserError(f"reward.reference: {folder} holds no pictures: {', '.join(PICTURES)}.", code="reference-empty")
-    frames = [_read_picture(files[index]) for index in choose_evenly(len(files), count)]
-    if len({frame.shape for frame in frames}) > 1:
-        raise UserError(f"reward.reference: the pictures in {folder} differ in size.", code="image-size-mismatch")
-    return np.stack(frames)
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
+        if not files:
+            raise UserError(
+                f"reward.reference: {folder} holds no pictures: {', '.join(PICTURES)}.", code="reference-empty"
+            )
+        frames = [_read_picture(files[index]) for index in choose_evenly(len(files), count)]
+        if len({frame.shape for frame in frames}) > 1:
+            raise UserError(f"reward.reference: the pictures in {folder} differ in size.", code="image-size-mismatch")
+        found[name] = np.stack(frames)
+    return found
 
 
 def _read_picture(file: Path) -> Array:

@@ -17,14 +17,25 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
-from embodied_rl.judge.prompts.prompt import PROMPT_NAMES, Prompt
-from embodied_rl.judge.prompts.prompt_checks import MOST_LABELS
+from embodied_rl.judge.prompts.prompt import MOST_LABELS, PROMPT_NAMES, Prompt
 from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_usage
-from embodied_rl.judge.scorers.chat_message import order_frames
-from embodied_rl.judge.scorers.http_json import AnsweredError, JsonServer, check_url, list_ids, shorten
-from embodied_rl.judge.scorers.image_encoder import Fit, ImageEncoder
-from embodied_rl.judge.scorers.prompt_setup import check_lossless, load_prompts, make_grey_request, make_writers
-from embodied_rl.judge.scorers.server_errors import explain_failure, is_about_probabilities
+from embodied_rl.judge.scorers.chat_message import (
+    check_lossless,
+    load_prompts,
+    make_grey_request,
+    make_writers,
+    order_frames,
+)
+from embodied_rl.judge.scorers.http_json import (
+    AnsweredError,
+    JsonServer,
+    check_url,
+    explain_failure,
+    is_about_probabilities,
+    list_ids,
+    shorten,
+)
+from embodied_rl.judge.scorers.shared_images import Fit, ImageEncoder
 
 log = logging.getLogger(__name__)
 
@@ -136,9 +147,7 @@ class VlmScorer(Scorer):
             asked = [make_grey_request(prompt, self._spec) for prompt in self._prompts]
             scores = [await self._ask(place, request) for place, request in enumerate(asked)]
         except ScorerError as error:
-            raise UserError(
-                explain_failure(self._config.url, self._config.key_variable, error), code=f"scorer-{error.reason}"
-            ) from None
+            raise explain_failure(self._config.url, self._config.key_variable, error) from None
         self.traits = replace(self.traits, counts_tokens=all(score.tokens is not None for score in scores))
         for prompt, score in zip(self._prompts, scores, strict=True):
             if score.reason == "unreadable":
@@ -161,7 +170,13 @@ class VlmScorer(Scorer):
             ScorerError: the server did not answer it.
         """
         (request,) = requests
-        await self._find_model()
+        async with self._listing:
+            if not self._listed:
+                try:
+                    await self.choose_model()
+                except NoSuchModelError as error:  # not permanent: the model may come back
+                    raise ScorerError("refused", str(error)) from None
+                self._listed = True
         try:
             answers = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
         except ScorerError as error:
@@ -176,23 +191,6 @@ class VlmScorer(Scorer):
             return [replace(score, detail=f"whether it is done: {done[0].reason}, {done[0].detail}")]
         return [replace(score, done=done[0].value)]
 
-    # -- asking -----------------------------------------------------------------------------------------------------
-
-    async def _find_model(self) -> None:
-        """Look for the model in the server's list, where that was not done since the server was last unreachable.
-
-        Raises:
-            ScorerError: see `choose_model`; never a permanent one for a model that is not there, which may come back.
-        """
-        async with self._listing:
-            if self._listed:
-                return
-            try:
-                await self.choose_model()
-            except NoSuchModelError as error:
-                raise ScorerError("refused", str(error)) from None
-            self._listed = True
-
     async def _ask(self, place: int, request: ScoreRequest) -> Score:
         """Return the answer to the prompt at `place`."""
         prompt, messages = self._prompts[place], self._writers[place].write(request)
@@ -204,23 +202,18 @@ class VlmScorer(Scorer):
                 raise
             wants = self._tells_probabilities = False
             answer = await self._post(prompt, messages, wants)
-        order = order_frames(prompt, request)
-        foreign = self._check_signature(answer.get("model"))
-        score = foreign or read_answer(answer, prompt.reading, self._config.least_mass, wants, order)
-        return replace(score, tokens=read_usage(answer)).checked(prompt.kind)
-
-    def _check_signature(self, name: object) -> Score | None:
-        """Return an invalid score if an answer names another model than the first one did; servers may name none."""
-        signature = shorten(name.encode("utf-8", "replace")) if isinstance(name, str) else ""
+        score = read_answer(answer, prompt.reading, self._config.least_mass, wants, order_frames(prompt, request))
+        name = answer.get("model")
+        signature = shorten(name.encode("utf-8", "replace")) if isinstance(name, str) else ""  # servers may name none
         self._signature = self._signature or signature
-        if signature in ("", self._signature):
-            return None
-        self._listed = False
-        what = f"the answer is from the model {signature}, not from {self._signature}"
-        if not self._warned:
-            log.warning("reward.url=%s: %s. Such answers do not count.", self._config.url, what)
-        self._warned = True
-        return Score.invalid("refused", what)
+        if signature not in ("", self._signature):
+            self._listed = False
+            what = f"the answer is from the model {signature}, not from {self._signature}"
+            if not self._warned:
+                log.warning("reward.url=%s: %s. Such answers do not count.", self._config.url, what)
+            self._warned = True
+            score = Score.invalid("refused", what)
+        return replace(score, tokens=read_usage(answer)).checked(prompt.kind)
 
     async def _post(self, prompt: Prompt, messages: Sequence[object], wants_probabilities: bool) -> dict[str, object]:
         logprobs = {"logprobs": True, "top_logprobs": MOST_LABELS} if wants_probabilities else {}
@@ -237,31 +230,27 @@ class VlmScorer(Scorer):
             NoSuchModelError: the server has no such model, or several where none is configured.
             ScorerError: it does not answer.
         """
-        self._model = await self._choose_model(self._config.model)
-        return self._model
-
-    async def _choose_model(self, name: str | None) -> str:
+        name = self._config.model
         try:
             known = list_ids(await self._server.send("GET", "models"))
         except AnsweredError as error:
             if name is None or error.status not in WITHOUT_LIST or not await self._is_signed(name, listed=False):
                 raise
-            return name
-        if name is None and len(known) == 1:
-            return known[0]
-        if name is None:
-            wanted = "several models; choose one with reward.model" if known else "no model; name it with reward.model"
-            raise _refuse(f"the server has {wanted}.", known)
-        if known and name not in known:
-            await self._check_unlisted(name, known)
-        return name
+            known = []
+        else:
+            if name is None and len(known) != 1:
+                several = "several models; choose one with reward.model"
+                raise _refuse(f"the server has {several if known else 'no model; name it with reward.model'}.", known)
+        self._model = name or known[0]
+        if known and self._model not in known:
+            await self._check_unlisted(self._model, known)
+        return self._model
 
     async def _check_unlisted(self, name: str, known: Sequence[str]) -> None:
-        suggestion = suggest_name(name, known)
+        suggestion, said = suggest_name(name, known), ""
         try:
             if await self._is_signed(name, listed=True):
                 return
-            said = ""
         except AnsweredError as error:
             if not error.permanent:
                 raise

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.judge.heads.base import Labels
-from embodied_rl.judge.heads.ranking import compare
+from embodied_rl.judge.heads.heads import compare
+from embodied_rl.judge.heads.labels import Labels
 from tests.support.heads import label, make, pack
 
 HEADS = ("hash", "classifier", "ranking")
@@ -65,14 +65,14 @@ def test_a_ranking_of_two_finds_the_odds_of_bradley_and_terry() -> None:
     """One observation wins three of four comparisons, so that u₁ - u₂ = log 3."""
     labels = label([0.0, 0.0, 1.0, 1.0], [0.2, 0.6, 0.4, 0.8])  # of the four pairs across, three are won by the bright
     head = train("ranking", labels, 12)
-    dark, bright = head._network.evaluate(pack([0.0, 1.0]))
+    dark, bright = head.evaluate(pack([0.0, 1.0]))
     assert bright - dark == pytest.approx(np.log(3), abs=0.25)
 
 
 def test_equal_scores_are_a_tie() -> None:
     assert compare(np.array([0.3, 0.3, 0.2]), np.array([0.3, 0.2, 0.3])).tolist() == [0.5, 1.0, 0.0]
     head = train("ranking", label(GREY, np.full(33, 0.7)))
-    assert np.ptp(head._network.evaluate(pack(GREY))) < 0.3
+    assert np.ptp(head.evaluate(pack(GREY))) < 0.3
 
 
 @pytest.mark.parametrize("name", HEADS)

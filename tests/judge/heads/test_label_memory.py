@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from embodied_rl.judge.heads.base import Labels
-from embodied_rl.judge.heads.label_memory import LabelMemory, hold_out
+from embodied_rl.judge.heads.labels import LabelMemory, Labels, hold_out
 from tests.support.heads import INPUTS, label
 
 

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from embodied_rl.judge.prompts.labels import expect_value, read_log_probabilities
+from embodied_rl.judge.prompts.answer_parser import expect_value, read_log_probabilities
 
 DIGITS = {str(digit): digit / 9 for digit in range(10)}
 

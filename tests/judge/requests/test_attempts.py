@@ -7,8 +7,16 @@ import pytest
 
 from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerError
 from embodied_rl.judge.requests import attempts
-from embodied_rl.judge.requests.attempts import BACKOFF, RETRIES, RETRY_SHARE, Attempts
-from embodied_rl.judge.requests.circuit_breaker import FIRST_PAUSE, TRIP_AFTER, Breaker, InFlightLimit
+from embodied_rl.judge.requests.attempts import (
+    BACKOFF,
+    FIRST_PAUSE,
+    RETRIES,
+    RETRY_SHARE,
+    TRIP_AFTER,
+    Attempts,
+    Breaker,
+    InFlightLimit,
+)
 from tests.support.scoring import ToldScorer, read_code, request
 
 TIMEOUT = 10.0

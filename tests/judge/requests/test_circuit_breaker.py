@@ -1,6 +1,6 @@
 """How many requests are in flight, and when a scorer is paused, by a clock of our own."""
 
-from embodied_rl.judge.requests.circuit_breaker import (
+from embodied_rl.judge.requests.attempts import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
     TRIP_AFTER,

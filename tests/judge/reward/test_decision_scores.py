@@ -14,10 +14,8 @@ from embodied_rl.interfaces.scorer import Score, ScoreKind, ScoreRequest
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward import scoring_writer
 from embodied_rl.judge.reward.decision_scores import DecisionScores
-from embodied_rl.judge.reward.pair_progress import advance
-from embodied_rl.judge.reward.score_counts import summarise_scores
-from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
-from embodied_rl.judge.scorers.score_log import read_scores
+from embodied_rl.judge.reward.score_table import advance, summarise_scores
+from embodied_rl.judge.scorers.score_log import ReplayConfig, ReplayScorer, read_scores
 from embodied_rl.rollout.writer import Writer
 from tests.support.collecting import half_skilled, inline, make
 from tests.support.enumeration import GAMMA, walk

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.judge.heads.base import Labels
-from embodied_rl.judge.heads.label_memory import hold_out
+from embodied_rl.judge.heads.labels import Labels, hold_out
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
 from tests.support.distilling import GAMMA, hand_over, make_distiller, make_rollout, show

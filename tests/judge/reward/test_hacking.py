@@ -11,7 +11,7 @@ import torch
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Array, Episode, Observation
-from embodied_rl.judge.reward.modes.base import ModeOptions
+from embodied_rl.judge.reward.modes import ModeOptions
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.judge.reward.scoring_writer import MODES
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.judge.heads.base import Labels
-from embodied_rl.judge.reward.distiller import Distiller
+from embodied_rl.judge.heads.labels import Labels
+from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.rollout.buffer import Rollout
 from tests.support.distilling import hand_over, make_distiller, make_rollout, show
 from tests.support.enumeration import GAMMA, HORIZON, STATES, TRUE, Path, error

@@ -13,9 +13,9 @@ import torch
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.judge.heads.head_inputs import HeadInputs
-from embodied_rl.judge.heads.rollout_columns import PLACES, list_columns, read_labels
+from embodied_rl.judge.heads.labels import PLACES, list_columns, read_labels
 from embodied_rl.judge.requests.request_queue import Ticket
-from embodied_rl.judge.reward.label_writer import LabelWriter
+from embodied_rl.judge.reward.distill import LabelWriter
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_rl.judge.reward.pair_progress import advance
+from embodied_rl.judge.reward.score_table import advance
 
 NAN = np.nan
 CHANGE = st.one_of(st.just(NAN), st.floats(-1, 1))

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits, Span
-from embodied_rl.judge.reward.pair_progress import advance
+from embodied_rl.judge.reward.score_table import advance
 from embodied_rl.judge.reward.scoring_requests import Question
 from embodied_rl.judge.reward.scoring_writer import ScoringWriter, choose_question
-from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
-from embodied_rl.judge.scorers.score_log import read_scores
+from embodied_rl.judge.scorers.score_log import ReplayConfig, ReplayScorer, read_scores
 from tests.support.collecting import SPEC, half_skilled, inline, make
 from tests.support.scoring import Answer, ToldScorer
 from tests.support.scoring_writers import GAMMA, NODE, Coded, collect

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.modes.base import ModeOptions
+from embodied_rl.judge.reward.modes import ModeOptions
 from embodied_rl.judge.reward.reward_hacking import FADE, WINDOW, RewardHackingMonitor
 from embodied_rl.judge.reward.run_scoring import describe_reward
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores

@@ -14,8 +14,7 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import StepResult
 from embodied_rl.judge.reward.scoring_writer import ScoringWriter, share_budget
-from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
-from embodied_rl.judge.scorers.score_log import read_scores
+from embodied_rl.judge.scorers.score_log import ReplayConfig, ReplayScorer, read_scores
 from embodied_rl.rollout.buffer import Rollout
 from tests.support import row_clock
 from tests.support.collecting import SPEC, KillingActor, N, T, half_skilled, inline, make, workers

@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.modes.base import ModeOptions
-from embodied_rl.judge.reward.modes.terminal import Terminal
-from embodied_rl.judge.reward.score_counts import summarise_scores
-from embodied_rl.judge.reward.score_table import RolloutScores, Scores
+from embodied_rl.judge.reward.modes import ModeOptions
+from embodied_rl.judge.reward.score_table import RolloutScores, Scores, summarise_scores
+from embodied_rl.judge.reward.terminal import Terminal
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.schema import RewardNode

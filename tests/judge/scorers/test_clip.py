@@ -16,8 +16,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Array, Camera
 from embodied_rl.judge.scorers.clip import ClipConfig, ClipScorer
-from embodied_rl.judge.scorers.clip_images import FILE, prepare_pictures, read_settings
-from embodied_rl.judge.scorers.clip_model import find_kind
+from embodied_rl.judge.scorers.clip_model import FILE, find_kind, prepare_pictures, read_settings
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
 from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer

@@ -14,7 +14,7 @@ from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.judge.scorers.clip_action import ClipActionConfig, ClipActionScorer, find_moves
+from embodied_rl.judge.scorers.clip import ClipActionConfig, ClipActionScorer, find_moves
 from embodied_rl.schema import RewardNode, TrainConfig
 from embodied_rl.schema.compose import compose_config
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of

@@ -9,8 +9,7 @@ from PIL import Image
 
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.scorers import image_encoder
-from embodied_rl.judge.scorers.image_encoder import ImageEncoder
-from embodied_rl.judge.scorers.shared_images import Picture
+from embodied_rl.judge.scorers.shared_images import ImageEncoder, Picture
 
 
 def draw(height: int, width: int, seed: int = 0) -> Array:

@@ -9,8 +9,7 @@ import pytest
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score
-from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
-from embodied_rl.judge.scorers.score_log import ScoreLog, describe_score, read_scores
+from embodied_rl.judge.scorers.score_log import ReplayConfig, ReplayScorer, ScoreLog, describe_score, read_scores
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
 from tests.support.scoring import request

@@ -1,7 +1,7 @@
-"""Mode `terminal`: the scorer alone says when a task is done. That is its reward, and its end.
+"""Mode `terminal`: the scorer alone decides when a task is done. That is the reward, and the end of the episode.
 
-This is not a potential: what is optimal is what the scorer likes. The simulator's reward counts for nothing, and its
-success is only measured.
+This is not a potential: the optimal policy is the scorer's. The simulator's reward is ignored, and its success is only
+measured.
 
 Shapes: T decisions, N environments of a collector.
 """
@@ -13,35 +13,42 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.judge.reward.modes.base import ModeOptions
+from embodied_rl.judge.reward.modes import Mode
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.schema import RewardNode
 
 log = logging.getLogger(__name__)
 
 
-class Terminal:
+class Terminal(Mode):
     """Writes 1 into `bonus` at the first decision after which a task is done, and ends its episode there.
 
     What the simulator does with the episode afterwards is not valid, until it begins the next one. A score that did
     not come in time, or without `done`, counts as not done. The end of an episode in the simulator is an end, too.
-
-    Args:
-        options: of the mode.
     """
 
-    asks_finals = True
-
-    def __init__(self, options: ModeOptions) -> None:
-        self._threshold, self._needed = options.reward.done_threshold, options.reward.done_in_a_row
-        discount = options.discount
+    def __init__(self, reward: RewardNode, num_envs: int, discount: Discount | None, limit_ends: bool) -> None:
+        super().__init__(reward, num_envs, discount, limit_ends)
+        self.asks_finals = True
+        self._threshold, self._needed = reward.done_threshold, reward.done_in_a_row
         self._within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
-        self._memory = EpisodeMemory.empty(options.num_envs)
+        self._memory = EpisodeMemory.empty(num_envs)
         self._warned_of_missing = self._warned_of_ends = False
 
     def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
-        self._check_ends(rollout)
+        last = (rollout.steps - 1).clamp_min(0)[..., None]
+        at_end = rollout.success.gather(-1, last)[..., 0] & (rollout.steps > 0)
+        unseen = int((at_end & rollout.terminated & rollout.valid).sum())
+        if unseen and not self._warned_of_ends:
+            self._warned_of_ends = True
+            log.warning(
+                "The simulator ended %d episodes at its own success, so the scorer never saw them done: with "
+                "reward.mode=terminal they count as failures. Let the simulator go on after success.",
+                unseen,
+            )
         following = find_following(rollout, scores)
         known, said = ~np.isnan(following.done), following.done > self._threshold
         valid, success = rollout.valid.cpu().numpy(), rollout.success.any(-1).cpu().numpy()
@@ -53,21 +60,28 @@ class Terminal:
             new[t] = self._memory.add(said[t], following.asked[t], learned[t], success[t] & valid[t], self._needed)
             reached[t] = self._memory.reached
         self._write(rollout, learned, new)
-        missing = learned & following.asked & ~known
-        self._warn_of_missing(int(missing.sum()), int((learned & following.asked).sum()))
+        judged, missing = int((learned & following.asked).sum()), int((learned & following.asked & ~known).sum())
+        if missing and not self._warned_of_missing:
+            self._warned_of_missing = True
+            log.warning(
+                "%d of %d judgements of this rollout came too late or have no done value: they count as not "
+                "done. reward/missing_done counts them from now on; reward.deadline waits longer.",
+                missing,
+                judged,
+            )
         ended = learned & (rollout.terminated | rollout.truncated).cpu().numpy()
         return {
             "said": int(new.sum()),
             "false": int((new & ~reached).sum()),
             "missed": int((ended & reached & ~new).sum()),
-            "undone": int(missing.sum()),
-            "judged": int((learned & following.asked).sum()),
+            "undone": missing,
+            "judged": judged,
             "returned": float(new.sum()),
             "ended": int(ended.sum()),
         }
 
     def _write(self, rollout: Rollout, learned: Array, new: Array) -> None:
-        """Compose the columns; the reward of a chunk falls on its last control step, as a simulator's would."""
+        """Write the columns; the reward of a chunk falls on its last control step, as a simulator's would."""
         done, later = torch.from_numpy(new), (rollout.steps.cpu() - 1).clamp_min(0)
         reward = torch.where(done, torch.pow(self._within, later.double()), 0.0)
         rollout.ignore_env_reward.fill_(value=True)
@@ -76,29 +90,6 @@ class Terminal:
         rollout.terminated |= done
         rollout.truncated &= ~done
         rollout.valid.copy_(torch.from_numpy(learned))
-
-    def _check_ends(self, rollout: Rollout) -> None:
-        """Warn once if the simulator ends episodes at its own success."""
-        last = (rollout.steps - 1).clamp_min(0)[..., None]
-        at_end = rollout.success.gather(-1, last)[..., 0] & (rollout.steps > 0)
-        found = int((at_end & rollout.terminated & rollout.valid).sum())
-        if found and not self._warned_of_ends:
-            self._warned_of_ends = True
-            log.warning(
-                "The simulator ended %d episodes at its own success, so the scorer never saw them done: with "
-                "reward.mode=terminal they count as failures. Let the simulator go on after success.",
-                found,
-            )
-
-    def _warn_of_missing(self, missing: int, asked: int) -> None:
-        if missing and not self._warned_of_missing:
-            self._warned_of_missing = True
-            log.warning(
-                "%d of %d judgements of this rollout came too late or have no done value: they count as not "
-                "done. reward/missing_done counts them from now on; reward.deadline waits longer.",
-                missing,
-                asked,
-            )
 
     def state(self) -> dict[str, Array]:
         return self._memory.state()
