@@ -80,11 +80,10 @@ class Meters:
 
 
 class ChatServer:
-    """Server of chat completions.
+    """Server of chat completions of a model.
 
     Args:
-        model: the model.
-        batcher: its request queue.
+        model, batcher: the model, and its request queue.
         limits: of one request.
         memory: byte budget shared by all requests.
         meters: the server's metrics.

@@ -80,11 +80,7 @@ class MicroBatcher(Generic[Asked, Answer]):
         return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
 
     def ask(self, asked: Asked) -> "asyncio.Future[Answer]":
-        """Enqueue a request and return the future of its answer. Cancelling the future frees the place.
-
-        Raises:
-            QueueFullError: the queue is full.
-        """
+        """Enqueue a request, or raise `QueueFullError`; return its answer's future. Cancel that to free the place."""
         if self.full:
             raise QueueFullError
         place: _Place[Asked, Answer] = _Place(asked, asyncio.get_running_loop().create_future())

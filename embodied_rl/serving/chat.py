@@ -49,7 +49,6 @@ class ChatRequest:
     """Validated request.
 
     Attributes:
-        model: its name.
         messages: at least one.
         max_tokens: of the answer.
         top_logprobs: alternatives returned with each token; None returns no log-probabilities.
@@ -66,13 +65,9 @@ class ChatRequest:
 def parse_request(body: bytes, limits: RequestLimits, reserve: Callable[[int], None]) -> ChatRequest:
     """Parse the body of a request and decode its pictures.
 
-    Args:
-        body: JSON.
-        limits: of the request.
-        reserve: called with the bytes of each picture before it is decoded; it may raise.
-
     Raises:
-        Refusal: the request is invalid or unsupported; the message names the field.
+        Refusal: the request is invalid or unsupported; the message names the field. Or `reserve` raised, which is
+            called with the bytes of each picture before it is decoded.
     """
     try:
         found = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)

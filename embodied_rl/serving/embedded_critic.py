@@ -80,12 +80,7 @@ class Observed:
 
 
 class EmbeddedCritic:
-    """Critic behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
-
-    Args:
-        critic: the network.
-        name: model name in requests.
-    """
+    """Critic behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`."""
 
     def __init__(self, critic: CriticNetwork, name: str) -> None:
         self.name, self.identity = name, critic.identity
@@ -171,15 +166,9 @@ class EmbeddedCritic:
 
 
 def split_bins(bins: Array) -> Array:
-    """Convert probabilities of equidistant progress 0 … 1 to the digits 0 … 9, which stand for ninths.
+    """Convert probabilities [b] of equidistant progress 0 … 1 to those of the digits 0 … 9, which stand for ninths.
 
     Each bin's mass is split between the two nearest digits such that the expectation is preserved.
-
-    Args:
-        bins: [b] probabilities.
-
-    Returns:
-        float64 [10].
     """
     places = np.linspace(0, 9, len(bins))
     lower = np.minimum(places.astype(int), 8)

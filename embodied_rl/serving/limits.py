@@ -28,11 +28,7 @@ class RequestLimits:
 
 
 class Memory:
-    """Byte budget shared by all requests, for their bodies and decoded pictures.
-
-    Args:
-        size: bytes.
-    """
+    """Budget of `size` bytes shared by all requests, for their bodies and decoded pictures."""
 
     def __init__(self, size: int) -> None:
         self.size, self.used = size, 0

@@ -34,14 +34,10 @@ SHORTEST_TOKEN = 16
 
 
 def find_token(host: str, variable: str | None) -> str | None:
-    """Return the token that requests must have; None if none is needed.
-
-    Args:
-        host: the address of the server.
-        variable: the environment variable that holds the token.
+    """Return the token of an environment variable that requests must have; None if none is needed.
 
     Raises:
-        UserError: other machines reach the address and no token is set; or that token is not a valid one.
+        UserError: other machines reach the host and no token is named; or that token is not a valid one.
     """
     if variable is None:
         try:
@@ -98,11 +94,7 @@ def _digest(text: str) -> bytes:
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free port.
-
-    Raises:
-        UserError: the address is not available.
-    """
+    """Return a listening socket, or raise `UserError`; port 0 takes a free port."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
@@ -127,10 +119,7 @@ def format_url(host: str, listening: socket.socket) -> str:
 def serve(application: ASGIApp, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGINT or SIGTERM; a second SIGINT does not wait for requests that are being answered.
 
-    Args:
-        application: the ASGI application.
-        listening: from `open_socket`; it is closed at the end.
-        ready: called once the server accepts requests.
+    `ready` is called once the server accepts requests. The socket is closed at the end.
     """
     config = uvicorn.Config(
         application, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,

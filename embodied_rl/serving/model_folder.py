@@ -23,14 +23,7 @@ FORBIDDEN = {
 
 
 def check_folder(folder: Path) -> str:
-    """Check the folder of a vision-language model of transformers.
-
-    Returns:
-        its `model_type`.
-
-    Raises:
-        UserError: the folder contains something refused, or lacks something; the message names it.
-    """
+    """Check the folder of a vision-language model of transformers; return its `model_type`, or raise `UserError`."""
     for file in sorted(folder.iterdir()):
         check_inside(folder, file)
         if file.suffix == ".py":

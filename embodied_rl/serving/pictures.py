@@ -22,16 +22,13 @@ _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, IndexError, OverflowErr
 
 
 def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], None]) -> Array:
-    """Decode a picture of a request.
+    """Decode a picture of a request to RGB, uint8 [h, w, 3].
 
     Args:
         url: `data:image/…;base64,…`.
         where: the field, for messages.
         pixels: maximum number of pixels; checked before decoding.
         reserve: called with the bytes of the decoded picture before it is decoded; it may raise.
-
-    Returns:
-        uint8 [h, w, 3], RGB.
 
     Raises:
         Refusal: not a data URL, or not a picture within the limits.
@@ -51,11 +48,7 @@ def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], N
 def decode_file(
     file: bytes, where: str, pixels: int, reserve: Callable[[int], None], formats: tuple[str, ...] = FORMATS
 ) -> Array:
-    """Decode the bytes of an image file; see `decode_picture`.
-
-    Raises:
-        Refusal: not a picture in a supported format, or beyond the limits.
-    """
+    """Decode the bytes of an image file; see `decode_picture`."""
     try:
         with Image.open(io.BytesIO(file), formats=formats) as opened:
             if opened.width * opened.height > pixels:

@@ -60,15 +60,10 @@ def check_settings(settings: ServerSettings) -> None:
 
 
 def check_served(path: Path, device: str, read_header: Callable[[Path], object]) -> None:
-    """Check a model without loading it.
-
-    Args:
-        path: of a critic file, or a folder.
-        device: torch device of the model.
-        read_header: reads the header of a critic file, or raises `UserError`.
+    """Check a critic file or a model folder, and the device, without loading it.
 
     Raises:
-        UserError: the path does not exist, the folder is refused, or the device does not fit.
+        UserError: it does not exist or is refused, also by `read_header`, or the device does not fit.
     """
     try:
         if torch.device(device).type == "cuda" and not torch.cuda.is_available():
@@ -98,17 +93,14 @@ def load_served(
     dtype: Literal["float32", "bfloat16", "float16"],
     threads: int | None,
 ) -> ChatModel:
-    """Load a model, and set how many threads torch computes with in this process.
+    """Load a critic file or a model folder, and set the number of torch's threads in this process.
 
     Args:
-        path: of a critic file, or a folder.
+        path: of the file or folder.
         load_critic: opens a critic file.
         name: model name in requests; None takes that of the file or folder.
         device, dtype: of a vision-language model.
         threads: None takes one for a critic, and all cores for a vision-language model.
-
-    Raises:
-        UserError: it cannot be loaded.
     """
     torch.set_num_threads(threads or (count_cores() if path.is_dir() else 1))
     if not path.is_dir():
@@ -127,11 +119,7 @@ def make_batcher(model: ChatModel, settings: ServerSettings, meters: "Meters") -
 
 
 def start_server(model: ChatModel, settings: ServerSettings) -> None:
-    """Serve a model until SIGINT or SIGTERM.
-
-    Raises:
-        UserError: the address is not available, or see `check_settings`.
-    """
+    """Serve a model until SIGINT or SIGTERM; raise `UserError` as `check_settings`, or if the address is in use."""
     check_settings(settings)
     from embodied_rl.serving.application import ChatServer, Meters
     from embodied_rl.serving.listening import find_token, format_url, open_socket, serve

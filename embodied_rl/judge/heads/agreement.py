@@ -38,13 +38,7 @@ class Agreement:
 
 
 def measure_agreement(predicted: Array, score: Array, episode: Array, seed: int) -> Agreement:
-    """Compare predictions with scores, float64 [n] each; predictions that are NaN are left out.
-
-    Args:
-        predicted, score: of the head and of the judge.
-        episode: int64 [n], of which observations belong together.
-        seed: of the resampling.
-    """
+    """Compare predictions with scores of episodes (int64), [n] each; predictions that are NaN are left out."""
     known = ~np.isnan(predicted)
     predicted, score, episode = predicted[known], score[known], episode[known]
     numbers, place = np.unique(episode, return_inverse=True)

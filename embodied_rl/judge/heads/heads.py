@@ -51,9 +51,6 @@ class HeadOptions:
 class Head(ABC):
     """Predicts scores. It is trained by `learn` alone; equal calls give equal bits.
 
-    Args:
-        options: see `HeadOptions`.
-
     Attributes:
         calibrated: whether its predictions mean the same as the scores; else only their order does.
     """

@@ -53,11 +53,7 @@ class Labels:
 
 
 class LabelMemory:
-    """Keeps the newest labels, each observation once: its first label stays.
-
-    Args:
-        most: labels that are kept.
-        size: D.
+    """Keeps the newest labels, at most `most`, each observation once: its first label stays.
 
     Attributes:
         kept: the labels, oldest first.

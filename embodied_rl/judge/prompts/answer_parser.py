@@ -58,10 +58,7 @@ class Reading:
         return expect_value(tokens, self.labels, least_mass)
 
     def read_text(self, text: str) -> float | None:
-        """Return the number in the text of an answer, before its range is checked; None unless there is exactly one.
-
-        Text within thinking tags is ignored.
-        """
+        """Return the number in the text of an answer, outside of thinking tags; None unless there is exactly one."""
         text = drop_thoughts(text)
         if self.words:
             known = r"\b(" + "|".join(map(re.escape, self.words)) + r")\b"
@@ -71,10 +68,7 @@ class Reading:
         return _read_last_line(self.pattern.finditer(text), lambda found: (float(found) - self.offset) / self.scale)
 
     def read_entries(self, text: str, count: int) -> tuple[float, ...] | None:
-        """Return a number for each of `count` frames, NaN unless there is exactly one; None if the text has no list.
-
-        Text within thinking tags is ignored.
-        """
+        """Return a number for each of `count` frames, NaN unless there is exactly one; None if the text has no list."""
         assert self.entries is not None
         text = drop_thoughts(text)
         try:
@@ -91,10 +85,9 @@ class Reading:
 
 
 def drop_thoughts(text: str) -> str:
-    """Return a text without what stands within tags of thinking.
+    """Return a text without thinking.
 
-    A tag that is not closed reaches to the end; one that was not opened, because a chat template did, reaches back to
-    the beginning.
+    A tag that is not closed reaches to the end; one that was opened by a chat template reaches back to the beginning.
     """
     kept, thinks = list[str](), False
     parts = _TAG.split(text)  # texts, and between them "/" of a closing tag, or nothing
@@ -133,11 +126,7 @@ def _read_number(value: Any) -> float | None:
 
 
 def read_log_probabilities(entries: Any) -> list[tuple[str, float]]:
-    """Return (token, log-probability) pairs of a server's `top_logprobs`.
-
-    Raises:
-        ValueError: they do not follow the protocol; the message names the fault.
-    """
+    """Return (token, log-probability) pairs of a server's `top_logprobs`, or raise `ValueError` with the fault."""
     if not isinstance(entries, list):
         raise ValueError("top_logprobs is not a list")  # noqa: TRY004 - one error for all that a server may send
     found: list[tuple[str, float]] = []
@@ -155,13 +144,11 @@ def expect_value(tokens: Sequence[tuple[str, float]], labels: Mapping[str, float
     """Compute the mean of the labels' values, weighted by their probabilities.
 
     A label's probability is the sum over its tokens: " Yes", "Yes" and "yes" are one. The confidence is
-    1 - H / log n of the n labels' distribution. If the total probability of all labels is too small, the score is
-    invalid.
+    1 - H / log n of the n labels' distribution. The score is invalid below a total probability of `least_mass`.
 
     Args:
         tokens: with log-probabilities, as far as the server returned them.
         labels: lower-case label → value.
-        least_mass: minimum total probability of the labels.
     """
     mass = dict.fromkeys(labels, 0.0)
     for token, log_probability in tokens:
@@ -183,11 +170,6 @@ def measure_likelihood(tokens: Sequence[tuple[str, float]], label: str, log_rang
 
     Unlike the share among several labels it does not saturate for likely labels. If the server did not return the
     label's probability, the score is invalid: P is then only known to be smaller than that of the returned tokens.
-
-    Args:
-        tokens: with log-probabilities, as far as the server returned them.
-        label: in lower case.
-        log_range: natural logarithm of the odds at which the score ends, positive.
     """
     mass = sum(math.exp(each) for token, each in tokens if token.strip().casefold() == label)
     if mass == 0:

@@ -107,11 +107,7 @@ def list_prompts() -> dict[str, str]:
 
 
 def find_prompt(name: str, key: str = "prompt") -> Path:
-    """Return the file of a built-in prompt, or the one that `name` is the path of.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the file of a built-in prompt, or the one that `name` is the path of, or raise `UserError`."""
     path = FOLDER / f"{name}.yaml" if name in PROMPT_NAMES else Path(name)
     if not path.is_file():
         raise UserError(
@@ -122,14 +118,10 @@ def find_prompt(name: str, key: str = "prompt") -> Path:
 
 
 def load_prompt(name: str, key: str = "prompt") -> Prompt:
-    """Return a built-in prompt, or that of a YAML file.
-
-    Args:
-        name: of the prompt, or a path.
-        key: of the scorer's settings, for messages.
+    """Return a built-in prompt, or that of a YAML file; `key` is the scorer's setting, for messages.
 
     Raises:
-        UserError: there is none, or the file is not what a prompt is; the message names file and key.
+        UserError: there is none, or the file is no prompt; the message names file and key.
     """
     path = find_prompt(name, key)
     try:

@@ -27,12 +27,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 5.0, 300.0
 
 
 class InFlightLimit:
-    """Limit of requests in flight: additive increase, multiplicative decrease, as in TCP.
+    """Limit of requests in flight, at most `most`: additive increase, multiplicative decrease, as in TCP.
 
     It grows by one after `allowed` answers, and is halved when the scorer is overloaded, at most once per round trip.
-
-    Args:
-        most: maximum of the limit.
 
     Attributes:
         allowed: the current limit.
@@ -49,11 +46,7 @@ class InFlightLimit:
             self.allowed, self._answered = min(self._most, self.allowed + 1), 0
 
     def note_overload(self, halvings: int) -> None:
-        """Halve the number: the scorer was too slow, or said that it has too much to do.
-
-        Args:
-            halvings: the count when the request was sent. One that was sent before the last halving changes nothing.
-        """
+        """Halve the limit, unless the request was sent before the last halving: `halvings` is the count of then."""
         if halvings == self.halvings:
             self.allowed, self._answered, self.halvings = max(1, self.allowed // 2), 0, self.halvings + 1
 
@@ -62,10 +55,7 @@ class Breaker:
     """Circuit breaker: pauses a scorer after failures, and tries it again later.
 
     While it is open, requests are not sent. After a pause one request is sent; its answer closes the breaker, its
-    failure doubles the pause.
-
-    Args:
-        clock: monotonic, in seconds.
+    failure doubles the pause. The clock is monotonic, in seconds.
 
     Attributes:
         cause: of its opening; empty while it is closed.
@@ -117,13 +107,7 @@ class Breaker:
 
 
 class Attempts:
-    """Calls a scorer with retries, and reports the outcome to limit and breaker.
-
-    Args:
-        scorer: the scorer.
-        timeout: seconds per call.
-        limit, breaker: of the service.
-    """
+    """Calls a scorer with retries, each within `timeout` seconds, and reports the outcome to limit and breaker."""
 
     def __init__(self, scorer: Scorer, timeout: float, limit: InFlightLimit, breaker: Breaker) -> None:
         self._scorer, self._timeout, self._limit, self._breaker = scorer, timeout, limit, breaker

@@ -48,7 +48,7 @@ class RequestQueue:
 
     Args:
         traits: of the scorer.
-        most: requests that may wait; beyond, those that matter least are dropped.
+        most: requests that may wait; beyond, those of the lowest priority are dropped.
         apart: whether a call of the scorer has requests of one submission only.
     """
 

@@ -97,7 +97,7 @@ class ScoreService:
         Args:
             requests: their arrays must not be changed afterwards.
             priorities: lower numbers are answered first.
-            slots: of each request, see `Ticket`; None keeps all requests.
+            slots: see `Ticket`; None keeps all requests.
         """
         now, number = self._clock(), next(self._submissions)
         tickets = [
@@ -266,11 +266,7 @@ class ScoreService:
 
 
 async def open_scorer(scorer: Scorer, seconds: float = OPEN_TIMEOUT) -> None:
-    """Open a scorer.
-
-    Raises:
-        UserError: it could not be opened, or not in time.
-    """
+    """Open a scorer within `seconds`, or raise `UserError`."""
     try:
         await asyncio.wait_for(scorer.open(), seconds)
     except TimeoutError:

@@ -92,13 +92,7 @@ class DecisionScores:
             self._running[column] = _EpisodeScore(self._none)
 
     def end_episodes(self, row: int, columns: Sequence[int], finals: Mapping[int, Ticket]) -> None:
-        """End episodes. The score of a final observation is settled with the environment's next decision.
-
-        Args:
-            row: in which they ended.
-            columns: environments.
-            finals: column → ticket of the final observation, where an episode was truncated.
-        """
+        """End the episodes of `columns` in a row, with the tickets of the final observations of truncated ones."""
         self.add(finals)
         for column in finals:
             self._ending[column], self._running[column] = (row, self._running[column]), _EpisodeScore(self._none)

@@ -41,10 +41,6 @@ class LabelWriter(ScoringWriter):
 
     A request without an answer at the end of its rollout stays open. Its answer is a label of the rollout in which it
     comes, and nothing waits for it.
-
-    Args:
-        options: see `ScoringOptions`.
-        number: of the collector.
     """
 
     def __init__(self, options: ScoringOptions, number: int) -> None:
@@ -116,11 +112,9 @@ class Distiller:
     """Settles the rollouts of one rank, one after the other; all ranks call it together.
 
     Args:
-        reward: of the configuration.
+        reward, discount, seed: of the configuration.
         inputs: how observations are packed.
-        discount: of the algorithm.
         limit_ends: whether the time limit ends an episode like a termination.
-        seed: of the run.
         num_envs: N.
         ranks: the ranks that learn together.
 

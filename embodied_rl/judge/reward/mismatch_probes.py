@@ -25,12 +25,7 @@ ENOUGH = 30
 
 
 class MismatchProbes:
-    """Asks about some observations under other words, and compares.
-
-    Args:
-        service: answers.
-        share: of the questions of a rollout, 0…1.
-        traits: of the scorer.
+    """Asks about a share (0…1) of the observations of a rollout with other instructions, and compares.
 
     Attributes:
         asked: tickets of the probes that were asked last.

@@ -23,9 +23,8 @@ class Mode:
     """Mode `distill`, and the base of the others: computes no reward, and remembers nothing. (The learner does so.)
 
     Args:
-        reward: of the configuration.
+        reward, discount: of the configuration; no discount where the algorithm has none.
         num_envs: N.
-        discount: of the algorithm; None where it has none.
         limit_ends: whether the time limit ends an episode like a termination.
 
     Attributes:

@@ -60,9 +60,6 @@ class Settlement:
 class PotentialLedger:
     """Settles potentials of consecutive rollouts of the same environments.
 
-    Args:
-        num_envs: N.
-
     Attributes:
         carried: float64 [N], the settled Φ of the observation after the last decision, where its episode goes on.
     """

@@ -79,11 +79,7 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
 
 
 def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
-    """Check that the scorer judges "done", and that the simulator does not end episodes at success.
-
-    Raises:
-        UserError: one of these does not hold.
-    """
+    """Check that the scorer judges "done" and the simulator does not end episodes at success, or raise `UserError`."""
     if not traits.judges_done and "done" not in traits.kinds:
         raise UserError(
             f"reward.mode=terminal needs a scorer that says when a task is done; reward.name={config.reward.name} says "
@@ -147,10 +143,9 @@ def name_model(reward: RewardNode, spec: SimulatorSpec) -> RewardNode:
 
 
 def check_model(reward: RewardNode, spec: SimulatorSpec) -> None:
-    """Check that the server of a run that goes on still has the run's model. A server that is down may come back.
+    """Check that the server of a run that goes on still has the run's model, or raise `UserError`.
 
-    Raises:
-        UserError: it has other models.
+    A server that is down may come back.
     """
     if (built := _build_vlm(reward, spec)) is None:
         return
@@ -173,11 +168,7 @@ def _build_vlm(reward: RewardNode, spec: SimulatorSpec) -> tuple[VlmScorer, VlmC
 
 
 async def check_scorer(scorer: Scorer, timeout: float) -> None:
-    """Check that a scorer answers within `timeout` seconds.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Check that a scorer answers within `timeout` seconds, or raise `UserError`."""
     await _ask_scorer(scorer, scorer.check, timeout)
 
 
@@ -198,15 +189,7 @@ async def _ask_scorer(scorer: Scorer, ask: Callable[[], Coroutine[Any, Any, Answ
 def make_scoring(
     config: TrainConfig, spec: SimulatorSpec, needs: Needs, decisions: int, folder: RunFolder
 ) -> tuple[WriterFactory, ...]:
-    """Return the factory of the writers that ask the run's scorer, or nothing where it has none.
-
-    Args:
-        config: of the run.
-        spec: of its simulator.
-        needs: of its algorithm.
-        decisions: T, of a rollout or segment.
-        folder: of the run; scores are logged there.
-    """
+    """Return the factory of the writers that ask the run's scorer in rollouts of T decisions; nothing without one."""
     if config.reward.name is None:
         return ()
     options = ScoringOptions(

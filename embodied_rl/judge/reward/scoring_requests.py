@@ -39,17 +39,10 @@ the newest question waits; the newest ones; or the oldest ones."""
 
 
 class FrameHistory:
-    """Bounded history of scored frames, as many as a request may show.
+    """Bounded history of scored frames of some cameras, as many as a request may show: f with the current one.
 
     For the span "latest" these are the last f - 1. For "episode" every 2^k-th frame of the episode is kept; when there
     are 2 f of them, every second one is dropped.
-
-    Args:
-        spec: of the simulator.
-        cameras: cameras of the kept frames.
-        num_envs: N.
-        frames: f, frames of a request with the current one; 1 keeps nothing.
-        span: which frames.
     """
 
     def __init__(self, spec: SimulatorSpec, cameras: Sequence[str], num_envs: int, frames: int, span: Span) -> None:
@@ -70,12 +63,7 @@ class FrameHistory:
         return bool(self._kept[column])
 
     def show(self, column: int, present: Mapping[str, Picture]) -> SharedImages:
-        """Return the frames of a question, n of each camera with n at most f, the present one last.
-
-        Args:
-            column: number of the environment.
-            present: camera → picture.
-        """
+        """Return the frames of a request of environment `column`, at most f of each camera, the present one last."""
         kept = self._kept[column]
         count = len(kept)
         earlier = min(self._frames - 1, count)
@@ -184,11 +172,7 @@ class ScoreRequester:
     def request_before_decisions(
         self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys
     ) -> dict[int, Ticket]:
-        """Ask about the observations before the decisions, but for those asked about at the end of the last rollout.
-
-        Returns:
-            column → ticket of what is asked.
-        """
+        """Ask about observations before decisions not asked about at the end of the last rollout: column → ticket."""
         rows = np.broadcast_to(np.asarray(row), (len(columns),)).tolist()
         numbers, listed = keys.decision.tolist(), columns.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
@@ -222,11 +206,7 @@ class ScoreRequester:
         self._history.add(column, pictures)
 
     def request_finals(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> dict[int, Ticket]:
-        """Ask about the final observations of episodes that were truncated; a termination needs no question.
-
-        Returns:
-            column → ticket of what is asked.
-        """
+        """Ask about final observations of truncated episodes; a termination needs no request: column → ticket."""
         seen = result.final_observation
         if seen is None:
             return {}
@@ -246,11 +226,7 @@ class ScoreRequester:
         self._progress[columns.tolist(), 1] += 1
 
     def request_lasts(self, columns: Array, observation: Observation, keys: NoiseKeys) -> dict[int, Ticket]:
-        """Ask about the observations that the next rollout begins with, where an episode goes on.
-
-        Returns:
-            column → ticket of what is asked.
-        """
+        """Ask about observations that the next rollout begins with, where an episode goes on: column → ticket."""
         listed, numbers = columns.tolist(), keys.decision.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
         requests: dict[int, ScoreRequest] = {}

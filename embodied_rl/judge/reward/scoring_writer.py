@@ -58,11 +58,10 @@ class ScoringOptions:
     """Settings of a `ScoringWriter`; picklable.
 
     Attributes:
-        reward: of the configuration.
+        reward, discount: of the configuration; no discount where the algorithm has none.
         scorer: class of the scorer, and its settings.
         spec: of the simulator.
         decisions: T.
-        discount: of the algorithm; None where it has none.
         limit_ends: whether the time limit ends an episode like a termination.
         collectors: number of collectors of the run, which share its limits.
         folder: of the run.
@@ -79,12 +78,7 @@ class ScoringOptions:
 
 
 class ScoringWriter(Writer):
-    """Asks, waits as long as allowed, and lets the mode of the run compute the reward of each rollout.
-
-    Args:
-        options: see `ScoringOptions`.
-        number: of the collector, for the name of its log.
-    """
+    """Asks for scores, waits as long as allowed, and lets the mode of the run compute the reward of each rollout."""
 
     final_pictures = False
 

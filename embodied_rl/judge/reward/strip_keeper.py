@@ -111,12 +111,7 @@ class FollowedEpisode:
 
 
 class StripKeeper:
-    """Writes the strips of one collector.
-
-    Args:
-        run: folder of the run.
-        number: of the collector.
-    """
+    """Writes the strips of collector `number` into the folder of a run."""
 
     def __init__(self, run: Path, number: int) -> None:
         self._folder, self._number = run / FOLDER, number
@@ -126,11 +121,7 @@ class StripKeeper:
         self._missed = False
 
     def keep(self, tickets: Sequence[Ticket], rollout: Rollout) -> None:
-        """Follow a rollout's episodes, and have strips of those that ended written, without waiting.
-
-        Args:
-            tickets: of the rollout, with scores.
-            rollout: settled.
+        """Follow a settled rollout's episodes, and have strips of those that ended written, without waiting.
 
         Raises:
             UserError: earlier strips could not be written.
@@ -147,11 +138,7 @@ class StripKeeper:
         self._missed = False
 
     def check(self) -> None:
-        """Check that the last strips could be written, if they are.
-
-        Raises:
-            UserError: they could not.
-        """
+        """Raise `UserError` if the last strips could not be written."""
         error = None if self._working is None else self._working.exception()
         if isinstance(error, OSError):
             raise UserError(
@@ -167,7 +154,7 @@ class StripKeeper:
     def _follow(
         self, tickets: Sequence[Ticket], seen: set[int], ended: set[int], reached: set[int], missed: bool
     ) -> None:
-        """Add the frames of a rollout, and write strips of episodes that ended.
+        """Add the frames of a rollout's tickets, and write strips of episodes that ended.
 
         Args:
             tickets: of the rollout.

@@ -100,7 +100,7 @@ class Terminal(Mode):
 
 @dataclass
 class EpisodeMemory:
-    """What is remembered of the running episode of each environment, also from one rollout to the next.
+    """Running episode of each environment, also from one rollout to the next.
 
     Attributes:
         over: bool [N], whether the scorer said done earlier.
@@ -141,10 +141,9 @@ class EpisodeMemory:
 
 
 def find_following(rollout: Rollout, scores: RolloutScores) -> Scores:
-    """Return the scores of the observation after each decision, [T, N].
+    """Return the scores of the observation after each decision, [T, N]; of truncated episodes the final observation.
 
-    For a truncated episode this is its final observation. Observations after a termination are not scored, so that
-    they need not be rendered.
+    Observations after a termination are not scored, so that they need not be rendered.
     """
     terminated, truncated = rollout.terminated.cpu().numpy(), rollout.truncated.cpu().numpy()
 

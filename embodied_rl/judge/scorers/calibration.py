@@ -69,11 +69,7 @@ def find_log_odds(scores: Array) -> Array:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read a file that `critic eval` wrote.
-
-    Raises:
-        UserError: it is missing, damaged, or no such file.
-    """
+    """Read a file that `critic eval` wrote, or raise `UserError`."""
     found = read_json(path)
     with name_file(path):
         if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
@@ -85,25 +81,17 @@ def read_calibration(path: Path) -> Calibration:
 
 @dataclass(frozen=True)
 class CalibratedConfig:
-    """The settings of `CalibratedScorer`.
-
-    Attributes:
-        scorer: class of the scorer, and its settings.
-        file: of the calibration.
-    """
+    """Class and settings of the scorer, and the file of the calibration."""
 
     scorer: tuple[type[Any], Any]
     file: str
 
 
 class CalibratedScorer(Scorer):
-    """Asks another scorer, and calibrates what it says.
-
-    Attributes:
-        inner: the other scorer.
+    """Calibrates the scores of another scorer, `inner`.
 
     Raises:
-        UserError: the calibration is not of this scorer, or the scorer does not say how far a task is.
+        UserError: the calibration is not of this scorer, or the scorer does not estimate progress.
     """
 
     Config = CalibratedConfig

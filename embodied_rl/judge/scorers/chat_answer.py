@@ -18,12 +18,12 @@ MOST_TOKENS = 2**53
 def read_answer(
     answer: Mapping[str, Any], reading: Reading, least_mass: float, wants_probabilities: bool, order: Sequence[int] = ()
 ) -> Score:
-    """Return the score of an answer, invalid if the answer cannot be read.
+    """Return the score of a chat completion, invalid if it cannot be read.
 
     Args:
-        answer: a chat completion.
+        answer: of the server.
         reading: of the prompt.
-        least_mass: probability that all labels must have together.
+        least_mass: minimum total probability of the labels.
         wants_probabilities: whether log-probabilities were requested; the server may have omitted them.
         order: of the frames in a trajectory prompt; index of the frame at each position.
     """

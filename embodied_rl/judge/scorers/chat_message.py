@@ -23,7 +23,7 @@ class MessageWriter:
     """Writes the messages of requests.
 
     Args:
-        prompt: what is asked.
+        prompt: of the scorer.
         encoder: of pictures.
         views: cameras in the order of the prompt's views; empty takes all, by name.
         reference: camera → uint8 [r, h, w, 3], for prompts that show one.
@@ -134,13 +134,7 @@ def make_writers(
     reference: str | None,
     references: int,
 ) -> list[MessageWriter]:
-    """Return the writer of each prompt's messages.
-
-    Args:
-        prompts: that are asked.
-        spec: of the simulator.
-        encoder: of pictures.
-        views, reference, references: see `VlmConfig`.
+    """Return the writer of each prompt's messages; views, reference and references: see `VlmConfig`.
 
     Raises:
         UserError: views or reference do not fit a prompt.
@@ -188,11 +182,7 @@ def choose_views(prompt: Prompt, views: Sequence[str], spec: SimulatorSpec) -> l
 
 
 def check_lossless(prompts: Sequence[Prompt], resized: bool) -> None:
-    """Check that pictures are not asked to be another size where a prompt sends them as they are.
-
-    Raises:
-        UserError: they are.
-    """
+    """Check that pictures are not resized where a prompt sends them as they are, or raise `UserError`."""
     if resized and (found := next((prompt for prompt in prompts if prompt.lossless), None)):
         raise UserError(
             f"reward.picture_size, reward.picture_fit: the prompt {found.name} sends pictures as they are. "

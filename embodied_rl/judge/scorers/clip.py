@@ -102,11 +102,10 @@ class CheckpointScorer(Scorer):
     """Base of scorers that compare a picture with texts; of several cameras the mean similarity counts.
 
     Args:
-        config: the settings.
-        spec: of the simulator.
+        config, spec: see `Scorer`.
         kind: question that it answers.
         words: its texts, for the identity.
-        frame: index of the compared picture from the present one, -1.
+        frame: index of the compared picture; -1 is the present one.
 
     Raises:
         UserError: a setting is wrong, or the folder holds no such checkpoint.
@@ -119,11 +118,7 @@ class CheckpointScorer(Scorer):
         self.traits = ScorerTraits((kind,), identity, batch=config.batch, frames=-frame)
 
     async def open(self) -> None:
-        """Load the weights.
-
-        Raises:
-            UserError: they cannot be loaded.
-        """
+        """Load the weights, or raise `UserError`."""
         await asyncio.to_thread(self._model.load)
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
@@ -188,11 +183,7 @@ class ClipActionScorer(CheckpointScorer):
 
 
 def find_entry(words: str, entry: str, spec: SimulatorSpec) -> tuple[int, float]:
-    """Return the place and sign of a movement's entry of the state.
-
-    Raises:
-        UserError: the simulator has no such entry.
-    """
+    """Return the place and sign of a movement's entry of the state, or raise `UserError`."""
     name = entry[1:]
     if name not in spec.state_names:
         raise UserError(

@@ -32,11 +32,7 @@ KEPT_TEXTS = 1024
 
 
 class ClipModel:
-    """Embeds pictures and texts; its weights are loaded by `load`.
-
-    Args:
-        folder: of the checkpoint.
-        device: where it computes.
+    """Embeds pictures and texts on a device; its weights are loaded by `load`.
 
     Attributes:
         kind: "clip" or "siglip".
@@ -51,11 +47,7 @@ class ClipModel:
         self._texts: dict[str, Tensor] = {}
 
     def load(self) -> None:
-        """Load the weights.
-
-        Raises:
-            UserError: they cannot be loaded.
-        """
+        """Load the weights, or raise `UserError`."""
         import transformers  # slow to import
 
         local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -75,12 +67,12 @@ class ClipModel:
         return _normalize(self._model.get_image_features(pixel_values=pixels))
 
     def contrast(self, pictures: Tensor, texts: Sequence[str], temperature: float) -> Tensor:
-        """Return the probability of each text in a softmax over them, float32 [m], with the model's own temperature.
+        """Return the probability of each text in a softmax over them, float32 [m].
 
         Args:
             pictures: embeddings [cameras, width] of one moment; the mean of their logits counts.
             texts: m texts.
-            temperature: the model's own is multiplied by it.
+            temperature: factor of the model's own.
 
         Raises:
             UserError: a text is longer than the model reads.
@@ -106,11 +98,7 @@ class ClipModel:
 
 
 def find_kind(folder: Path) -> str:
-    """Return the type of a checkpoint's model.
-
-    Raises:
-        UserError: the folder holds none, or one of another type.
-    """
+    """Return the type of a checkpoint's model, or raise `UserError`."""
     try:
         kind = read_json(folder / "config.json").get("model_type")
     except (UserError, AttributeError) as error:
@@ -134,14 +122,14 @@ def _normalize(found: Any) -> Tensor:
 
 @dataclass(frozen=True)
 class PictureSettings:
-    """What is done with a picture, in this order.
+    """Steps of the preparation of a picture, in this order.
 
     Attributes:
         shortest: pixels of the shorter side after resizing; or None, and `size` is (height, width).
         size: see there; None for no resizing.
         resample: PIL's number of the filter.
         crop: (height, width) that is cut out of the middle; None cuts nothing.
-        rescale: values are multiplied by it.
+        rescale: factor of the values.
         mean, std: of each colour, for (x - mean) / std.
     """
 

@@ -26,11 +26,7 @@ _REMEDIES: dict[Reason, str] = {
 
 
 class AnsweredError(ScorerError):
-    """An error that a server answered with.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """An error that a server answered with, by its HTTP status."""
 
     def __init__(self, status: int, reason: Reason, message: str, permanent: bool = False, after: float | None = None):
         super().__init__(reason, message, permanent, after)
@@ -38,11 +34,11 @@ class AnsweredError(ScorerError):
 
 
 class JsonServer:
-    """A server.
+    """Client of one server.
 
     Args:
-        url: what all paths begin with.
-        key_variable: environment variable that holds the server's key, if it wants one; None sends no key.
+        url: beginning of all paths.
+        key_variable: environment variable of the server's key; None sends no key.
         transport: instead of the network, for tests.
 
     Raises:
@@ -84,7 +80,7 @@ class JsonServer:
 
         Raises:
             ScorerError: it cannot be reached, or answers something else.
-            AnsweredError: it refuses, has too much to do, or fails.
+            AnsweredError: it refuses, is overloaded, or fails.
         """
         try:
             try:
@@ -146,7 +142,7 @@ def check_url(url: str | None, example: str) -> None:
     """Check that an address was given, which is written into logs and therefore holds no secret.
 
     Raises:
-        UserError: it is missing, no address, or more than one; what may be secret is not repeated.
+        UserError: it is missing or no such address; a possible secret is not repeated.
     """
     if url is None:
         raise UserError(
@@ -185,13 +181,7 @@ def list_ids(answer: Mapping[str, Any]) -> list[str]:
 
 
 def explain_failure(url: str | None, key_variable: str, error: ScorerError) -> UserError:
-    """Return the error for the user: what went wrong, and the remedy.
-
-    Args:
-        url: of the server.
-        key_variable: environment variable that holds its key.
-        error: that was raised for a request.
-    """
+    """Return the error for the user: the failure of a request, and the remedy."""
     said = str(error).rstrip(".")
     missing = isinstance(error, AnsweredError) and (error.status == 404 or 300 <= error.status < 400)
     remedy = _REMEDIES.get("failed" if missing else error.reason, "")

@@ -23,7 +23,7 @@ LARGEST_ENTRY = 2_000_000_000
 
 
 def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
-    """Return evenly spaced frames of a trajectory, including the first and the last.
+    """Return at most `count` evenly spaced frames of a trajectory, with the first and the last.
 
     Args:
         path: an episode's `.npz` file as `embodied-rl collect` writes it; or a folder with a folder of pictures for
@@ -32,7 +32,7 @@ def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, 
         count: number of frames; fewer if the trajectory is shorter.
 
     Returns:
-        camera → uint8 [n, h, w, 3], n at most `count`.
+        camera → uint8 [n, h, w, 3].
 
     Raises:
         UserError: the trajectory does not exist, lacks a camera, or has fewer than two frames.
@@ -81,11 +81,7 @@ def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array
 
 
 def _read_frames(archive: zipfile.ZipFile, entry: str) -> Array:
-    """Return an array of pictures; its header is checked against the entry's size before it is read.
-
-    Raises:
-        ValueError: the entry is not an array of pictures.
-    """
+    """Return an array of pictures; its header is checked against the entry's size before it is read."""
     size = archive.getinfo(entry).file_size
     if size > LARGEST_ENTRY:
         raise ValueError(f"{entry} has {size} bytes, more than {LARGEST_ENTRY}")

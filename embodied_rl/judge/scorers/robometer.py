@@ -57,11 +57,7 @@ class RobometerConfig:
 
 
 class RobometerScorer(Scorer):
-    """Asks Robometer about the episode so far, or about each frame of one.
-
-    Raises:
-        UserError: a setting is wrong.
-    """
+    """Asks Robometer about the episode so far, or about each frame of one."""
 
     Config = RobometerConfig
 
@@ -84,11 +80,7 @@ class RobometerScorer(Scorer):
         await self._server.close()
 
     async def check(self) -> None:
-        """Check the server's health, and score grey pictures once.
-
-        Raises:
-            UserError: the server cannot be reached, or is not a Robometer server.
-        """
+        """Check the server's health, and score grey pictures once, or raise `UserError`."""
         frames = np.full((2, 32, 32, 3), 128, np.uint8)
         asked = ScoreRequest(
             0, 0, "absolute", "nothing", {self._camera: frames}, {self._camera: frames[0]}, np.zeros(0, np.float32)
@@ -105,11 +97,7 @@ class RobometerScorer(Scorer):
             )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
-        """Answer requests; those of one kind and length share a call, because the server fills up shorter ones.
-
-        Raises:
-            ScorerError: the server did not answer.
-        """
+        """Answer requests; those of one kind and length share a call, because the server fills up shorter ones."""
         groups: dict[tuple[ScoreKind, int], list[int]] = {}
         for place, request in enumerate(requests):
             groups.setdefault((request.kind, len(request.frames[self._camera])), []).append(place)
@@ -138,11 +126,7 @@ class RobometerScorer(Scorer):
 
 
 def choose_camera(name: str | None, spec: SimulatorSpec) -> str:
-    """Return the camera of a scorer that looks through one.
-
-    Raises:
-        UserError: there are several, or none of that name.
-    """
+    """Return the camera of a scorer that looks through one, or raise `UserError`."""
     known = list_scored_cameras(spec)
     if name is None and len(known) != 1:
         raise UserError(f"reward.camera is missing: choose one of {', '.join(known)}.", code="camera-missing")
@@ -154,11 +138,11 @@ def choose_camera(name: str | None, spec: SimulatorSpec) -> str:
 
 
 def read_scores(answer: dict[str, Any], count: int, frames: int | None) -> list[Score]:
-    """Return the scores of an answer.
+    """Return the scores of an answer about `count` samples.
 
     Args:
         answer: of the server.
-        count: of samples that it was asked about.
+        count: number of samples.
         frames: of each of them, if a number was asked for each; the last number of a sample counts in any case.
     """
     try:
@@ -181,11 +165,7 @@ def read_scores(answer: dict[str, Any], count: int, frames: int | None) -> list[
 
 
 def _read_numbers(values: Any) -> list[float]:
-    """Return numbers; those that rounding has put just outside of 0…1 are put back.
-
-    Raises:
-        TypeError, ValueError: they are none.
-    """
+    """Return numbers, those within rounding of 0…1 put back, or raise `TypeError` or `ValueError`."""
     if not isinstance(values, list) or any(
         isinstance(each, bool) or not isinstance(each, int | float) for each in values
     ):

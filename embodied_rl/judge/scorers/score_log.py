@@ -39,8 +39,7 @@ def describe_score(
     """Return a line of the log.
 
     Args:
-        request: what was asked.
-        score: the answer.
+        request, score: with its answer.
         seconds: from the request to the answer.
         used: whether the reward was computed with it; a valid score that came too late was not used.
         counted: decision of the episode before which it was used first, in modes with potentials.
@@ -54,11 +53,7 @@ def describe_score(
 
 
 class ScoreLog:
-    """Append-only log file, written by a separate thread.
-
-    Args:
-        file: log file; its folder is created.
-        identity: of the scorer, written into the first line of each process that writes.
+    """Append-only log file, written by a separate thread; its first line has the scorer's identity.
 
     Raises:
         UserError: the file is a symbolic link out of its folder.
@@ -147,10 +142,10 @@ class ReplayConfig:
 
 
 class ReplayScorer(Scorer):
-    """Scorer that replays logged scores by episode and decision, including their delays: a score that came too late
-    is not used, and one that counted from a later decision on counts from there on.
+    """Repeats logged scores by episode and decision, including their delays.
 
-    A run with equal settings and seed gets the same rewards. Observations that are not in the log get no score.
+    A score that came too late is not used, and one that counted from a later decision on counts from there on. A run
+    with equal settings and seed gets the same rewards. Observations that are not in the log get no score.
 
     Raises:
         UserError: the log is missing or damaged.

@@ -44,14 +44,10 @@ class ScriptedConfig:
 
 
 class ScriptedScorer(Scorer):
-    """Answers "absolute" from the simulator's progress; what it says has come to its end, it calls done.
-
-    Args:
-        config: the settings.
-        spec: of the simulator, which has to report progress, except for the constant judge.
+    """Answers "absolute" from the simulator's progress; done from progress 1.
 
     Raises:
-        UserError: the simulator does not report progress.
+        UserError: the simulator does not report progress, and the judge is not the constant one.
     """
 
     Config = ScriptedConfig

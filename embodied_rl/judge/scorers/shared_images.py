@@ -36,14 +36,7 @@ class Picture:
 
 
 class SharedImages(Mapping[str, Array]):
-    """Camera → a picture as uint8 [h, w, 3], or several as [n, h, w, 3], which are copied together at each access.
-
-    Args:
-        pictures: camera → one picture, or several.
-
-    Attributes:
-        pictures: the same.
-    """
+    """Camera → a picture as uint8 [h, w, 3], or several as [n, h, w, 3], which are copied together at each access."""
 
     def __init__(self, pictures: Mapping[str, Picture | tuple[Picture, ...]]) -> None:
         self.pictures = pictures
@@ -68,11 +61,9 @@ def list_pictures(shown: Mapping[str, Array]) -> dict[str, Sequence[Picture]]:
 
 
 class ImageEncoder:
-    """Encodes pictures as JPEG, or as PNG; equal pictures give equal texts, which servers can keep.
+    """Encodes pictures as JPEG with `size` pixels on the longer side, or as PNG.
 
-    Args:
-        size: pixels of the longer side.
-        fit: what becomes of the ratio of the sides.
+    Equal pictures give equal texts, which servers can cache.
     """
 
     def __init__(self, size: int, fit: Fit = "keep") -> None:

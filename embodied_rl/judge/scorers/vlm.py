@@ -94,13 +94,8 @@ class VlmScorer(Scorer):
     """Scorer of an OpenAI-compatible server: one request a call, or two with `done_prompt`.
 
     The model list is read before the first request, and again after a connection failure. An answer from another model
-    than the first answer's is an invalid score.
-
-    With log-probabilities, the score of a prompt with labels is their expectation; if the server refuses to return
-    them, the text of the answer is parsed.
-
-    Raises:
-        UserError: a setting or the prompt is wrong.
+    than the first answer's is an invalid score. With log-probabilities, the score of a prompt with labels is their
+    expectation; if the server refuses to return them, the text of the answer is parsed.
     """
 
     Config = VlmConfig
@@ -164,11 +159,7 @@ class VlmScorer(Scorer):
                 )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
-        """Answer one request.
-
-        Raises:
-            ScorerError: the server did not answer it.
-        """
+        """Answer one request, or raise `ScorerError`."""
         (request,) = requests
         async with self._listing:
             if not self._listed:

@@ -26,8 +26,8 @@ def probe(scorer: ToldScorer, share: float = 1.0, rounds: int = 1, code: int = 2
         probes = MismatchProbes(service, share, scorer.traits)
         for _ in range(rounds):
             probes.ask(answer_all(service, code=code))
-            service.wait(probes.collect(), DEADLINE)
-            found.append(dict(probes.count(probes.collect())))
+            service.wait(probes.asked, DEADLINE)
+            found.append(dict(probes.count(probes.asked)))
     return found
 
 
@@ -75,4 +75,4 @@ def test_where_all_have_the_same_task_there_are_no_other_words() -> None:
         service.wait(tickets, DEADLINE)
         probes = MismatchProbes(service, 1.0, scorer.traits)
         probes.ask(tickets)
-        assert probes.collect() == []
+        assert probes.asked == []

@@ -1,4 +1,4 @@
-"""A collector's scores: each belongs to its own picture, and the shaping follows from them, whenever they come."""
+"""Scores of a collector: each belongs to its own pictures, and the shaping follows from them, whenever they come."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,16 +11,18 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.policy import NoiseKeys
-from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
+from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits, Span
 from embodied_rl.interfaces.sim import StepResult
-from embodied_rl.judge.reward.scoring_writer import ScoringWriter, share_budget
+from embodied_rl.judge.reward.score_table import advance
+from embodied_rl.judge.reward.scoring_requests import Question
+from embodied_rl.judge.reward.scoring_writer import ScoringWriter, choose_question, share_budget
 from embodied_rl.judge.scorers.score_log import ReplayConfig, ReplayScorer, read_scores
 from embodied_rl.rollout.buffer import Rollout
 from tests.support import row_clock
 from tests.support.collecting import SPEC, KillingActor, N, T, half_skilled, inline, make, workers
 from tests.support.refusals import refuses
 from tests.support.row_clock import observe
-from tests.support.scoring import ToldScorer, read_code
+from tests.support.scoring import Answer, ToldScorer, read_code
 from tests.support.scoring_writers import GAMMA, NODE, Coded, collect
 
 
@@ -165,14 +167,6 @@ def test_most_of_what_is_not_asked_is_held(writing: Callable[..., ScoringWriter]
     assert writer.figures()["held"] > 0
 
 
-def test_audit_changes_nothing(writing: Callable[..., ScoringWriter], tmp_path: Path) -> None:
-    writer = writing(ToldScorer(cacheable=False), node=replace(NODE, mode="audit"), discount=None)
-    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
-    assert not any(each["shaping"].any() for each in collect(collector, actor))
-    writer.close()
-    assert len(list(read_scores(tmp_path / "scores"))) > N * T
-
-
 def test_a_time_limit_that_ends_the_task_is_worth_nothing(writing: Callable[..., ScoringWriter]) -> None:
     scorer = ToldScorer(cacheable=False)
     collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, limit_ends=True)])
@@ -233,13 +227,6 @@ def test_a_scorer_that_is_down_may_end_the_run(writing: Callable[..., ScoringWri
     collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
     with refuses("scorer-down", "http://here", "reward.on_down=continue"):
         collector.collect(actor)
-
-
-def test_scores_of_little_confidence_count_as_missing(writing: Callable[..., ScoringWriter]) -> None:
-    unsure = ToldScorer(lambda asked: Score(0.9, confidence=0.4), cacheable=False)
-    writer = writing(unsure, node=replace(NODE, confidence=0.5))
-    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
-    assert not any(each["shaping"].any() for each in collect(collector, actor))
 
 
 def test_scores_that_say_nothing_are_told_with_their_reason(writing: Callable[..., ScoringWriter]) -> None:
@@ -344,3 +331,160 @@ def test_only_who_says_done_by_itself_is_asked_for_progress_alone(
     found = collect(collector, actor)
     assert {each.kind for call in scorer.calls for each in call} == {kind}
     assert any(each["bonus"].any() for each in found) == (mode == "terminal")
+
+
+Writing = Callable[..., ScoringWriter]
+
+
+def compare(asked: ScoreRequest) -> Score:
+    """How much brighter the last picture is than the one before, from -1 to 1."""
+    before, now = (int(frame.max()) for frame in asked.frames["top"][-2:])
+    return Score((now - before) / 255)
+
+
+def make_scorer(answer: Answer = compare, frames: int = 2, span: Span = "latest", kind: Any = "pair") -> ToldScorer:
+    scorer = ToldScorer(answer, cacheable=False)
+    scorer.traits = ScorerTraits((kind,), "told", cacheable=False, frames=frames, span=span)
+    return scorer
+
+
+def list_asked(scorer: ToldScorer) -> dict[tuple[int, int], ScoreRequest]:
+    found = [each for call in scorer.calls for each in call]
+    keys = [(each.episode, each.decision) for each in found]
+    assert len(set(keys)) == len(keys), "an observation was asked about twice"
+    return dict(zip(keys, found, strict=True))
+
+
+def expect_potentials(asked: dict[tuple[int, int], ScoreRequest], lost: set[tuple[int, int]]) -> dict[Any, float]:
+    """The potential of each observation, by the recursion."""
+    known: dict[tuple[int, int], float] = {}
+    for episode in {episode for episode, _ in asked}:
+        value, number = 0.0, 0
+        known[episode, 0] = 0.0
+        while (episode, number := number + 1) in asked:
+            if (episode, number) not in lost:
+                change = compare(asked[episode, number]).value
+                value = float(advance(np.array(value), np.array(change)))
+            known[episode, number] = value
+    return known
+
+
+def check_shaping(rounds: list[dict[str, Any]], known: dict[Any, float]) -> None:
+    for each in rounds:
+        for t, n in zip(*np.nonzero(each["valid"]), strict=True):
+            episode, number = int(each["episode"][t, n]), int(each["decision"][t, n])
+            following = 0.0 if each["terminated"][t, n] else known[episode, number + 1]
+            expected = 0.5 * (GAMMA ** int(each["steps"][t, n]) * following - known.get((episode, number), 0.0))
+            assert each["shaping"][t, n] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("parts, slices, order", [(1, 1, "exact"), (4, 4, "exact"), (4, 2, "ready")])
+def test_pairs_are_neighbours_and_shape_by_their_progress(
+    writing: Writing,
+    parts: int,
+    slices: int,
+    order: str,
+) -> None:
+    """Through ends of episodes and of rollouts, some answers lost."""
+
+    def sometimes(asked: ScoreRequest) -> Score:
+        if (asked.episode + asked.decision) % 5 == 0:
+            raise ScorerError("refused", "not this one")
+        return compare(asked)
+
+    scorer = make_scorer(sometimes)
+    collector, actor = make(
+        inline(parts, kind=Coded), slices=slices, order=order, actor=half_skilled(), writers=[writing(scorer)]
+    )
+    rounds = collect(collector, actor)
+    asked = list_asked(scorer)
+    assert all(number > 0 for _, number in asked), "there is nothing to compare an episode's first picture with"
+    codes = {
+        (int(each["episode"][t, n]), int(each["decision"][t, n])): round(float(each["code"][t, n] * 255))
+        for each in rounds
+        for t, n in zip(*np.nonzero(each["valid"]), strict=True)
+    }
+    for (episode, number), request in asked.items():
+        before, now = (int(frame.max()) for frame in request.frames["top"])
+        assert before == codes[episode, number - 1] and codes.get((episode, number), now) == now
+    lost = {key for key in asked if sum(key) % 5 == 0}
+    assert lost and any(each["truncated"].any() for each in rounds)
+    check_shaping(rounds, expect_potentials(asked, lost))
+
+
+def test_the_frame_before_is_the_one_that_was_asked_about_before(writing: Writing) -> None:
+    """So that changes follow each other without gaps where not every decision is asked about."""
+    scorer = make_scorer()
+    node = replace(NODE, every=2)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=node)])
+    collect(collector, actor)
+    asked = list_asked(scorer)
+    chained = [
+        (asked[episode, earlier], request)
+        for (episode, number), request in asked.items()
+        if (earlier := max((n for e, n in asked if e == episode and n < number), default=0))
+    ]
+    assert chained
+    assert all(int(a.frames["top"][1].max()) == int(b.frames["top"][0].max()) for a, b in chained)
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_the_state_before_belongs_to_the_picture_before(writing: Writing, every: int) -> None:
+    """Also of the first pair after a resume; the state's last entry tells the picture's code."""
+    scorer, later = make_scorer(), make_scorer()
+    node = replace(NODE, every=every)
+    first, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer, node=node)])
+    collect(first, actor, 2)
+    resumed, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(later, node=node, number=1)])
+    resumed.load(first.state())
+    collect(resumed, actor, 1)
+    for asked in [*list_asked(scorer).values(), *list_asked(later).values()]:
+        assert asked.state_before is not None
+        codes = [int(frame.max()) for frame in asked.frames["top"]]
+        assert [round(255 * float(state[2])) for state in (asked.state_before, asked.state)] == codes
+    absolute = make_scorer(lambda asked: Score(0.5), kind="absolute", frames=1)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(absolute, number=2)])
+    collect(collector, actor, 1)
+    assert all(asked.state_before is None for asked in list_asked(absolute).values())
+
+
+def test_a_scorer_of_absolutes_may_want_the_whole_episode(writing: Writing) -> None:
+    scorer = make_scorer(lambda asked: Score(0.5), frames=4, span="episode", kind="absolute")
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writing(scorer)])
+    collect(collector, actor)
+    asked = list_asked(scorer)
+    for (episode, number), request in asked.items():
+        shown = [int(frame.max()) for frame in request.frames["top"]]
+        wanted = [int(asked[episode, n].frames["top"][-1].max()) for n in range(number + 1) if (episode, n) in asked]
+        assert shown == wanted, "episodes of three decisions have no more than four observations"
+    assert any(len(request.frames["top"]) == 4 for request in asked.values())
+
+
+@pytest.mark.parametrize(
+    "traits, mode, question",
+    [
+        (ScorerTraits(("absolute",), "it"), "late", Question("absolute")),
+        (ScorerTraits(("pair", "absolute"), "", frames=8, span="episode"), "late", Question("absolute", 8, "episode")),
+        (ScorerTraits(("pair",), "a log"), "audit", Question("pair", 2)),
+        (ScorerTraits(("pair",), "it", frames=5), "late", Question("pair", 5)),
+        (ScorerTraits(("pair",), "it", frames=2, judges_done=True), "terminal", Question("pair", 2)),
+        (ScorerTraits(("pair", "done"), "it", frames=2), "terminal", Question("done", 2)),
+    ],
+)
+def test_which_question_is_asked(traits: ScorerTraits, mode: Any, question: Question) -> None:
+    assert choose_question(replace(NODE, mode=mode), traits) == question
+
+
+def test_audit_changes_nothing(writing: Callable[..., ScoringWriter], tmp_path: Path) -> None:
+    writer = writing(ToldScorer(cacheable=False), node=replace(NODE, mode="audit"), discount=None)
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    assert not any(each["shaping"].any() for each in collect(collector, actor))
+    writer.close()
+    assert len(list(read_scores(tmp_path / "scores"))) > N * T
+
+
+def test_scores_of_little_confidence_count_as_missing(writing: Callable[..., ScoringWriter]) -> None:
+    unsure = ToldScorer(lambda asked: Score(0.9, confidence=0.4), cacheable=False)
+    writer = writing(unsure, node=replace(NODE, confidence=0.5))
+    collector, actor = make(inline(2, kind=Coded), actor=half_skilled(), writers=[writer])
+    assert not any(each["shaping"].any() for each in collect(collector, actor))

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.modes import ModeOptions
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores, summarise_scores
 from embodied_rl.judge.reward.terminal import Terminal
 from embodied_rl.rollout.buffer import Rollout
@@ -24,7 +23,7 @@ ACTOR = RowwiseFakeActor(FakeSimulator(1).spec, executed=EXECUTED)
 
 def make_mode(discount: Discount | None = DISCOUNT, envs: int = 1, **keys: object) -> Terminal:
     node = replace(RewardNode(name="told", mode="terminal"), **keys)
-    return Terminal(ModeOptions(node, envs, discount, limit_ends=True))
+    return Terminal(node, envs, discount, limit_ends=True)
 
 
 def make_rollout(decision: list[int], *, cut: tuple[int, ...] = (), over: tuple[int, ...] = ()) -> Rollout:

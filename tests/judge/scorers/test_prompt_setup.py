@@ -88,9 +88,6 @@ def write_reference(folder: Path, **cameras: Array) -> str:
     return str(folder / "episode.npz")
 
 
-# -- what is shown --------------------------------------------------------------------------------------------------
-
-
 def test_a_pair_shows_the_earlier_picture_first() -> None:
     server = Server("K")
     score = ask(server, make_request(), prompt="pair_delta", views=("front",))
@@ -166,9 +163,6 @@ def test_what_an_instruction_says_is_not_filled_in() -> None:
     assert "performing the task: press {count} {instruction}. You are" in server.shown()[-1]
 
 
-# -- whether it is done, beside -------------------------------------------------------------------------------------
-
-
 def answer_both(done: Any) -> Server:
     def answer(body: dict[str, Any]) -> Any:
         asks_done = "yes or no" in str(body["messages"])
@@ -197,9 +191,6 @@ def test_progress_counts_where_nothing_is_said_about_done() -> None:
             done_prompt="done_yesno",
             check=True,
         )
-
-
-# -- settings -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,14 +225,3 @@ def test_pictures_may_be_stretched_to_squares() -> None:
             part["image_url"]["url"] for part in server.bodies[-1]["messages"][-1]["content"] if "image_url" in part
         )
         assert Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).size == size
-
-
-def test_each_prompt_says_which_frames_it_needs() -> None:
-    def look(prompt: str, **config: Any) -> tuple[Any, ...]:
-        traits = VlmScorer(VlmConfig(url=URL, prompt=prompt, **config), TWO).traits
-        return traits.kinds, traits.frames, traits.span
-
-    assert look("progress_digit") == (("absolute",), 1, "latest")
-    assert look("pair_delta", done_prompt="done_yesno") == (("pair",), 2, "latest")
-    assert look("topreward") == (("absolute",), 16, "episode")
-    assert look("gvl") == (("trajectory",), 15, "episode")

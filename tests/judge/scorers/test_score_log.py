@@ -14,7 +14,7 @@ from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
 from tests.support.scoring import request
 
-LINE = describe_score(3, 1, "absolute", "go", Score(0.1 + 0.2), 0.5, used=True)
+LINE = describe_score(request(episode=3, decision=1, words="go"), Score(0.1 + 0.2), 0.5, used=True)
 
 
 def write(folder: Path, *lines: dict) -> Path:
@@ -50,8 +50,9 @@ def test_a_link_out_of_the_folder_is_not_written_to(tmp_path: Path) -> None:
 
 
 def test_what_was_not_used_then_is_not_used_again(tmp_path: Path) -> None:
-    late = describe_score(3, 2, "absolute", "go", Score(0.5), 9.0, used=False)
-    failed = describe_score(3, 3, "absolute", "go", Score.invalid("timeout", "no answer"), 9.0, used=False)
+    second, third = (request(episode=3, decision=number, words="go") for number in (2, 3))
+    late = describe_score(second, Score(0.5), 9.0, used=False)
+    failed = describe_score(third, Score.invalid("timeout", "no answer"), 9.0, used=False)
     folder = write(tmp_path, late, failed)
     assert answer(folder, 3, 2).reason == "late"
     assert answer(folder, 3, 3).reason == "timeout" and math.isnan(answer(folder, 3, 3).value)
