@@ -18,10 +18,11 @@ from starlette.types import ASGIApp
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
 from embodied_rl.serving.chat import ChatRequest, parse_request
-from embodied_rl.serving.limits import Memory, RequestLimits
+from embodied_rl.serving.limits import Memory
 from embodied_rl.serving.listening import guard
 from embodied_rl.serving.model import ChatModel, ChatReply, ModelInput, describe_reply
 from embodied_rl.serving.refusal import Refusal, quote
+from embodied_rl.serving.starting import ServerSettings
 
 GONE = 499
 """Status recorded for requests that the client cancelled (nginx's 499)."""
@@ -82,23 +83,21 @@ class Meters:
 class ChatServer:
     """Server of chat completions of a model.
 
-    Args:
-        model, batcher: the model, and its request queue.
-        limits: of one request.
-        memory: byte budget shared by all requests.
-        meters: the server's metrics.
+    Attributes:
+        batcher: its queue; a batch does not wait once all open requests are in it.
     """
 
-    def __init__(
-        self,
-        model: ChatModel,
-        batcher: MicroBatcher[ModelInput, ChatReply],
-        limits: RequestLimits,
-        memory: Memory,
-        meters: Meters,
-    ) -> None:
-        self._model, self._batcher, self._limits, self._memory, self._meters = model, batcher, limits, memory, meters
-        self._started = int(time.time())
+    def __init__(self, model: ChatModel, settings: ServerSettings) -> None:
+        self._model, self._limits, self._memory = model, settings.limits, Memory(settings.memory)
+        self._meters, self._started = Meters(), int(time.time())
+        self.batcher: MicroBatcher[ModelInput, ChatReply] = MicroBatcher(
+            model.answer,
+            settings.batch,
+            settings.wait,
+            settings.places,
+            self._meters.watch_batch,
+            lambda: self._meters.open,
+        )
 
     def make_application(self, token: str | None) -> ASGIApp:
         """Return the ASGI application, behind the token if there is one."""
@@ -113,7 +112,7 @@ class ChatServer:
 
         @asynccontextmanager
         async def live(_: Starlette) -> AsyncIterator[None]:
-            running = asyncio.create_task(self._batcher.run())
+            running = asyncio.create_task(self.batcher.run())
             try:
                 yield
             finally:
@@ -134,13 +133,13 @@ class ChatServer:
 
     async def show_health(self, _: Request) -> Response:
         """Answer 200, or 503 if the current batch has taken longer than the request timeout."""
-        stuck = self._batcher.busy > self._limits.seconds
-        content = {"status": "the model does not answer" if stuck else "ok", "waiting": self._batcher.waiting}
-        return JSONResponse({**content, "answering": self._batcher.busy > 0}, 503 if stuck else 200)
+        stuck = self.batcher.busy > self._limits.seconds
+        content = {"status": "the model does not answer" if stuck else "ok", "waiting": self.batcher.waiting}
+        return JSONResponse({**content, "answering": self.batcher.busy > 0}, 503 if stuck else 200)
 
     async def show_metrics(self, _: Request) -> Response:
         """Answer with all metrics."""
-        text = self._meters.write(self._batcher.waiting)
+        text = self._meters.write(self.batcher.waiting)
         return Response(text, media_type=exposition.CONTENT_TYPE_PLAIN_0_0_4)
 
     def _describe_model(self) -> dict[str, Any]:
@@ -184,14 +183,14 @@ class ChatServer:
     async def _complete(self, request: Request, reserve: Callable[[int], None]) -> dict[str, Any]:
         full = Refusal(429, "the queue is full; ask again in a moment.", code="queue_full", retry_after=1)
         body = await _read_body(request, self._limits.body, reserve)
-        if self._batcher.full:  # before anything is decoded
+        if self.batcher.full:  # before anything is decoded
             raise full
         self._meters.open += 1  # until it is answered or refused, so that partial batches wait for it
         try:
             asked, question = await asyncio.to_thread(self._prepare, body, reserve)
             del body
             try:
-                answer = self._batcher.ask(question)
+                answer = self.batcher.ask(question)
             except QueueFullError:
                 raise full from None
             gone = asyncio.ensure_future(request.receive())  # the body was read: the next message is the disconnect
@@ -207,7 +206,7 @@ class ChatServer:
                 answer.cancel()
         finally:
             self._meters.open -= 1
-            self._batcher.look_again()
+            self.batcher.look_again()
 
     def _prepare(self, body: bytes, reserve: Callable[[int], None]) -> tuple[ChatRequest, ModelInput]:
         asked = parse_request(body, self._limits, reserve)

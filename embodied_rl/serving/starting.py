@@ -5,20 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.provenance import count_cores
-from embodied_rl.serving.batcher import MicroBatcher
 from embodied_rl.serving.embedded_critic import CriticNetwork, EmbeddedCritic
-from embodied_rl.serving.limits import Memory, RequestLimits
-from embodied_rl.serving.model import ChatModel, ChatReply, ModelInput
+from embodied_rl.serving.limits import RequestLimits
+from embodied_rl.serving.model import ChatModel
 from embodied_rl.serving.model_folder import check_folder
-
-if TYPE_CHECKING:
-    from embodied_rl.serving.application import Meters
 
 
 @dataclass(frozen=True)
@@ -111,23 +107,13 @@ def load_served(
     return load_model(path, name or path.resolve().name, device, dtype)
 
 
-def make_batcher(model: ChatModel, settings: ServerSettings, meters: "Meters") -> MicroBatcher[ModelInput, ChatReply]:
-    """Return the request queue of a model; a batch does not wait once all open requests are in the queue."""
-    return MicroBatcher(
-        model.answer, settings.batch, settings.wait, settings.places, meters.watch_batch, lambda: meters.open
-    )
-
-
 def start_server(model: ChatModel, settings: ServerSettings) -> None:
     """Serve a model until SIGINT or SIGTERM; raise `UserError` as `check_settings`, or if the address is in use."""
     check_settings(settings)
-    from embodied_rl.serving.application import ChatServer, Meters
+    from embodied_rl.serving.application import ChatServer
     from embodied_rl.serving.listening import find_token, format_url, open_socket, serve
 
-    meters = Meters()
-    batcher = make_batcher(model, settings, meters)
-    server = ChatServer(model, batcher, settings.limits, Memory(settings.memory), meters)
-    application = server.make_application(find_token(settings.host, settings.token_variable))
+    application = ChatServer(model, settings).make_application(find_token(settings.host, settings.token_variable))
     listening = open_socket(settings.host, settings.port)
     url = format_url(settings.host, listening)
     key = f" reward.key_variable={settings.token_variable}" if settings.token_variable else ""

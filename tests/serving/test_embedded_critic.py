@@ -1,6 +1,5 @@
 """The embedded critic behind the server, the scorer `vlm` that reads it, and the command."""
 
-import asyncio
 import re
 import signal
 from dataclasses import replace
@@ -24,6 +23,7 @@ from embodied_rl.serving.embedded_critic import EmbeddedCritic, split_bins
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.collecting import SPEC
 from tests.support.running import started
+from tests.support.scoring import score
 from tests.support.serving import FakeCritic, make_critic, make_picture, running
 from tests.support.tiny_vlms import save_idefics
 
@@ -45,20 +45,10 @@ def judge(critic: FakeCritic, request: ScoreRequest) -> Any:
     return critic.judge(frames, first, [request.instruction], request.state[None])
 
 
-def score(
+def ask(
     url: str, requests: list[ScoreRequest], spec: SimulatorSpec = SPECIFICATION, check: bool = True, **config: Any
 ) -> list[Score]:
-    async def run() -> list[Score]:
-        scorer = VlmScorer(VlmConfig(url=url, **config), spec)
-        await scorer.open()
-        try:
-            if check:
-                await scorer.check()
-            return [found for each in await asyncio.gather(*(scorer.score([r]) for r in requests)) for found in each]
-        finally:
-            await scorer.close()
-
-    return asyncio.run(run())
+    return score(VlmScorer(VlmConfig(url=url, **config), spec), *requests, check=check)
 
 
 @pytest.mark.parametrize("cameras", [("base",), ("wrist",), ("base", "wrist")])
@@ -66,7 +56,7 @@ def test_progress_is_what_the_critic_says(cameras: tuple[str, ...]) -> None:
     """Whichever of the simulator's cameras it looks at; the answer depends on every pixel, word and number."""
     requests = [make_request(seed) for seed in range(12)]
     with running(make_critic(cameras=cameras)) as server:
-        found = score(server.url, requests, prompt="embedded")
+        found = ask(server.url, requests, prompt="embedded")
     wanted = [float(judge(FakeCritic(cameras=cameras), each).progress[0]) for each in requests]
     assert all(each.valid for each in found)
     assert [each.value for each in found] == pytest.approx(wanted, abs=1e-6)
@@ -85,7 +75,7 @@ def test_an_episode_s_first_picture_is_described_once(monkeypatch: pytest.Monkey
         asked = [*episodes[:3], *later[:3], episodes[3], later[3], later[0]]
         found, located = [], []
         for each in asked:
-            found += score(server.url, [each], check=False, prompt="embedded", model="critic")
+            found += ask(server.url, [each], check=False, prompt="embedded", model="critic")
             located.append(critic.located)
     assert all(row.base is None for row in model._starts.values()), "no row keeps its whole batch in memory"
     assert located == [1, 2, 3, 3, 3, 3, 4, 4, 5], "the fourth one drove out the first"
@@ -106,12 +96,12 @@ def test_digits_keep_the_expectation_of_the_bins(count: int) -> None:
 
 def test_other_prompts_are_refused_with_the_right_one() -> None:
     with running(make_critic(cameras=("base",))) as server, pytest.raises(UserError, match=r"reward\.prompt=embedded"):
-        score(server.url, [], prompt="progress_digit")
+        ask(server.url, [], prompt="progress_digit")
 
 
 def test_a_camera_that_the_simulator_lacks_is_named() -> None:
     with running(make_critic(cameras=("ceiling",))) as server, pytest.raises(UserError, match="shows no 'ceiling'"):
-        score(server.url, [], prompt="embedded")
+        ask(server.url, [], prompt="embedded")
 
 
 TABLETOP = spec_of(TabletopConfig())
@@ -145,7 +135,7 @@ def test_the_scorer_reads_what_the_network_says(shipped: ProgressCritic) -> None
         np.stack([each.state for each in requests]),
     )
     with running(EmbeddedCritic(shipped, "critic")) as server:
-        found = score(server.url, requests, TABLETOP, prompt="embedded", done_prompt="embedded_done")
+        found = ask(server.url, requests, TABLETOP, prompt="embedded", done_prompt="embedded_done")
     assert [each.value for each in found] == pytest.approx(judged.progress.tolist(), abs=2e-6)
     assert [each.done for each in found] == pytest.approx(judged.done.tolist(), abs=2e-6)
     assert np.ptp(judged.progress) > 0.01
@@ -162,7 +152,7 @@ def test_what_does_not_fit_is_named(shipped: ProgressCritic) -> None:
     with running(EmbeddedCritic(shipped, "critic")) as server:
         for change, says in changes:
             with pytest.raises(ScorerError, match=says):
-                score(server.url, [ScoreRequest(**{**vars(request), **change})], TABLETOP, prompt="embedded")
+                ask(server.url, [ScoreRequest(**{**vars(request), **change})], TABLETOP, prompt="embedded")
 
 
 @pytest.mark.process
@@ -174,7 +164,7 @@ def test_the_command(tmp_path: Path, shipped: ProgressCritic) -> None:
         assert shipped.identity in said and "tabletop_critic" in said
         typed = re.search(r"reward\.url=(\S+) reward\.prompt=(\S+)", said)
         assert typed is not None, said
-        (found,) = score(typed[1], [make_tabletop_request(shipped, 1)], TABLETOP, prompt=typed[2])
+        (found,) = ask(typed[1], [make_tabletop_request(shipped, 1)], TABLETOP, prompt=typed[2])
         assert found.valid
         process.process.send_signal(signal.SIGINT)
         code, said = process.finish()

@@ -8,7 +8,6 @@ Shapes: T decisions, N environments of a collector.
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -35,7 +34,13 @@ class Terminal(Mode):
         self.asks_finals = True
         self._threshold, self._needed = reward.done_threshold, reward.done_in_a_row
         self._within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
-        self._memory = EpisodeMemory.empty(num_envs)
+        self._memory = {
+            "over": np.zeros(num_envs, bool),
+            "reached": np.zeros(num_envs, bool),
+            "in_a_row": np.zeros(num_envs, np.int64),
+        }
+        """Of running episodes: whether the scorer said done, whether the simulator's goal held at any step, and the
+        number of judgements in a row that said done."""
         self._warned_of_missing = self._warned_of_ends = False
 
     def settle(self, rollout: Rollout, scores: RolloutScores) -> Mapping[str, float]:
@@ -50,24 +55,24 @@ class Terminal(Mode):
                 unseen,
             )
         following = find_following(rollout, scores)
-        known, said = ~np.isnan(following.done), following.done > self._threshold
-        valid, success = rollout.valid.cpu().numpy(), rollout.success.any(-1).cpu().numpy()
-        decision = rollout.decision.cpu().numpy()
-        learned, new, reached = (np.zeros_like(said) for _ in range(3))
-        for t in range(len(decision)):
-            self._memory.begin(decision[t] == 0)
-            learned[t] = valid[t] & ~self._memory.over
-            new[t] = self._memory.add(said[t], following.asked[t], learned[t], success[t] & valid[t], self._needed)
-            reached[t] = self._memory.reached
-        self._write(rollout, learned, new)
-        judged, missing = int((learned & following.asked).sum()), int((learned & following.asked & ~known).sum())
+        learned, new, reached = self._end_tasks(rollout, following)
+        done = torch.from_numpy(new)
+        reward = torch.where(done, torch.pow(self._within, (rollout.steps.cpu() - 1).clamp_min(0).double()), 0.0)
+        rollout.ignore_env_reward.fill_(value=True)
+        rollout.bonus.copy_(reward.to(rollout.bonus))  # of a chunk on its last control step, as a simulator's would
+        done = done.to(rollout.terminated.device)
+        rollout.terminated |= done
+        rollout.truncated &= ~done
+        rollout.valid.copy_(torch.from_numpy(learned))
+        judged = learned & following.asked
+        missing = int((judged & np.isnan(following.done)).sum())
         if missing and not self._warned_of_missing:
             self._warned_of_missing = True
             log.warning(
                 "%d of %d judgements of this rollout came too late or have no done value: they count as not "
                 "done. reward/missing_done counts them from now on; reward.deadline waits longer.",
                 missing,
-                judged,
+                int(judged.sum()),
             )
         ended = learned & (rollout.terminated | rollout.truncated).cpu().numpy()
         return {
@@ -75,68 +80,34 @@ class Terminal(Mode):
             "false": int((new & ~reached).sum()),
             "missed": int((ended & reached & ~new).sum()),
             "undone": missing,
-            "judged": judged,
+            "judged": int(judged.sum()),
             "returned": float(new.sum()),
             "ended": int(ended.sum()),
         }
 
-    def _write(self, rollout: Rollout, learned: Array, new: Array) -> None:
-        """Write the columns; the reward of a chunk falls on its last control step, as a simulator's would."""
-        done, later = torch.from_numpy(new), (rollout.steps.cpu() - 1).clamp_min(0)
-        reward = torch.where(done, torch.pow(self._within, later.double()), 0.0)
-        rollout.ignore_env_reward.fill_(value=True)
-        rollout.bonus.copy_(reward.to(rollout.bonus))
-        done = done.to(rollout.terminated.device)
-        rollout.terminated |= done
-        rollout.truncated &= ~done
-        rollout.valid.copy_(torch.from_numpy(learned))
+    def _end_tasks(self, rollout: Rollout, following: Scores) -> tuple[Array, Array, Array]:
+        """Return which decisions are learned from, which are done, and where the goal was reached: bool [T, N] each."""
+        over, goal, in_a_row = self._memory.values()
+        said, asked = following.done > self._threshold, following.asked
+        valid, success = rollout.valid.cpu().numpy(), rollout.success.any(-1).cpu().numpy()
+        decision = rollout.decision.cpu().numpy()
+        learned, new, reached = (np.zeros_like(said) for _ in range(3))
+        for t in range(len(decision)):
+            for array in self._memory.values():
+                array[decision[t] == 0] = 0
+            learned[t] = valid[t] & ~over
+            goal |= success[t] & valid[t]
+            in_a_row[:] = np.where(said[t], in_a_row + 1, np.where(asked[t], 0, in_a_row))
+            new[t] = learned[t] & said[t] & (in_a_row >= self._needed)
+            over |= new[t]
+            reached[t] = goal
+        return learned, new, reached
 
     def state(self) -> dict[str, Array]:
-        return self._memory.state()
+        return {f"done/{name}": array.copy() for name, array in self._memory.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
-        self._memory.load(state)
-
-
-@dataclass
-class EpisodeMemory:
-    """Running episode of each environment, also from one rollout to the next.
-
-    Attributes:
-        over: bool [N], whether the scorer said done earlier.
-        reached: bool [N], whether the simulator's goal held at any step.
-        in_a_row: int64 [N], judgements in a row that said done.
-    """
-
-    over: Array
-    reached: Array
-    in_a_row: Array
-
-    @staticmethod
-    def empty(num_envs: int) -> "EpisodeMemory":
-        """Return the memory of environments of which nothing is known."""
-        return EpisodeMemory(np.zeros(num_envs, bool), np.zeros(num_envs, bool), np.zeros(num_envs, np.int64))
-
-    def begin(self, begins: Array) -> None:
-        """Forget the earlier episode where another one begins."""
-        for array in (self.over, self.reached, self.in_a_row):
-            array[begins] = 0
-
-    def add(self, said: Array, asked: Array, learned: Array, success: Array, needed: int) -> Array:
-        """Add a decision of each environment; return where the task is done from now on, bool [N]."""
-        self.reached |= success
-        self.in_a_row = np.where(said, self.in_a_row + 1, np.where(asked, 0, self.in_a_row))
-        new = learned & said & (self.in_a_row >= needed)
-        self.over |= new
-        return new
-
-    def state(self) -> dict[str, Array]:
-        """Return copies of all arrays."""
-        return {f"done/{name}": array.copy() for name, array in vars(self).items()}
-
-    def load(self, state: Mapping[str, Array]) -> None:
-        """Restore a `state`."""
-        for name, array in vars(self).items():
+        for name, array in self._memory.items():
             array[:] = state[f"done/{name}"]
 
 

@@ -1,6 +1,5 @@
 """A calibrated scorer changes valid scores alone, and belongs to the scorer that it was fitted to."""
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,7 @@ from embodied_rl.schema import RewardNode
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
-from tests.support.scoring import Answer, ToldScorer, request
+from tests.support.scoring import Answer, ToldScorer, request, score
 
 
 def write(folder: Path, **changes: Any) -> str:
@@ -45,8 +44,7 @@ def build(file: str, answer: Answer, kinds: Any = ("absolute",)) -> CalibratedSc
 
 
 def ask(scorer: CalibratedScorer) -> Score:
-    (score,) = asyncio.run(scorer.score([request()]))
-    return score
+    return score(scorer, request())[0]
 
 
 def sigmoid(x: float) -> float:

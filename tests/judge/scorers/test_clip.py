@@ -1,6 +1,5 @@
 """Goals and movements in words are contrasted as transformers itself would, on tiny random checkpoints."""
 
-import asyncio
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +23,7 @@ from embodied_rl.schema.compose import compose_config
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
+from tests.support.scoring import score
 from tests.support.tiny_tokenizer import SPECIAL, tiny_tokenizer
 
 ONE = replace(SPEC, cameras=(Camera("front", 24, 32),))
@@ -81,13 +81,8 @@ def make_request(seed: int, words: str = "lift it") -> ScoreRequest:
 
 
 def ask(folder: Path, requests: list[ScoreRequest], spec: Any = ONE, **config: Any) -> list[float]:
-    async def run() -> list[Score]:
-        settings: dict[str, Any] = {"path": str(folder), "positive": POSITIVE, "negative": NEGATIVE} | config
-        scorer = ClipScorer(ClipConfig(**settings), spec)
-        await scorer.open()
-        return list(await scorer.score(requests))
-
-    return [score.value for score in asyncio.run(run())]
+    settings: dict[str, Any] = {"path": str(folder), "positive": POSITIVE, "negative": NEGATIVE} | config
+    return [each.value for each in score(ClipScorer(ClipConfig(**settings), spec), *requests)]
 
 
 def find_logits(folder: Path, pictures: list[Array], texts: list[str]) -> torch.Tensor:
@@ -226,13 +221,7 @@ STATE = ("x", "z", "grip")
 
 def ask_moves(folder: Path, requests: list[ScoreRequest], spec: Any = ONE, **config: Any) -> list[Score]:
     settings: dict[str, Any] = {"path": str(folder), "moves": MOVES, "text": MOVE_TEXT, "stays": "rests"} | config
-
-    async def run() -> list[Score]:
-        scorer = ClipActionScorer(ClipActionConfig(**settings), replace(spec, state_names=STATE))
-        await scorer.open()
-        return list(await scorer.score(requests))
-
-    return asyncio.run(run())
+    return score(ClipActionScorer(ClipActionConfig(**settings), replace(spec, state_names=STATE)), *requests)
 
 
 def pair(seed: int, change: tuple[float, float, float] | None) -> ScoreRequest:

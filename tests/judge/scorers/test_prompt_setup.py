@@ -1,6 +1,5 @@
 """What each prompt shows of a request, in which order; and settings that do not fit it."""
 
-import asyncio
 import base64
 import io
 import json
@@ -20,6 +19,7 @@ from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from tests.judge.scorers.golden_answers import make_transformers, make_vllm
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
+from tests.support.scoring import score
 
 URL = "http://server.example/v1"
 TWO = replace(SPEC, cameras=(Camera("front", 8, 8), Camera("wrist", 8, 8), Camera("film", 8, 8, "video")))
@@ -69,18 +69,7 @@ def read_grey(url: str) -> int:
 
 def ask(server: Server, request: ScoreRequest, spec: Any = TWO, check: bool = False, **config: Any) -> Score:
     settings: dict[str, Any] = {"url": URL} | config
-
-    async def run() -> Score:
-        scorer = VlmScorer(VlmConfig(**settings), spec, httpx2.MockTransport(server))
-        await scorer.open()
-        try:
-            if check:
-                await scorer.check()
-            return (await scorer.score([request]))[0]
-        finally:
-            await scorer.close()
-
-    return asyncio.run(run())
+    return score(VlmScorer(VlmConfig(**settings), spec, httpx2.MockTransport(server)), request, check=check)[0]
 
 
 def write_reference(folder: Path, **cameras: Array) -> str:

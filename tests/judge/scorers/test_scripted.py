@@ -1,6 +1,5 @@
 """Scorers for experiments say what they should, and only where the simulator tells progress."""
 
-import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -11,19 +10,14 @@ from embodied_rl.interfaces.scorer import ScoreRequest, ScorerError
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.refusals import refuses
-from tests.support.scoring import request
+from tests.support.scoring import request, score
 
 SPEC = replace(FakeSimulator.spec_of(FakeSimulator.Config()), reports_progress=True)
 
 
 def judge(which: str, *requests: ScoreRequest) -> list[float]:
     scorer = ScriptedScorer(ScriptedConfig(judge=which), SPEC)  # type: ignore[arg-type]
-
-    async def answer() -> list[float]:
-        await scorer.open()
-        return [score.value for score in await scorer.score(requests)]
-
-    return asyncio.run(answer())
+    return [each.value for each in score(scorer, *requests)]
 
 
 def at(progress: float | None, **options: int) -> ScoreRequest:

@@ -23,7 +23,7 @@ from embodied_rl.judge.scorers.http_json import LONGEST_ANSWER
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
-from tests.support.scoring import request
+from tests.support.scoring import request, score
 
 URL = "http://server.example/v1"
 LONG = {"token": "7", "logprob": -(10**400)}
@@ -48,17 +48,8 @@ def ask(
     def serve(sent: httpx2.Request) -> httpx2.Response:
         return httpx2.Response(200, json=MODELS) if sent.url.path.endswith("/models") else answer(sent)
 
-    async def run() -> Score:
-        scorer = VlmScorer(VlmConfig(**{"url": URL} | config), SPEC, httpx2.MockTransport(serve))
-        await scorer.open()
-        try:
-            if check:
-                await scorer.check()
-            return (await scorer.score([asked or request(100)]))[0]
-        finally:
-            await scorer.close()
-
-    return asyncio.run(run())
+    scorer = VlmScorer(VlmConfig(**{"url": URL} | config), SPEC, httpx2.MockTransport(serve))
+    return score(scorer, asked or request(100), check=check)[0]
 
 
 def saying(status: int = 200, **options: Any) -> Callable[[httpx2.Request], httpx2.Response]:
@@ -114,8 +105,8 @@ def test_a_server_without_log_probabilities_is_read_by_text() -> None:
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_is_no_score(body: dict[str, Any]) -> None:
-    score = ask(saying(json=body))
-    assert score.reason == "unreadable" and math.isnan(score.value)
+    found = ask(saying(json=body))
+    assert found.reason == "unreadable" and math.isnan(found.value)
 
 
 @pytest.mark.parametrize(
@@ -174,15 +165,9 @@ def test_a_wrong_key_is_named_and_never_shown(status: int, key: str | None, monk
 )
 def test_a_missing_model_is_refused(models: list[str], model: str | None, named: tuple[str, ...]) -> None:
     listed = {"data": [{"id": name} for name in models]}
-
-    async def run() -> None:
-        transport = httpx2.MockTransport(lambda sent: httpx2.Response(200, json=listed))
-        scorer = VlmScorer(VlmConfig(url=URL, model=model), SPEC, transport)
-        await scorer.open()
-        await scorer.check()
-
+    transport = httpx2.MockTransport(lambda sent: httpx2.Response(200, json=listed))
     with refuses("scorer-refused", *named):
-        asyncio.run(run())
+        score(VlmScorer(VlmConfig(url=URL, model=model), SPEC, transport), check=True)
 
 
 CACHED = httpx2.Response(200, json={"data": [{"id": "cached"}]})
@@ -302,15 +287,10 @@ def test_answers_without_a_name_count(name: object) -> None:
     """Also before one that has a name."""
     answers = iter([completion() | {"model": name}, completion(), completion() | {"model": name}])
 
-    async def run() -> list[Score]:
-        transport = httpx2.MockTransport(
-            lambda sent: httpx2.Response(200, json=MODELS if sent.method == "GET" else next(answers))
-        )
-        scorer = VlmScorer(VlmConfig(url=URL), SPEC, transport)
-        await scorer.open()
-        return [score for _ in range(3) for score in await scorer.score([request(1)])]
-
-    assert all(score.valid for score in asyncio.run(run()))
+    transport = httpx2.MockTransport(
+        lambda sent: httpx2.Response(200, json=MODELS if sent.method == "GET" else next(answers))
+    )
+    assert all(each.valid for each in score(VlmScorer(VlmConfig(url=URL), SPEC, transport), *[request(1)] * 3))
 
 
 def test_a_long_list_of_models_is_cut() -> None:
