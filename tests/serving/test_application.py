@@ -158,24 +158,6 @@ def test_a_request_has_a_deadline() -> None:
         assert client.post(CHAT, json=say("b")).status_code == 200
 
 
-def test_many_at_once_share_batches(critic: Running) -> None:
-    before, pictures = critic.meter("batches_total"), [make_picture(seed) for seed in range(40)]
-    sizes = [(12, 16), (8, 8)]
-    with critic.client() as client, ThreadPoolExecutor(16) as pool:
-        bodies = [ask_critic(make_picture(1, sizes[n % 2]), make_picture(n, sizes[n % 2])) for n in range(40)]
-        alone = [client.post(CHAT, json={**body, "logprobs": True}).json()["choices"] for body in bodies[:4]]
-        middle = critic.meter("batches_total")
-        found = list(
-            pool.map(lambda body: client.post(CHAT, json={**body, "logprobs": True}).json()["choices"], bodies)
-        )
-    assert middle - before == 4 and len(pictures) == len(found)
-    assert critic.meter("batches_total") - middle < 40, "none shared a batch"
-    for one, other in zip(alone, found, strict=False):
-        assert one[0]["message"] == other[0]["message"]
-        each = [choice[0]["logprobs"]["content"][0]["logprob"] for choice in (one, other)]
-        assert each[0] == pytest.approx(each[1], abs=1e-6)
-
-
 def test_counts_are_in_prometheus_form(told: Running, client: httpx2.Client) -> None:
     client.post(CHAT, json=say("x"))
     client.post(CHAT, json=say("x", model="other"))

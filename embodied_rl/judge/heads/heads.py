@@ -7,7 +7,6 @@ import hashlib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from statistics import fmean
 from typing import ClassVar
 
@@ -19,6 +18,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.heads.head_inputs import HeadInputs
 from embodied_rl.judge.heads.labels import Labels
+from embodied_rl.schema import DistillNode
 
 WIDTH = 128
 """Of the two hidden layers."""
@@ -28,28 +28,13 @@ _BYTES = 16
 """Of a hash."""
 
 
-@dataclass(frozen=True)
-class HeadOptions:
-    """Settings of a head.
-
-    Attributes:
-        inputs: how observations are packed.
-        seed: of the run.
-        steps: gradient steps whenever labels have come; batch: labels, or pairs of them, of each.
-        rate: of learning.
-        entries: of a table, at most.
-    """
-
-    inputs: HeadInputs
-    seed: int
-    steps: int = 32
-    batch: int = 256
-    rate: float = 1e-3
-    entries: int = 25_000
-
-
 class Head(ABC):
     """Predicts scores. It is trained by `learn` alone; equal calls give equal bits.
+
+    Args:
+        inputs: how observations are packed.
+        seed: of the run.
+        settings: of the mode.
 
     Attributes:
         calibrated: whether its predictions mean the same as the scores; else only their order does.
@@ -58,7 +43,7 @@ class Head(ABC):
     calibrated: ClassVar[bool]
 
     @abstractmethod
-    def __init__(self, options: HeadOptions) -> None: ...
+    def __init__(self, inputs: HeadInputs, seed: int, settings: DistillNode) -> None: ...
 
     @abstractmethod
     def predict(self, inputs: Array) -> Array:
@@ -92,8 +77,8 @@ class HashHead(Head):
 
     calibrated = True
 
-    def __init__(self, options: HeadOptions) -> None:
-        self._inputs, self._most = options.inputs, options.entries
+    def __init__(self, inputs: HeadInputs, seed: int, settings: DistillNode) -> None:
+        self._inputs, self._most = inputs, settings.entries
         self._table: dict[bytes, tuple[float, int]] = {}
 
     def predict(self, inputs: Array) -> Array:
@@ -125,14 +110,14 @@ class HashHead(Head):
 class NetworkHead(Head):
     """Small network, features → one number, with Adam. It neither reads nor changes torch's global random state."""
 
-    def __init__(self, options: HeadOptions) -> None:
-        self._options = options
-        sizes = [options.inputs.features, WIDTH, WIDTH, 1]
+    def __init__(self, inputs: HeadInputs, seed: int, settings: DistillNode) -> None:
+        self._inputs, self._seed, self._settings = inputs, seed, settings
+        sizes = [inputs.features, WIDTH, WIDTH, 1]
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(options.seed)
+            torch.manual_seed(seed)
             layers = [nn.Linear(sizes[place], sizes[place + 1]) for place in range(3)]
         self._network = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
-        self._adam = torch.optim.Adam(self._network.parameters(), options.rate)
+        self._adam = torch.optim.Adam(self._network.parameters(), settings.rate)
 
     @torch.no_grad()
     def evaluate(self, inputs: Array) -> Array:
@@ -140,17 +125,17 @@ class NetworkHead(Head):
         return self._forward(inputs).double().numpy()
 
     def _forward(self, inputs: Array) -> Tensor:
-        return self._network(self._options.inputs.unpack(inputs))[:, 0]
+        return self._network(self._inputs.unpack(inputs))[:, 0]
 
     @abstractmethod
     def _measure(self, kept: Labels, random: np.random.Generator) -> Tensor:
         """Return the loss over a random batch of the kept labels."""
 
     def learn(self, fresh: Labels, kept: Labels, version: int) -> float:
-        random = np.random.default_rng([self._options.seed, version])
+        random = np.random.default_rng([self._seed, version])
         losses = []
         with torch.enable_grad():
-            for _ in range(self._options.steps):
+            for _ in range(self._settings.steps):
                 self._adam.zero_grad()
                 loss = self._measure(kept, random)
                 loss.backward()
@@ -185,8 +170,8 @@ class ClassifierHead(NetworkHead):
 
     calibrated = True
 
-    def __init__(self, options: HeadOptions) -> None:
-        super().__init__(options)
+    def __init__(self, inputs: HeadInputs, seed: int, settings: DistillNode) -> None:
+        super().__init__(inputs, seed, settings)
         self._learned = False
 
     def predict(self, inputs: Array) -> Array:
@@ -196,7 +181,7 @@ class ClassifierHead(NetworkHead):
 
     def _measure(self, kept: Labels, random: np.random.Generator) -> Tensor:
         self._learned = True
-        drawn = kept.select(random.integers(len(kept), size=self._options.batch))
+        drawn = kept.select(random.integers(len(kept), size=self._settings.batch))
         return binary_cross_entropy_with_logits(self._forward(drawn.inputs), torch.from_numpy(drawn.value).float())
 
     def state(self) -> dict[str, Array]:
@@ -217,8 +202,8 @@ class RankingHead(NetworkHead):
 
     calibrated = False
 
-    def __init__(self, options: HeadOptions) -> None:
-        super().__init__(options)
+    def __init__(self, inputs: HeadInputs, seed: int, settings: DistillNode) -> None:
+        super().__init__(inputs, seed, settings)
         self._scale = np.full(2, np.nan)
         """Mean and standard deviation of the utilities; NaN until something was learned."""
 
@@ -233,7 +218,7 @@ class RankingHead(NetworkHead):
         return loss
 
     def _measure(self, kept: Labels, random: np.random.Generator) -> Tensor:
-        one, other = (kept.select(random.integers(len(kept), size=self._options.batch)) for _ in range(2))
+        one, other = (kept.select(random.integers(len(kept), size=self._settings.batch)) for _ in range(2))
         utility, other_utility = self._forward(np.concatenate([one.inputs, other.inputs])).chunk(2)
         better = torch.from_numpy(compare(one.value, other.value)).float()
         return binary_cross_entropy_with_logits(utility - other_utility, better)

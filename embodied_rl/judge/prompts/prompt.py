@@ -64,25 +64,18 @@ class PromptFile:
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """Validated prompt.
+class Prompt(PromptFile):
+    """Validated prompt of a file.
 
     Attributes:
         name: of the prompt, with its version.
         parts: texts and pictures, in order.
         reading: how the answer is parsed.
-        kind, system, max_tokens, frames, span, lossless: see `PromptFile`.
     """
 
-    name: str
-    kind: ScoreKind
-    system: str
-    parts: tuple[Part, ...]
-    reading: Reading
-    max_tokens: int
-    frames: int
-    span: Span
-    lossless: bool = False
+    name: str = ""
+    parts: tuple[Part, ...] = ()
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def views(self) -> int:
@@ -142,17 +135,8 @@ def load_prompt(name: str, key: str = "prompt") -> Prompt:
             )
     labels, words = (_fold(values, where) for values in (file.labels, file.words))
     reading = Reading(labels, file.log_range, words, pattern, file.entries, file.offset, file.scale)
-    prompt = Prompt(
-        name=f"{path.stem}@{file.version}",
-        kind=file.kind,
-        system=file.system,
-        parts=tuple(make_part(part, str(path)) for part in file.user),
-        reading=reading,
-        max_tokens=file.max_tokens,
-        frames=file.frames,
-        span=file.span,
-        lossless=file.lossless,
-    )
+    parts = tuple(make_part(part, str(path)) for part in file.user)
+    prompt = Prompt(**vars(file), name=f"{path.stem}@{file.version}", parts=parts, reading=reading)
     for fault in (_find_fault(prompt.kind, reading), _find_picture_fault(prompt)):
         if fault is not None:
             raise UserError(f"{where}{fault}", code="prompt-invalid")

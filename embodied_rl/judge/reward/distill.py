@@ -21,7 +21,7 @@ from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
 from embodied_rl.judge.heads.agreement import measure_agreement
 from embodied_rl.judge.heads.head_inputs import HeadInputs
-from embodied_rl.judge.heads.heads import HEADS, HeadOptions
+from embodied_rl.judge.heads.heads import HEADS
 from embodied_rl.judge.heads.labels import LabelMemory, Labels, hold_out, make_labels, read_labels
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward.modes import count_settled, join_known
@@ -135,7 +135,7 @@ class Distiller:
         node = reward.distill
         self._reward, self._discount, self._limit_ends = reward, discount, limit_ends
         self._ranks, self.version = ranks, 0
-        self._head = HEADS[reward.head](HeadOptions(inputs, seed, node.steps, node.batch, node.rate, node.entries))
+        self._head = HEADS[reward.head](inputs, seed, node)
         self._ledger = PotentialLedger(num_envs)
         self._learned = LabelMemory(node.labels, inputs.size)
         self._held_out = LabelMemory(HELD_OUT, inputs.size)

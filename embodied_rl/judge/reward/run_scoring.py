@@ -19,7 +19,7 @@ from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWrite
 from embodied_rl.judge.scorers.cost import check_budget, check_prices
 from embodied_rl.judge.scorers.http_json import explain_failure
 from embodied_rl.judge.scorers.registry import configure_scorer, resolve_scorer
-from embodied_rl.judge.scorers.vlm import NoSuchModelError, VlmConfig, VlmScorer
+from embodied_rl.judge.scorers.vlm import NoSuchModelError, VlmScorer
 from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
@@ -131,15 +131,8 @@ def name_model(reward: RewardNode, spec: SimulatorSpec) -> RewardNode:
     Raises:
         UserError: the settings are wrong, the server cannot be asked, or it has several models or none.
     """
-    built = _build_vlm(reward, spec)
-    if built is None or built[1].model is not None:
-        return reward
-    scorer, options = built
-    try:
-        name = asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
-    except ScorerError as error:
-        raise explain_failure(options.url, options.key_variable, error) from None
-    return replace(reward, options=reward.options | {"model": name})
+    model = _find_model(reward, spec)
+    return reward if model is None else replace(reward, options=reward.options | {"model": model})
 
 
 def check_model(reward: RewardNode, spec: SimulatorSpec) -> None:
@@ -147,24 +140,30 @@ def check_model(reward: RewardNode, spec: SimulatorSpec) -> None:
 
     A server that is down may come back.
     """
-    if (built := _build_vlm(reward, spec)) is None:
-        return
-    scorer, options = built
-    try:
-        asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
-    except NoSuchModelError as error:
-        raise explain_failure(options.url, options.key_variable, error) from None
-    except (ScorerError, UserError) as error:
-        log.warning("The scorer's server does not answer now: %s", error)
+    _find_model(reward, spec, resumed=True)
 
 
-def _build_vlm(reward: RewardNode, spec: SimulatorSpec) -> tuple[VlmScorer, VlmConfig] | None:
-    """Return the scorer of a reward, without its calibration, and its settings; None if it is of another kind."""
+def _find_model(reward: RewardNode, spec: SimulatorSpec, resumed: bool = False) -> str | None:
+    """Return the model that a server has for an open `reward.model`; None for other scorers and settings.
+
+    In a resumed run a server is asked in any case, and only a missing model is an error.
+    """
     node = resolve_scorer(reward)
     if node.name is None:
         return None
     kind, options = plugins.configure_plugin("scorers", node, "reward")
-    return (kind(options, spec), options) if kind is VlmScorer else None
+    if kind is not VlmScorer or (options.model is not None and not resumed):
+        return None
+    scorer = VlmScorer(options, spec)
+    try:
+        return asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
+    except (ScorerError, UserError) as error:
+        if resumed and not isinstance(error, NoSuchModelError):
+            log.warning("The scorer's server does not answer now: %s", error)
+            return None
+        if isinstance(error, UserError):
+            raise
+        raise explain_failure(options.url, options.key_variable, error) from None
 
 
 async def check_scorer(scorer: Scorer, timeout: float) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Reason, ScorerError
+from embodied_rl.interfaces.scorer import Reason, Scorer, ScorerError
 from embodied_rl.system.untrusted_files import SecretFilter, make_printable
 
 CONNECT_TIMEOUT = 4.0
@@ -136,6 +136,21 @@ class JsonServer:
             known = after if 0 <= after < float("inf") else None
             return AnsweredError(status, "busy" if status == 429 else "failed", said, after=known)
         return AnsweredError(status, "refused", said, permanent=True)
+
+
+class ServerScorer(Scorer):
+    """Base of scorers behind a server: `_server` connects with the first request."""
+
+    _server: JsonServer
+
+    def __init__(self, url: str | None, key_variable: str | None, transport: httpx2.AsyncBaseTransport | None) -> None:
+        self._make_server = partial(JsonServer, str(url), key_variable, transport)
+
+    async def open(self) -> None:
+        self._server = self._make_server()
+
+    async def close(self) -> None:
+        await self._server.close()
 
 
 def check_url(url: str | None, example: str) -> None:

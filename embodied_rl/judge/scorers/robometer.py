@@ -19,7 +19,6 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import (
     Score,
     ScoreKind,
-    Scorer,
     ScoreRequest,
     ScorerError,
     ScorerTraits,
@@ -27,7 +26,7 @@ from embodied_rl.interfaces.scorer import (
 )
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.trust import Address, SecretName, Text
-from embodied_rl.judge.scorers.http_json import JsonServer, check_url
+from embodied_rl.judge.scorers.http_json import ServerScorer, check_url
 
 ROUNDING = 1e-3
 """Numbers may lie outside of 0…1 by so much."""
@@ -56,7 +55,7 @@ class RobometerConfig:
             )
 
 
-class RobometerScorer(Scorer):
+class RobometerScorer(ServerScorer):
     """Asks Robometer about the episode so far, or about each frame of one."""
 
     Config = RobometerConfig
@@ -64,20 +63,13 @@ class RobometerScorer(Scorer):
     def __init__(
         self, config: RobometerConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
-        self._config, self._transport, self._camera = config, transport, choose_camera(config.camera, spec)
+        super().__init__(config.url, config.key_variable, transport)
+        self._config, self._camera = config, choose_camera(config.camera, spec)
         identity = f"Robometer at {config.url}, camera {self._camera}, {config.frames} frames"
         self.traits = ScorerTraits(
             ("absolute", "trajectory"), identity, batch=config.batch, judges_done=True, frames=config.frames,
             span="episode",
         )  # fmt: skip
-
-    async def open(self) -> None:
-        """Make the client; it connects with the first request."""
-        self._server = JsonServer(str(self._config.url), self._config.key_variable, self._transport)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._server.close()
 
     async def check(self) -> None:
         """Check the server's health, and score grey pictures once, or raise `UserError`."""

@@ -14,7 +14,7 @@ import httpx2
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
+from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
 from embodied_rl.judge.prompts.prompt import MOST_LABELS, PROMPT_NAMES, Prompt
@@ -28,7 +28,7 @@ from embodied_rl.judge.scorers.chat_message import (
 )
 from embodied_rl.judge.scorers.http_json import (
     AnsweredError,
-    JsonServer,
+    ServerScorer,
     check_url,
     explain_failure,
     is_about_probabilities,
@@ -90,7 +90,7 @@ class NoSuchModelError(ScorerError):
     """An error raised where a server does not have the model that is asked for, or several where none is named."""
 
 
-class VlmScorer(Scorer):
+class VlmScorer(ServerScorer):
     """Scorer of an OpenAI-compatible server: one request a call, or two with `done_prompt`.
 
     The model list is read before the first request, and again after a connection failure. An answer from another model
@@ -101,7 +101,8 @@ class VlmScorer(Scorer):
     Config = VlmConfig
 
     def __init__(self, config: VlmConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None):
-        self._config, self._spec, self._transport, self._model = config, spec, transport, config.model
+        super().__init__(config.url, config.key_variable, transport)
+        self._config, self._spec, self._model = config, spec, config.model
         self._prompts = load_prompts(config.prompt, config.done_prompt)
         check_lossless(self._prompts, config.picture_size is not None or config.picture_fit != "keep")
         encoder = ImageEncoder(config.picture_size or PICTURE_SIZE, config.picture_fit)
@@ -122,14 +123,6 @@ class VlmScorer(Scorer):
             span=main.span,
             counts_tokens=True,
         )
-
-    async def open(self) -> None:
-        """Make the client; it connects with the first request."""
-        self._server = JsonServer(str(self._config.url), self._config.key_variable, self._transport)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._server.close()
 
     async def check(self) -> None:
         """Ask the server for its models, and once about a grey picture; note whether it counts tokens.

@@ -214,17 +214,6 @@ def test_lost_answers_are_held_or_generalised_and_never_0(name: Any) -> None:
     assert share == pytest.approx((2 if name == "hash" else 3) / 8)
 
 
-def test_a_late_answer_teaches_when_it_comes() -> None:
-    """About an observation of a rollout that was settled long ago; which stays as it was."""
-    distiller = make_distiller()
-    early = rollout_of([0.9], 0.1)
-    distiller.settle(early)
-    distiller.settle(rollout_of([0.1], 0.1, label([0.9], [0.8])))
-    after = rollout_of([0.9], 0.1)
-    distiller.settle(after)
-    assert not early.shaping.any() and after.potential.item() == pytest.approx(0.8)
-
-
 @pytest.mark.parametrize("name", HEADS)
 def test_ends_are_worth_what_they_must_be(name: Any) -> None:
     """Nothing after a termination, the final observation after a truncation."""

@@ -212,9 +212,3 @@ def test_a_score_above_its_range_is_told_before_a_run() -> None:
 def test_a_model_that_cannot_be_printed_is_left_out() -> None:
     listed = json.loads('{"data": [{"id": "judge"}, {"id": "a\\nb"}, {"id": "\\u001b[2J"}, {"id": "\\ud800"}]}')
     assert list_ids(listed) == ["judge"]
-
-
-@pytest.mark.parametrize("size", [0, 100_000_000])
-def test_pictures_of_an_impossible_size(size: int) -> None:
-    with refuses("value-out-of-range", f"reward.picture_size={size}", "4096"):
-        VlmConfig(url=URL, picture_size=size)

@@ -310,13 +310,6 @@ def test_what_keeps_an_unlisted_model_from_answering_is_told() -> None:
     assert raised.value.permanent
 
 
-def test_a_server_that_cannot_answer_is_told_before_a_run() -> None:
-    with refuses("scorer-refused", "http://server.example/v1", "no pictures, please"):
-        ask(saying(400, text="no pictures, please"), check=True)
-    with refuses("answer-not-readable", "progress_percent"):
-        ask(saying(json=completion("Well, that depends.")), check=True)
-
-
 @pytest.mark.parametrize(
     "settings, says",
     [
@@ -376,13 +369,6 @@ async def _ask_at(url: str, timeout: float = 60.0) -> Score:
 def test_over_a_connection() -> None:
     with served(lambda handler: handler.reply(completion("9", **{"9": 1.0}))) as url:  # type: ignore[attr-defined]
         assert asyncio.run(_ask_at(url)).value == 1.0
-
-
-def test_nobody_there() -> None:
-    with served(lambda handler: None) as url:
-        pass
-    with pytest.raises(ScorerError, match="cannot be reached"):
-        asyncio.run(_ask_at(url))
 
 
 def test_a_server_that_hangs_up_or_hangs() -> None:
