@@ -155,17 +155,6 @@ def test_most_of_what_is_not_asked_is_held(writing: Writing) -> None:
     assert writer.figures()["held"] > 0
 
 
-def test_a_time_limit_that_ends_the_task_is_worth_nothing(writing: Writing) -> None:
-    scorer = ToldScorer(cacheable=False)
-    rounds = collect(*start(writing(scorer, limit_ends=True)))
-    known = scores_by_observation(scorer)
-    for each in rounds:
-        for t, n in zip(*np.nonzero(each["truncated"] & each["valid"]), strict=True):
-            value = known[int(each["episode"][t, n]), int(each["decision"][t, n])]
-            assert each["shaping"][t, n] == pytest.approx(-0.5 * value, abs=1e-6)
-    assert any(each["truncated"].any() for each in rounds)
-
-
 def test_a_resumed_run_uses_what_was_settled_before(writing: Writing) -> None:
     """Even if the scorer would judge differently now: the boundary's potential and first frames are kept."""
     other = lambda asked: Score(1 - read_code(asked).value)  # noqa: E731

@@ -6,21 +6,18 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.judge.reward.potential_ledger import PotentialLedger, ScoredRollout, Settlement
-from embodied_rl.judge.reward.score_table import RolloutScores, Scores, advance
+from embodied_rl.judge.reward.score_table import RolloutScores, advance
 from embodied_rl.judge.reward.scoring_writer import MODES
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.schema import RewardNode
-from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.enumeration import GAMMA, HORIZON, RANDOM, TRUE, WRONG, Path, error
-
-NAN = np.nan
+from tests.support.scored_rollouts import NAN, make_rollout, tell
 
 
 def one_environment(
@@ -108,31 +105,6 @@ def test_the_shaping_of_an_episode_telescopes(data: st.DataObject) -> None:
 
 NODE = RewardNode(name="told", mode="rises", weight=2.0)
 DISCOUNT = Discount(1.0)
-NAN = float("nan")
-ACTOR = RowwiseFakeActor(FakeSimulator(1).spec)
-
-
-def make_rollout(decision: list[int], cut: tuple[int, ...] = (), over: tuple[int, ...] = ()) -> Rollout:
-    """One environment; decisions `cut` and `over` truncate and terminate its episodes."""
-    made = Rollout.allocate(ACTOR, len(decision), 1)
-    made.clear()
-    made.decision[:, 0] = torch.tensor(decision)
-    made.valid[:], made.steps[:] = True, 1
-    for row in cut:
-        made.truncated[row] = True
-    for row in over:
-        made.terminated[row] = True
-    return made
-
-
-def tell(before: list[float], last: float = NAN, final: dict[int, float] | None = None) -> RolloutScores:
-    def columns(value: np.ndarray) -> Scores:
-        return Scores(value, np.full(value.shape, NAN), np.ones(value.shape, bool))
-
-    finals = np.full((len(before), 1), NAN)
-    for row, value in (final or {}).items():
-        finals[row] = value
-    return RolloutScores(columns(np.array(before)[:, None]), columns(finals), columns(np.array([last])))
 
 
 def paid(rollout: Rollout, scores: RolloutScores, node: RewardNode = NODE, limit_ends: bool = True) -> list[float]:
@@ -189,7 +161,6 @@ def test_what_is_not_valid_is_not_paid() -> None:
     assert paid(rollout, tell([0.1, 0.5], 0.9)) == pytest.approx([0, 0.8])
 
 
-NAN = np.nan
 CHANGE = st.one_of(st.just(NAN), st.floats(-1, 1))
 
 
