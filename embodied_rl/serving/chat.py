@@ -151,15 +151,17 @@ def _read_messages(value: Any, limits: RequestLimits, reserve: Callable[[int], N
         if others := sorted(set(message) - {"role", "content", "name"}):
             raise Refusal(400, f"{where} has {quote(others)}: not supported.", where)
         if isinstance(content, str):
-            content = [{"type": "text", "text": content}]
-        if not isinstance(content, list) or not content:
+            listed = {f"{where}.content": {"type": "text", "text": content}}
+        elif isinstance(content, list) and content:
+            listed = {f"{where}.content[{place}]": part for place, part in enumerate(content)}
+        else:
             raise Refusal(400, f"{where}.content must be a text, or a list of texts and pictures.", where)
         parts: list[str | Array] = []
-        for place, part in enumerate(content):
+        for at, part in listed.items():
             pictures += isinstance(part, dict) and part.get("type") == "image_url"
             if pictures > limits.pictures:
                 raise Refusal(413, f"the request has more than {limits.pictures} pictures.", "messages")
-            parts.append(_read_part(part, f"{where}.content[{place}]", limits.pixels, reserve))
+            parts.append(_read_part(part, at, limits.pixels, reserve))
         messages.append(Message(role, tuple(parts)))
     return tuple(messages)
 

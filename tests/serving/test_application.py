@@ -319,9 +319,8 @@ def test_kinds_of_pictures(critic: Running, kind: str) -> None:
         assert client.post(CHAT, json=body).status_code == 200
 
 
-def test_a_failure_of_the_model_is_logged_and_not_shown(
-    client: httpx2.Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    answer = client.post(CHAT, json=say("fail"))
+def test_a_failure_of_the_model_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    with running(ToldModel()) as server, server.client() as client:
+        answer = client.post(CHAT, json=say("fail"))
     assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error"
     assert "told to fail" not in answer.text and "told to fail" in caplog.text

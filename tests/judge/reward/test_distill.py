@@ -1,4 +1,4 @@
-"""The labels that a collector hands over, and the head of a run: its predictions, its learning, and its state."""
+"""The labels that a collector hands over; the head of a run, its learning and state; and the exact policy gradient."""
 
 import threading
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.judge.heads.head_inputs import HeadInputs
 from embodied_rl.judge.heads.labels import PLACES, Labels, hold_out, list_columns, read_labels
 from embodied_rl.judge.requests.request_queue import Ticket
-from embodied_rl.judge.reward.distill import LabelWriter
+from embodied_rl.judge.reward.distill import Distiller, LabelWriter
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
@@ -25,6 +25,9 @@ from embodied_rl.schema import DistillNode, ProbesNode, RewardNode
 from tests.support.collecting import SEED, SPEC, N, T, half_skilled, inline
 from tests.support.distilling import GAMMA, hand_over, make_distiller, make_rollout, show
 from tests.support.ended import wait_for
+from tests.support.enumeration import GAMMA as DISCOUNT
+from tests.support.enumeration import HORIZON, STATES, TRUE, error
+from tests.support.enumeration import Path as Course
 from tests.support.heads import label, pack
 from tests.support.scoring import ToldScorer, request
 
@@ -341,3 +344,105 @@ def test_columns_come_through_parts_and_segments() -> None:
     whole.clear()
     assert not whole.extras["seen"].any()
     assert torch.equal(first.extras["labelled"], torch.zeros(2, 2, 2, dtype=torch.bool))
+
+
+CUTS = [(0, 3), (3, 6), (6, HORIZON)]
+OPINION = np.random.default_rng(3).uniform(0, 1, (HORIZON + 1, STATES))
+"""What the judge says at a decision of a state: nothing true, and never the same twice."""
+BRIGHTNESS = np.minimum(16 + 32 * np.arange(STATES), 255) / 255
+BEFORE = label(BRIGHTNESS[:6], OPINION[0, :6], first=1000)
+"""What the head has learned before the episode: not about all states."""
+
+
+def collect_part(path: Course, first: int, end: int, answered: Callable[[int], bool]) -> Rollout:
+    """Decisions first … end of an episode; places after its end are not valid, so that sizes are always the same."""
+    rollout = make_rollout(end - first)
+    rollout.shaping, rollout.potential, rollout.bonus = (torch.zeros(end - first, 1).double() for _ in range(3))
+    taken = len(path.actions)
+    there = np.arange(first, end)
+    states = np.array(path.states)[np.minimum(there, taken)]
+    rollout.decision.copy_(torch.from_numpy(there)[:, None])
+    rollout.valid.copy_(torch.from_numpy(there < taken)[:, None])
+    rollout.terminated.copy_(torch.from_numpy(there == taken - 1)[:, None])
+    show(rollout, "seen", BRIGHTNESS[states][:, None])
+    show(rollout, "last", BRIGHTNESS[[path.states[min(end, taken)]]])
+    told = [t for t in there if t < taken and answered(int(t))]
+    labels = label(BRIGHTNESS[[path.states[t] for t in told]], OPINION[told, [path.states[t] for t in told]])
+    hand_over(rollout, Labels(labels.inputs, labels.value, np.zeros(len(told), np.int64), np.array(told, np.int64)))
+    return rollout
+
+
+def shape(
+    path: Course,
+    head: str,
+    answered: Callable[[int], bool] = lambda t: True,
+    settle: Callable[[Distiller, Rollout], None] = Distiller.settle,
+    **options: Any,
+) -> np.ndarray:
+    """What an episode's decisions get beside the reward, by a head that learns while it runs."""
+    distiller = make_distiller(head=head, gamma=DISCOUNT, steps=1, batch=4, **options)
+    teaching = make_rollout(6)
+    hand_over(teaching, BEFORE)
+    distiller.settle(teaching)
+    found = []
+    for first, end in CUTS:
+        if first < len(path.actions):
+            rollout = collect_part(path, first, end, answered)
+            settle(distiller, rollout)
+            found.append((rollout.shaping + rollout.bonus)[rollout.valid].numpy())
+    assert distiller.version > 1 or not answered(0)
+    return np.concatenate(found)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("head", HEADS)
+def test_predictions_of_a_head_that_learns_meanwhile_leave_the_gradient_as_it_is(head: str) -> None:
+    assert np.abs(TRUE).max() > 0.02
+    assert error(lambda path: shape(path, head)) <= 1e-12
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("head", ["hash"])
+def test_lost_answers_and_a_history_that_decides_about_them_do_too(head: str) -> None:
+    assert error(lambda path: shape(path, head, lambda t: t > 0 and path.states[t] > path.states[t - 1])) <= 1e-12
+
+
+def look_ahead(distiller: Distiller, rollout: Rollout) -> None:
+    """Learn from a rollout before judging it."""
+    there = rollout.extras["labelled"].clone()
+    teaching = make_rollout(len(there))
+    for name in ("label", "label_value", "label_episode", "label_decision", "labelled"):
+        teaching.extras[name].copy_(rollout.extras[name])
+    carried = distiller._ledger.carried
+    distiller.settle(teaching)
+    distiller._ledger.carried = carried
+    distiller.settle(rollout)
+
+
+def reconsider(distiller: Distiller, rollout: Rollout) -> None:
+    """At the boundary of two rollouts, take what the head says now for what it said then."""
+    distiller.settle(rollout)
+    if rollout.valid[-1]:
+        predicted = distiller._head.predict(rollout.extras["last"].numpy())
+        distiller._ledger.carried = np.where(np.isnan(predicted), distiller._ledger.carried, predicted)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("settle, head", [(look_ahead, "hash"), (look_ahead, "ranking"), (reconsider, "hash")])
+def test_what_comes_later_may_not_change_a_potential(settle: Any, head: str) -> None:
+    """So the check can fail."""
+    assert error(lambda path: shape(path, head, settle=settle)) > 1e-4
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("head", ["hash", "classifier"])
+def test_a_prediction_as_a_reward_changes_what_is_optimal(head: str) -> None:
+    assert error(lambda path: shape(path, head, bonus=True)) > 1e-2
+
+
+@pytest.mark.thorough
+def test_pictures_of_states_differ() -> None:
+    """Or the head could not tell them apart, and the check would say nothing."""
+    distiller = make_distiller()
+    keys = distiller._head._hash(pack(BRIGHTNESS[:8]))
+    assert len(set(keys)) == 8
