@@ -133,7 +133,13 @@ class VisionLanguageModel:
             raise Refusal(
                 400, f"the model's chat template refuses the messages: {shorten(error)}.", "messages"
             ) from None
-        choices = {choice: self._find_tokens(choice) for choice in request.choices}
+        choices: dict[str, list[int]] = {}
+        for choice in request.choices:  # with and without a leading space
+            written = (self._words.encode(word, add_special_tokens=False).ids for word in (choice, f" {choice}"))
+            choices[choice] = sorted({ids[0] for ids in written if len(ids) == 1})
+            if not choices[choice]:
+                what = f"{quote(choice)} is more than one token of this model; choose a shorter word."
+                raise Refusal(400, f"structured_outputs: {what}", "structured_outputs")
         max_tokens = 1 if choices else request.max_tokens
         return ModelInput((max_tokens, len(pictures)), Prompted(text, tuple(pictures), max_tokens, choices))
 
@@ -172,17 +178,6 @@ class VisionLanguageModel:
             else:
                 replies.append(self._read(tokens[row], logprobs[row], counts[row]))
         return replies
-
-    def _find_tokens(self, choice: str) -> list[int]:
-        """Return the token ids of an answer, with and without a leading space."""
-        written = (self._words.encode(text, add_special_tokens=False).ids for text in (choice, f" {choice}"))
-        found = sorted({ids[0] for ids in written if len(ids) == 1})
-        if not found:
-            where = "structured_outputs"
-            raise Refusal(
-                400, f"{where}: {quote(choice)} is more than one token of this model; choose a shorter word.", where
-            )
-        return found
 
     def _read(self, tokens: Tensor, logprobs: Tensor, length: int) -> ChatReply:
         """Return an answer up to its end token."""
