@@ -8,9 +8,8 @@ import pytest
 from PIL import Image
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.judge.scorers import image_encoder
-from embodied_rl.judge.scorers.image_encoder import ImageEncoder
-from embodied_rl.judge.scorers.shared_images import Picture
+from embodied_rl.judge.scorers import shared_images
+from embodied_rl.judge.scorers.shared_images import ImageEncoder, Picture
 
 
 def draw(height: int, width: int, seed: int = 0) -> Array:
@@ -52,7 +51,7 @@ def test_equal_pictures_give_equal_texts() -> None:
 def test_what_is_kept_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     encoder = ImageEncoder(64)
     size = len(encoder.encode(Picture(draw(64, 64))))
-    monkeypatch.setattr(image_encoder, "KEPT_BYTES", 4 * size)
+    monkeypatch.setattr(shared_images, "KEPT_BYTES", 4 * size)
     for seed in range(20):
         encoder.encode(Picture(draw(64, 64, seed)))
         assert sum(map(len, encoder._encoded.values())) <= 4 * size
