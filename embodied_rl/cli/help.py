@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from embodied_rl.cli.command import Command
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command import Command, list_commands, parse_arguments
 from embodied_rl.cli.documentation import Key, list_plugin_keys, list_schema_keys
-from embodied_rl.cli.options import parse_arguments
 from embodied_rl.cli.run_command import load_preparation
 from embodied_rl.cli.text import print_columns, print_hanging, print_keys
 from embodied_rl.config import plugins
@@ -38,7 +36,7 @@ def print_overview() -> None:
     """Print the help of `embodied-rl --help`."""
     print("Online reinforcement learning for vision-language-action policies.\n")
     print("usage: embodied-rl <command> [key=value ...] [options]\n\ncommands")
-    print_columns([(name, command.summary) for name, command in COMMANDS.items()])
+    print_columns([(name, command.summary) for name, command in list_commands().items()])
     print("\noptions of every command")
     print_columns(_OPTIONS)
     print("\nA command's keys: embodied-rl <command> --help")
@@ -48,7 +46,7 @@ def print_overview() -> None:
 def print_group_help(group: str) -> None:
     """Print the help of `embodied-rl <group>`, the first word of several commands."""
     print(f"usage: embodied-rl {group} <command> [key=value ...] [options]\n\ncommands")
-    print_columns([(name, command.summary) for name, command in COMMANDS.items() if name.split()[0] == group])
+    print_columns([(name, command.summary) for name, command in list_commands().items() if name.split()[0] == group])
     print(f"\nA command's keys: embodied-rl {group} <command> --help")
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from embodied_rl.cli.command import make_option_parser, read_config_folder
 from embodied_rl.cli.documentation import list_plugin_keys, read_summary
 from embodied_rl.cli.help import HELP_OPTIONS
-from embodied_rl.cli.options import make_option_parser, read_config_folder
 from embodied_rl.cli.text import print_columns, print_hanging
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name

@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from embodied_rl.commands.preparation import TrainingPreparation
+from embodied_rl.commands.preparation import TrainingPreparation, compose_config
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
-from embodied_rl.schema.compose import compose_config
 from embodied_rl.system.atomic_write import make_folder, write_text
 from tests.benchmarks.settings import BenchmarkConfig
 

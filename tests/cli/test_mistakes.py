@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli import run_command
-from embodied_rl.cli.command_table import COMMANDS, load_commands
+from embodied_rl.cli.command import list_commands, load_commands
 from embodied_rl.cli.main import CLOSED_PIPE, main
 from embodied_rl.interfaces.errors import RunFailed, TransportError, UserError
 from tests.support.refusals import refuses
@@ -164,8 +164,8 @@ def _command_that(run, toy_package, monkeypatch, statement: str) -> None:
         f"import numpy as np\ndef run(config):\n    {statement}\n", encoding="utf-8"
     )
     monkeypatch.delitem(sys.modules, "embodied_rl_body", raising=False)
-    body = replace(COMMANDS["play"], body="embodied_rl_body:run")
-    monkeypatch.setitem(COMMANDS, "play", body)
+    body = replace(list_commands()["play"], body="embodied_rl_body:run")
+    monkeypatch.setitem(list_commands(), "play", body)
 
 
 def test_user_errors_have_no_traceback(run, toy_package, monkeypatch) -> None:

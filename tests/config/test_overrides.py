@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from embodied_rl.cli.main import USER_ERROR, main
-from embodied_rl.cli.preparation import Preparation
+from embodied_rl.cli.run_command import Preparation
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.freeze import to_yaml
-from embodied_rl.config.overrides import parse_overrides
-from embodied_rl.schema.compose import compose_config
+from embodied_rl.config.option_files import parse_overrides
 from tests.support.refusals import refuses
 
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from embodied_rl.cli.command import read_config_folder
 from embodied_rl.cli.main import USER_ERROR, main
-from embodied_rl.cli.options import read_config_folder
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.option_files import list_experiments
-from embodied_rl.schema.compose import compose_config
 from tests.support.refusals import refuses
 
 

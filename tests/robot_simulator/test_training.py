@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.cli import command_table, run_command
+from embodied_rl.cli import run_command
+from embodied_rl.cli.command import list_commands
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
 from embodied_rl.mathematics.objectives.reduce import step_mask
@@ -32,7 +33,7 @@ OWN = ("sim=tabletop", "sim.num_envs=1", "plan=colocated", "plan.ranks=1")
 
 def configure(*words: str) -> TrainConfig:
     """A small run of one environment."""
-    command = command_table.COMMANDS["train"]
+    command = list_commands()["train"]
     told = (*(word for word in SMALL if not word.startswith("sim.")), *FEW, *words)
     config = run_command.freeze_command_config(
         command, compose.compose_config(command.config, told, command.values), told

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_rl.cli import command_table, run_command
+from embodied_rl.cli import run_command
+from embodied_rl.cli.command import list_commands
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -21,7 +22,7 @@ pytestmark = pytest.mark.thorough
 
 def configured(*overrides: str) -> TrainConfig:
     """A small run."""
-    command = command_table.COMMANDS["train"]
+    command = list_commands()["train"]
     words = (*SMALL, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
     config = run_command.freeze_command_config(
         command, compose.compose_config(command.config, words, command.values), words

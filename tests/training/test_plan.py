@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.schema import TrainConfig
-from embodied_rl.schema.compose import compose_config
 from embodied_rl.schema.config_file import load_config
 from embodied_rl.training.planner import plan_selection, profile
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost

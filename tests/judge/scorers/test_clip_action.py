@@ -10,13 +10,13 @@ import pytest
 import torch
 from PIL import Image
 
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.scorer import Score, ScoreRequest
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.scorers.clip_action import ClipActionConfig, ClipActionScorer, find_moves
 from embodied_rl.schema import RewardNode, TrainConfig
-from embodied_rl.schema.compose import compose_config
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.judge.scorers.test_clip import ONE, TWO, draw, write_checkpoint
 from tests.support.refusals import refuses
