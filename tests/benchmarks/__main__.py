@@ -1,7 +1,7 @@
 """Run one benchmark from the repository root: `python -m tests.benchmarks <name> key=value…`.
 
-Each benchmark is a module of this package with a function `run(config)`, which prints tables and returns the figures.
-They are written to `<out>/<name>.json`. Keys are those of `train`, and those of `BenchmarkConfig`.
+Each benchmark is a module of this package with a function `run(config)`, which returns figures. They are printed as
+JSON, and written to `<out>/<name>.json`. Keys are those of `train`, and those of `BenchmarkConfig`.
 """
 
 import json
@@ -35,8 +35,9 @@ def main(arguments: Sequence[str]) -> None:
         found = import_module(f"tests.benchmarks.{name}").run(config)
     except UserError as error:
         sys.exit(str(error))
-    write_text(file, json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2) + "\n")
-    print(f"Written: {file}")
+    text = json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2)
+    write_text(file, text + "\n")
+    print(text, f"Written: {file}", sep="\n")
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import pytest
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
-from tests.benchmarks.overlap import Overlap, Stages, find_bound, measure_stages
+from tests.benchmarks.overlap import Stages, find_bound, measure_stages
 
 
 @pytest.mark.parametrize(
@@ -25,15 +25,6 @@ from tests.benchmarks.overlap import Overlap, Stages, find_bound, measure_stages
 )
 def test_no_schedule_beats_the_bound(stages, slices, workers, cores, expected) -> None:
     assert find_bound(stages, slices, workers, cores) == pytest.approx(expected)
-
-
-def test_an_overlap_is_judged_by_its_bound() -> None:
-    found = Overlap(slices=2, workers=1, envs=16, cores=2, stages=Stages(2.0, 2.0, 0.1), round=5.25)
-    assert found.bound == pytest.approx(4.2)
-    assert found.share == pytest.approx(0.8)
-    assert found.alone == pytest.approx(8.4)
-    summary = found.summary()
-    assert summary["share_of_bound"] == pytest.approx(0.8) and summary["stages"]["simulating"] == 2.0
 
 
 def test_stages_are_told_apart() -> None:
