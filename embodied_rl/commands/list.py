@@ -51,7 +51,12 @@ def list_choices(words: Sequence[str]) -> int:
     if section != "tasks" and (excess := more[1 if section in (*_KINDS, "prompts") else 0 :]):
         raise UserError(f"list {section} cannot show '{excess[0]}': leave it out.", code="too-many-words")
     if section == "tasks":
-        _print_tasks(more)
+        for name in more or plugins.list_names("sims"):
+            if not more and find_recipe_file(name) is not None:
+                print(f"embodied-rl list tasks {name}")
+                continue
+            spec = SimulatorKind.find(SimNode(name)).spec
+            print_columns([(task.name, task.family, name) for task in spec.tasks], indent=0)
     elif more and section == "prompts":
         print(find_prompt(more[0]).read_text(encoding="utf-8"), end="")
     elif more:
@@ -84,13 +89,3 @@ def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
     listed = [(item.name, path := paths.get(item.plugin, ""), item.summary or read_summary(path)) for item in chosen]
     others = [name for name in sorted(paths) if name not in {item.plugin for item in chosen}]
     return [*listed, *((name, paths[name], read_summary(paths[name])) for name in others)]
-
-
-def _print_tasks(simulators: Sequence[str]) -> None:
-    """Print the tasks of simulators, or of all; for slow ones in another environment, print the command instead."""
-    for name in simulators or plugins.list_names("sims"):
-        if not simulators and find_recipe_file(name) is not None:
-            print(f"embodied-rl list tasks {name}")
-            continue
-        spec = SimulatorKind.find(SimNode(name)).spec
-        print_columns([(task.name, task.family, name) for task in spec.tasks], indent=0)

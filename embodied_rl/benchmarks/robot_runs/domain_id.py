@@ -29,7 +29,11 @@ def reserve_domain_id() -> Iterator[dict[str, str]]:
     folder = Path(tempfile.gettempdir(), f"embodied-rl-domains-{os.getuid()}")
     for domain in DOMAINS:
         try:
-            _check_own_folder(folder)
+            with suppress(FileExistsError):
+                folder.mkdir(0o700)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                raise PermissionError("it must be a folder that only you can write to")
             file = open(folder / str(domain), "a", opener=open_no_follow)  # noqa: SIM115 - closed below
         except OSError as error:
             raise RunFailed(
@@ -45,19 +49,6 @@ def reserve_domain_id() -> Iterator[dict[str, str]]:
             yield {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
             return
     raise RunFailed(f"All domains of ROS 2 from {DOMAINS[0]} to {DOMAINS[-1]} are in use on this machine.")
-
-
-def _check_own_folder(folder: Path) -> None:
-    """Make the folder, if it is not there; check that no other user can put links there.
-
-    Raises:
-        OSError: it is a link or a file, belongs to another user, or others may write to it.
-    """
-    with suppress(FileExistsError):
-        folder.mkdir(0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
-        raise PermissionError("it must be a folder that only you can write to")
 
 
 def _has_free_ports(domain: int) -> bool:

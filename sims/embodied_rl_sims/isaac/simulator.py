@@ -99,7 +99,21 @@ class IsaacLab(NoSnapshots):
         self._environment = app.make_environment(config, num_envs)
         observation, _ = self._environment.reset(seed=0)
         self._view_reader = ViewReader(config, self._environment, observation)
-        self.spec = _spec(config, self._environment, self._view_reader)
+        dimensions = int(np.prod(self._environment.single_action_space.shape))
+        self.spec = SimulatorSpec(
+            cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
+            state_names=self._view_reader.state_names,
+            action_names=tuple(f"action_{number}" for number in range(dimensions)),
+            action_low=(-config.action_limit,) * dimensions,
+            action_high=(config.action_limit,) * dimensions,
+            control_hz=1 / float(self._environment.step_dt),
+            horizon=int(self._environment.max_episode_length),
+            tasks=(Task(config.id, config.id.rpartition("-v")[0] or config.id),),
+            words=tuple(dict.fromkeys(make_instruction(config).split())),
+            privileged_names=self._view_reader.privileged_names,
+            final_observation="previous",
+            seeded=False,
+        )
         self._instruction = make_instruction(config)
         self._observed = self._view_reader.read(observation)
         self._running = np.zeros(num_envs, bool)
@@ -125,7 +139,9 @@ class IsaacLab(NoSnapshots):
             running &= ~over & ~late
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            result.final_observation = self._finals(finals, result.ended)
+            result.final_observation = Observation.concatenate(
+                [finals[row].observation([row], self._instruction) for row in result.ended.tolist()]
+            )
             self._begin(result.ended[~begun[result.ended]])
             for row in result.ended:
                 self._running[row] = next_episodes[row] is not None
@@ -219,9 +235,6 @@ class IsaacLab(NoSnapshots):
             environment.sim.render()
         return environment._get_observations()
 
-    def _finals(self, finals: dict[int, ObservationTensors], ended: Array) -> Observation:
-        return Observation.concatenate([finals[row].observation([row], self._instruction) for row in ended.tolist()])
-
     def _observe(self) -> Observation:
         observation = self._observed.observation(range(self.num_envs), self._instruction)
         broken = np.flatnonzero(self._running & ~np.isfinite(observation.state).all(axis=1))
@@ -236,21 +249,3 @@ def make_instruction(config: IsaacLabConfig) -> str:
         return config.instruction
     name = config.id.removeprefix("Isaac-")
     return (name.rpartition("-v")[0] or name).replace("-", " ").lower()
-
-
-def _spec(config: IsaacLabConfig, environment: Any, eyes: ViewReader) -> SimulatorSpec:
-    dimensions = int(np.prod(environment.single_action_space.shape))
-    return SimulatorSpec(
-        cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
-        state_names=eyes.state_names,
-        action_names=tuple(f"action_{number}" for number in range(dimensions)),
-        action_low=(-config.action_limit,) * dimensions,
-        action_high=(config.action_limit,) * dimensions,
-        control_hz=1 / float(environment.step_dt),
-        horizon=int(environment.max_episode_length),
-        tasks=(Task(config.id, config.id.rpartition("-v")[0] or config.id),),
-        words=tuple(dict.fromkeys(make_instruction(config).split())),
-        privileged_names=eyes.privileged_names,
-        final_observation="previous",
-        seeded=False,
-    )

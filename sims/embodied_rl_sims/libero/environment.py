@@ -68,7 +68,11 @@ class LiberoEnvironment:
         self.instruction = ""
 
     def begin(self, episode: Episode) -> None:
-        scene = self._scene_of(episode.task)
+        if self._scene is None or episode.task != self._task:
+            if self._scene is not None:
+                self._scenes.give_back(self._task, self._scene)
+            self._task, self._scene = episode.task, self._scenes.take(episode.task)
+        scene = self._scene
         problem = self._problems[episode.task]
         self.instruction, self._clock = problem.instruction, 0
         self._operator = Operator()
@@ -103,13 +107,6 @@ class LiberoEnvironment:
         if self._scene is not None:
             self._scene.close()
         self._task, self._scene = -1, None
-
-    def _scene_of(self, task: int) -> LiberoScene:
-        if self._scene is None or task != self._task:
-            if self._scene is not None:
-                self._scenes.give_back(self._task, self._scene)
-            self._task, self._scene = task, self._scenes.take(task)
-        return self._scene
 
     def _privileged(self, scene: LiberoScene) -> Array:
         poses = np.zeros((self._slots, len(POSE)), np.float32)

@@ -44,7 +44,11 @@ class LiberoScene:
         self._domain.add_observable(make_camera_time_sensor(self._keep_moment, config.control_freq))
         self._pictures: Any = None
         if config.cameras:
-            _check_cameras(config.cameras, self._domain.sim.model.camera_names)
+            known = self._domain.sim.model.camera_names
+            if unknown := ", ".join(sorted(set(config.cameras) - set(known))):
+                raise UserError(
+                    f"sim.cameras: LIBERO's scenes have no {unknown}, but {', '.join(known)}.", code="camera-unknown"
+                )
             self._pictures = self._make_pictures()
 
     def begin(self, seed: int, state: Array) -> None:
@@ -144,15 +148,6 @@ class LiberoScene:
             pictures = MjRenderContextOffscreen(sim, device_id=-1)
         pictures.vopt.geomgroup[0], pictures.vopt.geomgroup[1] = 0, 1  # draw visual geometry, not collision geometry
         return pictures
-
-
-def _check_cameras(wanted: tuple[str, ...], known: tuple[str, ...]) -> None:
-    unknown = set(wanted) - set(known)
-    if unknown:
-        raise UserError(
-            f"sim.cameras: LIBERO's scenes have no {', '.join(sorted(unknown))}, but {', '.join(known)}.",
-            code="camera-unknown",
-        )
 
 
 @contextmanager

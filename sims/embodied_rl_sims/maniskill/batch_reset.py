@@ -115,27 +115,25 @@ class _RowSampling(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in _FACTORIES:
             self._has_drawn = True
-            return self._fill(func, args, kwargs)
+            limits = _find_limits(func, args, kwargs)
+            size = kwargs.pop("size", args[-1:] if func is torch.randint else args)
+            size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+            device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
+            rows = len(self._generators)
+            if kwargs or (rows > 1 and (not size or size[0] != rows)):
+                raise RowSplitError(f"{func.__name__} of {size} for {rows} rows")
+            drawn = torch.empty(size, dtype=dtype or (torch.int64 if limits else None), device="cpu")
+            for part, generator in zip(drawn.split(1) if rows > 1 else [drawn], self._generators, strict=True):
+                if limits:
+                    part.random_(*limits, generator=generator)
+                elif func is torch.rand:
+                    part.uniform_(generator=generator)
+                else:
+                    part.normal_(generator=generator)
+            return drawn.to(device or torch.get_default_device())
         if func in _DECISIONS and self._has_drawn and len(self._generators) > 1:
             raise RowSplitError("the number of draws depends on earlier draws")
         return func(*args, **kwargs)
-
-    def _fill(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        limits = _find_limits(func, args, kwargs)
-        size = _find_size(func, args, kwargs)
-        device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
-        rows = len(self._generators)
-        if kwargs or (rows > 1 and (not size or size[0] != rows)):
-            raise RowSplitError(f"{func.__name__} of {size} for {rows} rows")
-        drawn = torch.empty(size, dtype=dtype or (torch.int64 if limits else None), device="cpu")
-        for part, generator in zip(drawn.split(1) if rows > 1 else [drawn], self._generators, strict=True):
-            if limits:
-                part.random_(*limits, generator=generator)
-            elif func is torch.rand:
-                part.uniform_(generator=generator)
-            else:
-                part.normal_(generator=generator)
-        return drawn.to(device or torch.get_default_device())
 
 
 def _find_limits(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...]:
@@ -146,11 +144,6 @@ def _find_limits(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...
     if len(given) == 2:
         return int(given[0]), int(given[1])
     return int(kwargs.pop("low", 0)), int(given[0] if given else kwargs.pop("high"))
-
-
-def _find_size(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    size = kwargs.pop("size", args[-1:] if func is torch.randint else args)
-    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
 
 
 def _default_states(device: Any) -> list[bytes]:

@@ -98,7 +98,10 @@ class BatchedSimulator(NoSnapshots):
         if len(broken):
             row = int(broken[0])
             raise NotFinite(f"the reward of control step {self._clock[row]} is {earned[row]}", row)
-        success, fail = (self._flag(info, key) & running for key in ("success", "fail"))
+        success, fail = (
+            (info[key].cpu().numpy().astype(bool) if key in info else np.zeros(self.num_envs, bool)) & running
+            for key in ("success", "fail")
+        )
         result.reward[running, j], result.success[:, j] = earned[running], success
         result.source[running, j] = Source.POLICY
         result.steps += running
@@ -106,9 +109,6 @@ class BatchedSimulator(NoSnapshots):
         result.terminated |= terminated
         result.truncated |= running & ~terminated & (self._clock >= self.spec.horizon)
         return np.flatnonzero(running & (result.terminated | result.truncated))
-
-    def _flag(self, info: dict[str, Any], key: str) -> Array:
-        return info[key].cpu().numpy().astype(bool) if key in info else np.zeros(self.num_envs, bool)
 
     def _observe(self, rows: Array, pictures: bool) -> Observation:
         """Observe `rows`; parked rows are zero, and all pictures are black if `pictures` is False."""

@@ -26,7 +26,11 @@ class Planner:
     """
 
     def __init__(self, task: str, env: Any) -> None:
-        _check_numpy()
+        if int(np.__version__.partition(".")[0]) > 1:
+            raise Unavailable(
+                f"mplib {metadata.version('mplib')}, ManiSkill's motion planner, is built for NumPy 1 and ends the "
+                f"process with NumPy {np.__version__}: pip install 'numpy<2' in the simulator's environment."
+            )
         solvers = import_module("mani_skill.examples.motionplanning.panda.run").MP_SOLUTIONS
         if task not in solvers:
             raise UserError(
@@ -59,11 +63,3 @@ class _ActionRecorder:
         space = self.unwrapped.single_action_space
         self.actions.append(np.clip(action, space.low, space.high).astype(np.float32))
         return self.unwrapped.step(self.actions[-1])
-
-
-def _check_numpy() -> None:
-    if int(np.__version__.partition(".")[0]) > 1:
-        raise Unavailable(
-            f"mplib {metadata.version('mplib')}, ManiSkill's motion planner, is built for NumPy 1 and ends the process "
-            f"with NumPy {np.__version__}: pip install 'numpy<2' in the simulator's environment."
-        )

@@ -44,7 +44,18 @@ class ManiSkillConfig:
     an episode would depend on the episodes before it."""
 
     def __post_init__(self) -> None:
-        self._check_choices()
+        choices = {
+            "backend": ("cpu", "gpu"),
+            "observations": ("rgb", "state"),
+            "shader": ("minimal", "default"),
+            "renderer": ("auto", "cpu", "gpu"),
+            "reward": REWARDS,
+        }
+        for key, known in choices.items():
+            if getattr(self, key) not in known:
+                raise UserError(
+                    f"sim.{key}={getattr(self, key)}: give one of {', '.join(known)}.", code="choice-unknown"
+                )
         if self.image_size < 1:
             raise UserError(
                 f"sim.image_size={self.image_size}: a picture has at least one pixel.", code="value-out-of-range"
@@ -66,17 +77,3 @@ class ManiSkillConfig:
                 "sim.reconfiguration_freq=1 and sim.renderer=cpu.",
                 code="keys-contradict",
             )
-
-    def _check_choices(self) -> None:
-        choices = {
-            "backend": ("cpu", "gpu"),
-            "observations": ("rgb", "state"),
-            "shader": ("minimal", "default"),
-            "renderer": ("auto", "cpu", "gpu"),
-            "reward": REWARDS,
-        }
-        for key, known in choices.items():
-            if getattr(self, key) not in known:
-                raise UserError(
-                    f"sim.{key}={getattr(self, key)}: give one of {', '.join(known)}.", code="choice-unknown"
-                )

@@ -47,7 +47,7 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
         action_high=high,
         control_hz=float(env.control_freq),
         horizon=_horizon(config),
-        tasks=(Task(config.task, _family(env)),),
+        tasks=(Task(config.task, type(env).__module__.rpartition(".tasks.")[2].partition(".")[0]),),
         words=tuple(dict.fromkeys(make_instruction(config.task).split())),
         instruction_length=len(make_instruction(config.task).split()),
         privileged_names=name_entries(hidden),
@@ -168,8 +168,3 @@ def _horizon(config: ManiSkillConfig) -> int:
             code="horizon-missing",
         )
     return int(horizon)
-
-
-def _family(env: Any) -> str:
-    """Return the package's group of tasks: "tabletop", "control" …"""
-    return type(env).__module__.rpartition(".tasks.")[2].partition(".")[0]

@@ -65,7 +65,14 @@ class SingleEnvironment:
         )
 
     def render(self, width: int, height: int) -> Array:
-        camera = self._film_camera(width, height)
+        if self._film[0] is not self.env.scene:
+            self._film = (self.env.scene, {})
+        cameras = self._film[1]
+        if (width, height) not in cameras:
+            configs = self.env._human_render_camera_configs or self.env._sensor_configs
+            config = dataclasses.replace(next(iter(configs.values())), width=width, height=height)
+            cameras[width, height] = import_module("mani_skill.sensors.camera").Camera(config, self.env.scene)
+        camera = cameras[width, height]
         for body in self.env._hidden_objects:
             body.show_visual()
         self.env.scene.update_render(update_sensors=False, update_human_render_cameras=True)
@@ -76,14 +83,3 @@ class SingleEnvironment:
     def close(self) -> None:
         self._film = (None, {})
         self.env.close()
-
-    def _film_camera(self, width: int, height: int) -> Any:
-        """Return the package's camera for videos in another size; each rebuild of the scene requires a new one."""
-        if self._film[0] is not self.env.scene:
-            self._film = (self.env.scene, {})
-        cameras = self._film[1]
-        if (width, height) not in cameras:
-            configs = self.env._human_render_camera_configs or self.env._sensor_configs
-            config = dataclasses.replace(next(iter(configs.values())), width=width, height=height)
-            cameras[width, height] = import_module("mani_skill.sensors.camera").Camera(config, self.env.scene)
-        return cameras[width, height]

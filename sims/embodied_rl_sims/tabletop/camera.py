@@ -122,7 +122,10 @@ class CameraView:
         self.pose = pose
         self.light, self.ambient = look.light, look.ambient
         self._camera = camera
-        self.background = _table(pose, look)
+        shade = look.ambient + (1 - look.ambient) * max(look.light[2], 0.0)
+        tone = 1 + look.strength * _pattern(pose.table / look.scale, look.pattern)
+        colour = np.where(pose.on_table[:, None], look.table * tone[:, None] * shade, _SKY)
+        self.background = (np.clip(colour, 0, 1) * 255).astype(np.uint8)
 
     def render(self, data: mujoco.MjData, colours: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Draw a picture uint8 [h, w, 3] with Lambertian shading; `colours` [geometries, 3] in 0…255."""
@@ -139,14 +142,6 @@ def _small_rotation(turn: Array) -> Array:
     quaternion = np.array([1.0, *(turn / 2)])
     mujoco.mju_quat2Mat(matrix, quaternion / np.linalg.norm(quaternion))
     return matrix.reshape(3, 3)
-
-
-def _table(pose: Pose, look: Look) -> NDArray[np.uint8]:
-    """Draw the empty table, [pixels, 3], with the episode's pattern."""
-    shade = look.ambient + (1 - look.ambient) * max(look.light[2], 0.0)
-    tone = 1 + look.strength * _pattern(pose.table / look.scale, look.pattern)
-    colour = np.where(pose.on_table[:, None], look.table * tone[:, None] * shade, _SKY)
-    return (np.clip(colour, 0, 1) * 255).astype(np.uint8)
 
 
 def _pattern(point: Array, name: str) -> Array:

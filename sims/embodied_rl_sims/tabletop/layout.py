@@ -198,7 +198,7 @@ def _place(
     Many candidates are tested at once; the generator's state afterwards equals that after drawing them one by one.
     """
     names = ["object"] * len(KINDS) + ["fixture"] * len(present)
-    gap = np.array([[_gap(a, b) for b in names] for a in names])
+    gap = np.array([[(_CLEARANCE.get((a, b)) or _CLEARANCE[b, a]) for b in names] for a in names])
     np.fill_diagonal(gap, 0.0)
     low, high = np.array([AREA_X, AREA_Y]).T
     while True:
@@ -214,10 +214,6 @@ def _place(
             fixtures = np.full((len(FIXTURES), 2), np.nan)
             fixtures[present] = points[len(KINDS) :]
             return points[: len(KINDS)], fixtures
-
-
-def _gap(first: str, second: str) -> float:
-    return _CLEARANCE.get((first, second)) or _CLEARANCE[second, first]
 
 
 def _push_is_clear(points: NDArray[np.float64], target: int, zone: int) -> bool:

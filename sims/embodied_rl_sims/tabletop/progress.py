@@ -48,7 +48,9 @@ class ProgressMeter:
         moved = _share(away, away_then, THERE)
         by_family = {
             "push": 0.4 * np.maximum(reach, moved) + 0.6 * moved,
-            "pick": 0.5 * reach + 0.15 * _is_held(now, truth.width) + 0.35 * _share_lifted(now),
+            "pick": 0.5 * reach
+            + 0.15 * _is_held(now, truth.width)
+            + 0.35 * np.clip((now[:, 5] - RESTING) / (LIFTED - RESTING), 0, 1),
             "put": _put(now, truth.width, reach, moved, away < THERE),
             "press": 0.75 * reach + 0.25 * np.clip((CAP_REST - now[:, 5]) / CAP_TRAVEL, 0, 1),
         }
@@ -82,10 +84,6 @@ def _is_held(now: Array, width: Array) -> Array:
     beside = np.linalg.norm(now[:, 3:5] - now[:, :2], axis=1) < HELD_ASIDE
     level = np.abs(now[:, 5] - now[:, 2]) < HELD_ABOVE
     return beside & level & (width > HELD_WIDTH[0]) & (width < HELD_WIDTH[1])
-
-
-def _share_lifted(now: Array) -> Array:
-    return np.clip((now[:, 5] - RESTING) / (LIFTED - RESTING), 0, 1)
 
 
 def _put(now: Array, width: Array, reach: Array, moved: Array, there: Array) -> Array:

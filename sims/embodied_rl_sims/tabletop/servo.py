@@ -53,7 +53,21 @@ class TabletopServo(Tabletop):
     # -- episodes -------------------------------------------------------------------------------------------------
 
     def begin(self, episode: Episode) -> None:
-        _check_episode(episode, self.spec.tasks, self.spec.splits)
+        if not 0 <= episode.task < len(self.spec.tasks):
+            raise UserError(
+                f"task={episode.task}: there are tasks 0 … {len(self.spec.tasks) - 1}.", code="task-unknown"
+            )
+        if episode.split not in ("train", *self.spec.splits):
+            raise UserError(
+                f"split={episode.split!r} is none of {', '.join(('train', *self.spec.splits))}.", code="split-unknown"
+            )
+        if episode.initial_state is not None:
+            raise UserError(
+                f"initial_state={episode.initial_state}: the tabletop's tasks have no numbered initial states.",
+                code="initial-states-missing",
+            )
+        if episode.seed < 0:
+            raise UserError(f"seed={episode.seed} must be at least 0.", code="seed-invalid")
         self._gripper, self._substeps = _OPEN, -1
         self._lead, self._braked = None, 0
         self._outcome, self._rewards, self._reached = None, 0.0, False
@@ -154,17 +168,3 @@ class TabletopServo(Tabletop):
     def _find_focal(self, camera: str, height: int) -> float:
         fovy = float(self._bodies.model.camera(camera).fovy[0])
         return height / 2 / float(np.tan(np.deg2rad(fovy) / 2))
-
-
-def _check_episode(episode: Episode, tasks: tuple[object, ...], splits: tuple[str, ...]) -> None:
-    if not 0 <= episode.task < len(tasks):
-        raise UserError(f"task={episode.task}: there are tasks 0 … {len(tasks) - 1}.", code="task-unknown")
-    if episode.split not in ("train", *splits):
-        raise UserError(f"split={episode.split!r} is none of {', '.join(('train', *splits))}.", code="split-unknown")
-    if episode.initial_state is not None:
-        raise UserError(
-            f"initial_state={episode.initial_state}: the tabletop's tasks have no numbered initial states.",
-            code="initial-states-missing",
-        )
-    if episode.seed < 0:
-        raise UserError(f"seed={episode.seed} must be at least 0.", code="seed-invalid")

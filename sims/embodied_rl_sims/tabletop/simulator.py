@@ -69,11 +69,17 @@ class Tabletop:
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         result = make_empty_result(self.spec, actions)
         running = self._running()
-        self._hold_for_delay(running)
+        waited = 0
+        while len(rows := np.flatnonzero(running & (self._delay > waited))):
+            self._bodies.advance(rows)
+            self._bodies.gather()
+            waited += 1
         for j in range(actions.shape[1]):
             if not running.any():
                 break
-            self._control_step(result.executed[:, j], running)
+            self._command, control = follow_action(self._command, self._bodies.tool, result.executed[:, j], running)
+            self._bodies.advance(np.flatnonzero(running), control)
+            self._count_step(running)
             running &= ~self._end_step(result, j, running)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
@@ -203,34 +209,8 @@ class Tabletop:
     def _running(self) -> Array:
         return np.array([episode is not None for episode in self._episode])
 
-    def _control_step(self, action: Array, running: Array) -> None:
-        self._command, control = follow_action(self._command, self._bodies.tool, action, running)
-        self._bodies.advance(np.flatnonzero(running), control)
-        self._count_step(running)
-
     def _count_step(self, running: Array) -> None:
         self._clock += running
-        self._displace_target(running)
-        self._bodies.gather()
-
-    def _end_step(self, result: StepResult, j: int, running: Array) -> Array:
-        """Judge and record a finished control step; return bool [n], whether it ended the episode."""
-        success, failure = self._judge(running)
-        over = failure | (success & self.config.terminate_on_success)
-        late = running & ~over & (self._clock >= self.config.horizon)
-        self._record(result, j, running, success, over, late)
-        return over | late
-
-    def _hold_for_delay(self, running: Array) -> None:
-        """Let the arm hold still for the inference delay of a slow robot."""
-        waited = 0
-        while len(rows := np.flatnonzero(running & (self._delay > waited))):
-            self._bodies.advance(rows)
-            self._bodies.gather()
-            waited += 1
-
-    def _displace_target(self, running: Array) -> None:
-        """Move the target once in an episode of the "execution" split."""
         for row in np.flatnonzero(running & (self._clock == self._goals.displaced_at)).tolist():
             layout = self._layout[row]
             assert layout is not None and layout.displacement is not None
@@ -242,15 +222,28 @@ class Tabletop:
                     self._watch.move(row, self._bodies.fixtures(row))
             else:
                 self._bodies.shift_object(row, layout.target, shift)
+        self._bodies.gather()
 
-    def _judge(self, running: Array) -> tuple[Array, Array]:
+    def _end_step(self, result: StepResult, j: int, running: Array) -> Array:
+        """Judge and record a finished control step; return bool [n], whether it ended the episode."""
         bodies = self._bodies
         bodies.check_finite(running, self._clock)
         success, failure = self._goals.judge(bodies.objects, bodies.caps, bodies.width)
         last = self._chains.is_last_goal
         if len(reached := np.flatnonzero(success & running & ~last)):
             self._begin_next_goals(reached)
-        return success & running & last, failure & running & ~success
+        success, failure = success & running & last, failure & running & ~success
+        over = failure | (success & self.config.terminate_on_success)
+        late = running & ~over & (self._clock >= self.config.horizon)
+        fresh = success & ~self._goals.rewarded
+        self._goals.rewarded |= fresh
+        result.reward[:, j] = fresh
+        result.success[:, j] = success
+        result.source[running, j] = Source.POLICY
+        result.steps += running
+        result.terminated |= over & running
+        result.truncated |= late
+        return over | late
 
     def _begin_next_goals(self, rows: Array) -> None:
         """Begin the next goals of rows that reached their present one, without moving any body."""
@@ -260,16 +253,6 @@ class Tabletop:
             self._goals.excuse(row, bodies.objects, bodies.caps, bodies.width)
         if self._progress is not None:
             self._progress.measure(Truth.from_bodies(bodies, self._goals, self._command), ~self._running())
-
-    def _record(self, result: StepResult, j: int, running: Array, success: Array, over: Array, late: Array) -> None:
-        fresh = success & ~self._goals.rewarded
-        self._goals.rewarded |= fresh
-        result.reward[:, j] = fresh
-        result.success[:, j] = success
-        result.source[running, j] = Source.POLICY
-        result.steps += running
-        result.terminated |= over & running
-        result.truncated |= late
 
     def _explain_failures(self, result: StepResult) -> tuple[str, ...]:
         objects, caps = self._bodies.objects, self._bodies.caps
