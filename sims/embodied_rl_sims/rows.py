@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, make_empty_result, wants_final_picture
+from embodied_rl_sims.common import NoSnapshots, make_empty_result, wants_final_picture
 
 
 @dataclass

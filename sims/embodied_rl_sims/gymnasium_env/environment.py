@@ -1,16 +1,155 @@
-"""One Gymnasium environment with the interface that `embodied_rl_sims.rows` needs."""
+"""One Gymnasium environment: build it by its id, step it, and draw it; failures are explained to the user."""
 
+import copy
+import ctypes
+import difflib
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec, Unavailable
-from embodied_rl_sims.gymnasium_env.factory import OPENGL, make_environment
+from embodied_rl_sims.common import fold_seed, resize_picture
 from embodied_rl_sims.gymnasium_env.observation_layout import make_observation_layout
-from embodied_rl_sims.gymnasium_env.rendering import aim_camera, draw_picture
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig, read_success
-from embodied_rl_sims.pictures import resize_picture
 from embodied_rl_sims.rows import StepOutcome, View
-from embodied_rl_sims.seeds import fold_seed
+
+OPENGL = (
+    "Install it (on Debian: apt-get install libegl1 libgl1-mesa-dri libgles2 libopengl0), and set MUJOCO_GL=egl; or "
+    "libosmesa6, and set MUJOCO_GL=osmesa. Or use no pictures: sim.observations=state."
+)
+_BACKENDS = ("egl", "osmesa", "glfw")
+
+
+def load_package(config: GymnasiumConfig) -> Any:
+    """Import `gymnasium`, and register the environments of `sim.package`; return the module.
+
+    MuJoCo reads MUJOCO_GL at import. If it is not set and no display exists, this function sets it to EGL.
+
+    Raises:
+        ModuleNotFoundError: Gymnasium or the package is not installed.
+        Unavailable: MUJOCO_GL names a backend that is not installed.
+    """
+    if sys.platform == "linux" and not any(map(os.environ.get, ("MUJOCO_GL", "DISPLAY", "WAYLAND_DISPLAY"))):
+        os.environ["MUJOCO_GL"] = "egl"
+    gymnasium = import_module("gymnasium")
+    try:
+        if config.package:
+            import_module(config.package)
+    except ModuleNotFoundError:
+        raise
+    except (ImportError, AttributeError, RuntimeError) as error:
+        if (backend := os.environ.get("MUJOCO_GL")) in _BACKENDS[2:] or backend is None:
+            raise
+        raise Unavailable(f"MUJOCO_GL={backend}: {error}. {OPENGL}") from error
+    return gymnasium
+
+
+def make_environment(config: GymnasiumConfig, render: bool) -> Any:
+    """Build a `gymnasium.Env` without a time limit.
+
+    Args:
+        config: settings of the simulator.
+        render: whether it can draw pictures. OpenGL is not loaded before the first picture.
+
+    Raises:
+        UserError: the id is not registered, or the environment rejects the options.
+    """
+    gymnasium = load_package(config)
+    keys = {"max_episode_steps": -1, "disable_env_checker": True, **config.options}
+    unregistered = gymnasium.error.UnregisteredEnv
+    try:
+        if not render:
+            return gymnasium.make(config.id, **keys)
+        try:
+            return gymnasium.make(config.id, render_mode="rgb_array", **_size(config), **keys)
+        except TypeError as error:
+            if not any(f"unexpected keyword argument '{name}'" in str(error) for name in _size(config)):
+                raise
+            return gymnasium.make(config.id, render_mode="rgb_array", **keys)
+    except unregistered:
+        raise UserError(
+            f"sim.id: unknown environment '{config.id}'.{_nearest(gymnasium, config)}", code="environment-unknown"
+        ) from None
+    except TypeError as error:
+        raise UserError(f"sim.options={config.options}: {error}", code="option-invalid") from error
+
+
+def _size(config: GymnasiumConfig) -> dict[str, int]:
+    return {"width": config.image_size, "height": config.image_size}
+
+
+def _nearest(gymnasium: Any, config: GymnasiumConfig) -> str:
+    near = difflib.get_close_matches(config.id, list(gymnasium.registry), 3, 0.6)
+    where = f"sim.package={config.package}" if config.package else "sim.package, the module that registers it"
+    return f" Did you mean {', '.join(near)}?" if near else f" Is it one of {where}?"
+
+
+def draw_picture(environment: Any) -> Array:
+    """Draw a `gymnasium.Env` in its own picture size; return uint8 [h, w, 3].
+
+    Raises:
+        TypeError: `render` does not return an RGB picture.
+    """
+    with restore_after_drawing(environment.unwrapped):
+        picture = environment.render()
+    if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.ndim != 3 or picture.shape[2] != 3:
+        found = f"{picture.dtype} {picture.shape}" if isinstance(picture, np.ndarray) else type(picture).__name__
+        raise TypeError(f"render() gave {found}; a picture is uint8 [height, width, 3]")
+    return picture
+
+
+@contextmanager
+def restore_after_drawing(environment: Any) -> Iterator[None]:
+    """Undo, after the `with` block, every change that drawing makes to a MuJoCo simulation.
+
+    Environments of gymnasium-robotics run `mj_forward` and place their target in `render`. The next step would then
+    start from other derived quantities, so that drawing would change the episode.
+    """
+    model: Any = getattr(environment, "model", None)
+    data: Any = getattr(environment, "data", None)
+    if type(model).__name__ != "MjModel" or type(data).__name__ != "MjData":
+        yield
+        return
+    viewer = getattr(getattr(environment, "mujoco_renderer", None), "viewer", None)
+    if viewer is not None:
+        viewer.make_context_current()  # another environment's context may be current
+    before, sites = copy.copy(data), model.site_pos.copy()
+    try:
+        yield
+    finally:
+        _copy_data(data, model, before)
+        model.site_pos[:] = sites
+
+
+def _copy_data(target: Any, model: Any, source: Any) -> None:
+    """Copy a simulation's data; MuJoCo before 3.4, which MetaWorld pins, has this function only in C."""
+    mujoco = import_module("mujoco")
+    if hasattr(mujoco, "mj_copyData"):
+        mujoco.mj_copyData(target, model, source)
+        return
+    (library,) = Path(mujoco.__path__[0]).glob("libmujoco*")
+    ctypes.CDLL(str(library)).mj_copyData(*(ctypes.c_void_p(each._address) for each in (target, model, source)))
+
+
+def aim_camera(environment: Any) -> None:
+    """Reset the camera of a MuJoCo environment to the aim that it has before the first picture.
+
+    Gymnasium aims a free camera at the centre of the bodies only once, at the first picture; without this reset all
+    pictures would depend on the first episode.
+    """
+    renderer: Any = getattr(environment.unwrapped, "mujoco_renderer", None)
+    viewer = getattr(renderer, "viewer", None)
+    if viewer is not None and hasattr(viewer, "_init_camera") and hasattr(renderer, "_set_cam_config"):
+        viewer._init_camera()
+        renderer._set_cam_config()
+
 
 _SEED_BITS = 31  # which all environments accept
 

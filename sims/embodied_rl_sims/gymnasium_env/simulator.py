@@ -1,18 +1,84 @@
-"""A simulator of n Gymnasium environments."""
+"""A simulator of n Gymnasium environments, and its specification."""
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Array, Diagnosis, Episode, Unavailable
+from embodied_rl.interfaces.sim import Array, Camera, Diagnosis, Episode, SimulatorSpec, Task, Unavailable
+from embodied_rl_sims.common import diagnose_package, find_versions
 from embodied_rl_sims.gymnasium_env import fetch
-from embodied_rl_sims.gymnasium_env.environment import GymnasiumEnvironment
+from embodied_rl_sims.gymnasium_env.environment import (
+    GymnasiumEnvironment,
+    load_package,
+    make_environment,
+    make_instruction,
+)
+from embodied_rl_sims.gymnasium_env.observation_layout import find_action_limits, make_observation_layout
 from embodied_rl_sims.gymnasium_env.settings import GymnasiumConfig
-from embodied_rl_sims.gymnasium_env.specification import spec_of
-from embodied_rl_sims.packages import diagnose_package, find_versions
 from embodied_rl_sims.rows import Rows
+
+
+def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
+    """Build an environment, read its specification, and close it; draw nothing.
+
+    Raises:
+        UserError: the environment does not exist, or its kind is not supported.
+        ModuleNotFoundError: Gymnasium or `sim.package` is not installed.
+    """
+    environment = make_environment(config, render=False)
+    try:
+        layout = make_observation_layout(config, environment.observation_space)
+        low, high = find_action_limits(config, environment.action_space)
+        control_hz = config.control_hz or _control_hz(config, environment)
+        modes = environment.metadata.get("render_modes", ())
+    finally:
+        environment.close()
+    if config.observations == "rgb" and "rgb_array" not in modes:
+        raise UserError(
+            f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.",
+            code="rendering-unsupported",
+        )
+    camera = Camera(config.camera, config.image_size, config.image_size)
+    instruction, name = make_instruction(config), config.id
+    known = fetch.is_fetch(config.id) and len(low) == len(fetch.ACTIONS)
+    return SimulatorSpec(
+        cameras=(camera,) if config.observations == "rgb" else (),
+        state_names=layout.state_names,
+        action_names=fetch.ACTIONS if known else tuple(f"action_{number}" for number in range(len(low))),
+        action_low=low,
+        action_high=high,
+        control_hz=control_hz,
+        horizon=_horizon(config),
+        tasks=(Task(name, name.rpartition("-v")[0] or name),),
+        words=tuple(dict.fromkeys(instruction.split())),
+        privileged_names=layout.names,
+        hold=(0.0,) * len(low) if known else None,
+        kept_while_holding=fetch.ACTIONS[3:] if known else (),
+    )
+
+
+def _horizon(config: GymnasiumConfig) -> int:
+    registered = load_package(config).spec(config.id).max_episode_steps
+    if (horizon := config.horizon or registered) is None:
+        raise UserError(
+            f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.", code="horizon-missing"
+        )
+    return horizon
+
+
+def _control_hz(config: GymnasiumConfig, environment: Any) -> float:
+    step = getattr(environment.unwrapped, "dt", None)
+    if isinstance(step, (int, float)) and step > 0:
+        return 1 / float(step)
+    if rate := environment.metadata.get("render_fps"):
+        return float(rate)
+    raise UserError(
+        f"sim.id={config.id} does not state its control rate: set sim.control_hz.", code="control-rate-missing"
+    )
+
 
 PINS = {"mujoco": "3.8.1", "gymnasium": "1.4.0", "gymnasium-robotics": "1.4.2"}
 """Versions that the adapter is tested with and that `embodied-rl sim install gymnasium` installs."""

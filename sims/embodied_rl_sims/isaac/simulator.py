@@ -20,14 +20,18 @@ from embodied_rl.interfaces.sim import (
     StepResult,
     Task,
 )
-from embodied_rl_sims.chunks import NoSnapshots, make_empty_result
+from embodied_rl_sims.common import (
+    NoSnapshots,
+    diagnose_package,
+    find_versions,
+    fold_seed,
+    make_empty_result,
+    resize_picture,
+)
 from embodied_rl_sims.isaac import app
 from embodied_rl_sims.isaac.app import EXPERIMENTAL, is_licence_accepted
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 from embodied_rl_sims.isaac.views import ObservationTensors, ViewReader, restore_histories
-from embodied_rl_sims.packages import diagnose_package, find_versions
-from embodied_rl_sims.pictures import resize_picture
-from embodied_rl_sims.seeds import fold_seed
 
 PINS = {"isaacsim": "5.1.0.0", "isaaclab": "2.3.2.post1"}
 """Versions that the adapter was written for and that `embodied-rl sim install isaaclab` installs."""

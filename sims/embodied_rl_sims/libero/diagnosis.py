@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from embodied_rl.interfaces.sim import Diagnosis
-from embodied_rl_sims.libero import assets, loading, package
+from embodied_rl_sims.common import find_version
+from embodied_rl_sims.libero import loading, package
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
-from embodied_rl_sims.packages import find_version
 
 PINS = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1", "mujoco": "3.8.1"}
 """Versions that the adapter was tested with. LIBERO needs robosuite 1.4.0, which fails on MuJoCo 3.9 and newer."""
@@ -23,7 +23,7 @@ def diagnose(config: LiberoConfig) -> Sequence[Diagnosis]:
     found = list(_packages())
     if any(line.status == "fail" for line in found):
         return found
-    place = assets.find_assets_folder(config.assets)
+    place = package.find_assets_folder(config.assets)
     found.append(_assets(config, place))
     if found[-1].status != "fail":
         found.append(_renderer(config, place))
@@ -32,14 +32,14 @@ def diagnose(config: LiberoConfig) -> Sequence[Diagnosis]:
 
 def provenance(config: LiberoConfig) -> dict[str, str]:
     """Return versions of packages; sha256 of the assets, of the suite's bddl files and of its initial states."""
-    place, root = assets.find_assets_folder(config.assets), package.find_benchmark_folder()
+    place, root = package.find_assets_folder(config.assets), package.find_benchmark_folder()
     problems = package.list_problems(config.suite)
     return {
         **{name: find_version(name) or "unknown" for name in (*PINS, "numpy")},
         "rendering": f"{config.rendering}, {config.renderer}",
-        "assets sha256": assets.hash_files(_files(place), place),
-        "bddl sha256": assets.hash_files([problem.bddl for problem in problems], root),
-        "initial states sha256": assets.hash_files([problem.states for problem in problems], root),
+        "assets sha256": package.hash_files(_files(place), place),
+        "bddl sha256": package.hash_files([problem.bddl for problem in problems], root),
+        "initial states sha256": package.hash_files([problem.states for problem in problems], root),
     }
 
 
@@ -57,12 +57,12 @@ def _packages() -> Iterator[Diagnosis]:
 
 
 def _assets(config: LiberoConfig, place: Path) -> Diagnosis:
-    lacking = assets.list_missing(config.suite, place)
+    lacking = package.list_missing(config.suite, place)
     if lacking:
         found = f"{len(lacking)} files of {config.suite} are missing in {place}: {', '.join(lacking[:3])}"
-        return Diagnosis("assets", "fail", found, assets.REMEDY)
+        return Diagnosis("assets", "fail", found, package.REMEDY)
     files = _files(place)
-    return Diagnosis("assets", "ok", f"{place}: {len(files)} files, sha256 {assets.hash_files(files, place)[:16]}")
+    return Diagnosis("assets", "ok", f"{place}: {len(files)} files, sha256 {package.hash_files(files, place)[:16]}")
 
 
 def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:

@@ -6,7 +6,7 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
-from embodied_rl_sims.libero import assets, diagnosis, loading, package
+from embodied_rl_sims.libero import diagnosis, loading, package
 from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment, Scenes
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
@@ -62,8 +62,8 @@ class Libero(Rows):
     provenance = staticmethod(diagnosis.provenance)
 
     def __init__(self, config: LiberoConfig, num_envs: int) -> None:
-        place = assets.find_assets_folder(config.assets)
-        assets.require_assets(config.suite, place)
+        place = package.find_assets_folder(config.assets)
+        package.require_assets(config.suite, place)
         environments = loading.load_package(config.renderer, place)
         self.config, self._problems = config, package.list_problems(config.suite)
         self._scenes = Scenes(lambda task: LiberoScene(environments, self._problems[task], config), config.keep)

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, make_empty_result, wants_final_picture
-from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.common import NoSnapshots, make_empty_result, wants_final_picture
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader, join_columns
-from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig, make_instruction
 from embodied_rl_sims.maniskill.single import find_seed
 
 

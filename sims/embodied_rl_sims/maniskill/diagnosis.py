@@ -12,11 +12,16 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
-from embodied_rl_sims.maniskill.assets import explain_missing, list_missing_assets
+from embodied_rl_sims.common import find_version, find_versions
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader
-from embodied_rl_sims.maniskill.package import check_device, find_entry, make_environment
+from embodied_rl_sims.maniskill.package import (
+    check_device,
+    explain_missing,
+    find_entry,
+    list_missing_assets,
+    make_environment,
+)
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
-from embodied_rl_sims.packages import find_version, find_versions
 
 TRIED = {"mani_skill": "3.0.1", "sapien": "3.0.3", "gymnasium": "1.4.0", "torch": "2.13.0", "numpy": "1.26.4"}
 """Versions that the adapter is tested with."""

@@ -11,10 +11,9 @@ from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, Simu
 from embodied_rl_sims.maniskill.batched import BatchedSimulator
 from embodied_rl_sims.maniskill.diagnosis import diagnose, provenance
 from embodied_rl_sims.maniskill.experts import make_expert
-from embodied_rl_sims.maniskill.instructions import make_instruction
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader, name_entries
 from embodied_rl_sims.maniskill.package import find_entry, make_environment
-from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig, make_instruction
 from embodied_rl_sims.maniskill.single import SingleEnvironment
 from embodied_rl_sims.rows import Rows
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.interfaces.sim import Episode, Task
+from embodied_rl.interfaces.sim import Array, Episode, Task
 
 KINDS = ("cube", "cube", "cylinder")  # of the three objects, in the scene's order
 FIXTURES = ("zone", "zone", "plate", "bowl", "button", "button")  # in the scene's order
@@ -272,3 +272,24 @@ def _vary(rng: np.random.Generator, rgb: tuple[float, float, float], wide: float
     hue += 0.03 * wide * rng.uniform(-1, 1)
     value *= 1 + 0.25 * wide * rng.uniform(-1, 1)
     return colorsys.hsv_to_rgb(hue % 1.0, saturation, min(value, 1.0))
+
+
+_FIELDS = ("index", "task", "seed", "initial_state", "group", "split", "final_picture")
+
+
+def pack_episode(episode: Episode | None) -> list[int]:
+    """Return the fields of an episode; -1 everywhere for a parked environment."""
+    if episode is None:
+        return [-1] * len(_FIELDS)
+    state = -1 if episode.initial_state is None else episode.initial_state
+    split = ("train", *SPLITS).index(episode.split)
+    return [episode.index, episode.task, episode.seed, state, episode.group, split, int(episode.final_picture)]
+
+
+def unpack_episode(packed: Array) -> Episode | None:
+    """Return the episode that `pack_episode` packed."""
+    index, task, seed, state, group, split, *pictured = (int(value) for value in packed)
+    if seed < 0:
+        return None
+    shown = pictured == [1]  # snapshots of earlier versions lack this field
+    return Episode(index, task, seed, None if state < 0 else state, group, ("train", *SPLITS)[split], shown)

@@ -9,10 +9,10 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import Pose, RobotOutcome, RobotReading
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl_sims.chunks import make_empty_result
+from embodied_rl_sims.common import make_empty_result
+from embodied_rl_sims.tabletop.arm import follow_action
 from embodied_rl_sims.tabletop.settings import SUBSTEPS, TIMESTEP, TabletopConfig
 from embodied_rl_sims.tabletop.simulator import Tabletop
-from embodied_rl_sims.tabletop.steering import follow_action
 
 JOINTS = (*(f"joint{number}" for number in range(1, 8)), "finger1", "finger2")
 _DOWN = np.array([1.0, 0.0, 0.0, 0.0])  # x, y, z, w: the hand points down, its fingers open along world y

@@ -9,19 +9,18 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalWatch
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
-from embodied_rl_sims.chunks import make_empty_result, wants_final_picture
+from embodied_rl_sims.common import make_empty_result, wants_final_picture
 from embodied_rl_sims.tabletop import operator
 from embodied_rl_sims.tabletop.all_goals import AllGoals
+from embodied_rl_sims.tabletop.arm import follow_action
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
 from embodied_rl_sims.tabletop.chain import GoalChains, draw_chain
-from embodied_rl_sims.tabletop.episodes import pack_episode, unpack_episode
 from embodied_rl_sims.tabletop.goals import Goals
-from embodied_rl_sims.tabletop.layout import Layout
+from embodied_rl_sims.tabletop.layout import Layout, pack_episode, unpack_episode
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
 from embodied_rl_sims.tabletop.progress import ProgressMeter
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
-from embodied_rl_sims.tabletop.steering import follow_action
 from embodied_rl_sims.tabletop.video import VideoRenderer
 
 _CAMERA = "front"

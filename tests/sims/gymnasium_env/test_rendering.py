@@ -6,7 +6,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from embodied_rl_sims.gymnasium_env.rendering import restore_after_drawing
+from embodied_rl_sims.gymnasium_env.environment import restore_after_drawing
 
 XML = """<mujoco><worldbody><geom type="plane" size="1 1 .1"/><site name="goal"/>
 <body pos="0 0 .09"><freejoint/><geom size=".1"/></body></worldbody></mujoco>"""

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from embodied_rl.runtime.simulators.python_environments import read_recipe
+from embodied_rl_sims.common import resize_picture
 from embodied_rl_sims.gymnasium_env import GymnasiumConfig
 from embodied_rl_sims.gymnasium_env.environment import make_instruction
 from embodied_rl_sims.gymnasium_env.settings import read_success
 from embodied_rl_sims.gymnasium_env.simulator import PINS
-from embodied_rl_sims.pictures import resize_picture
 from tests.support.refusals import refuses
 
 

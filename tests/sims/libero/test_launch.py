@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from embodied_rl_sims.libero import assets, loading, package
+from embodied_rl_sims.libero import loading, package
 
 VARIABLE = "LIBERO_CONFIG_PATH"
 
@@ -65,11 +65,11 @@ def test_assets_are_where_the_user_s_configuration_says(seen: list[str | None], 
         tmp_path / "package/assets",
         tmp_path / "named",
     )
-    assert assets.find_assets_folder(None) == downloaded, "none exists: where a download would bring them"
+    assert package.find_assets_folder(None) == downloaded, "none exists: where a download would bring them"
     downloaded.mkdir(parents=True)
     packaged.mkdir(parents=True)
-    assert assets.find_assets_folder(None) == packaged
+    assert package.find_assets_folder(None) == packaged
     named.mkdir()
     (configuration(tmp_path / "home" / ".libero") / "config.yaml").write_text(f"assets: {named}\nbenchmark_root: x\n")
-    assert assets.find_assets_folder(None) == named
-    assert assets.find_assets_folder("/chosen") == Path("/chosen")
+    assert package.find_assets_folder(None) == named
+    assert package.find_assets_folder("/chosen") == Path("/chosen")

@@ -4,7 +4,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl_sims.maniskill import ManiSkillConfig
-from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.maniskill.settings import make_instruction
 from embodied_rl_sims.maniskill.single import find_seed
 
 

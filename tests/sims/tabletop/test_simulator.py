@@ -11,7 +11,7 @@ from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, S
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.simulator_contract import assert_same
 from embodied_rl_sims.tabletop import Tabletop, bodies, chain
-from embodied_rl_sims.tabletop.bare import bare_loop
+from embodied_rl_sims.tabletop.bodies import bare_loop
 from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, Layout, draw_layout
 
 TASK = {task.name: number for number, task in enumerate(TASKS)}
