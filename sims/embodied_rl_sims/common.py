@@ -93,7 +93,7 @@ def diagnose_package(name: str, pinned: str, remedy: str, relation: str = "teste
     """Build the line of `doctor` for a distribution: not installed, pinned version, or another version."""
     found = find_version(name)
     if found is None:
-        return Diagnosis(f"package {name}", "fail", "not installed", remedy)
-    if found != pinned:
-        return Diagnosis(f"package {name}", "warn", f"{found}, {relation} {pinned}", remedy)
-    return Diagnosis(f"package {name}", "ok", found)
+        return Diagnosis(name, "fail", "not installed", remedy)
+    if found.partition("+")[0] != pinned:  # what follows + is how it was built
+        return Diagnosis(name, "warn", f"{found}, {relation} {pinned}", remedy)
+    return Diagnosis(name, "ok", found)

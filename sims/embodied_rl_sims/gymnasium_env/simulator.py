@@ -1,7 +1,7 @@
 """A simulator of n Gymnasium environments, and its specification."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -131,6 +131,8 @@ class Gymnasium(Rows):
 
     Config = GymnasiumConfig
     spec_of = staticmethod(spec_of)
+    diagnose = staticmethod(diagnose)
+    provenance = staticmethod(provenance)
 
     def __init__(self, config: GymnasiumConfig, num_envs: int) -> None:
         spec = spec_of(config)
@@ -161,13 +163,3 @@ class Gymnasium(Rows):
             return moves
 
         return actions
-
-    @staticmethod
-    def diagnose(config: GymnasiumConfig) -> Sequence[Diagnosis]:
-        """Check package versions against pins, the environment, and the renderer."""
-        return diagnose(config)
-
-    @staticmethod
-    def provenance(config: GymnasiumConfig) -> dict[str, str]:
-        """Return the versions of the packages that results depend on."""
-        return provenance(config)

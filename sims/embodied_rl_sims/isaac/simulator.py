@@ -39,31 +39,23 @@ PINS = {"isaacsim": "5.1.0.0", "isaaclab": "2.3.2.post1"}
 _REMEDY = "embodied-rl sim install isaaclab"
 
 
-def diagnose() -> list[Diagnosis]:
-    """Check packages, licence and driver; report missing parts without raising."""
+def diagnose(config: IsaacLabConfig) -> list[Diagnosis]:
+    """Check packages against pins, licence and driver; do not start the application."""
     return [
         Diagnosis("isaaclab adapter", "warn", "experimental", EXPERIMENTAL),
         *(diagnose_package(name, pinned, _REMEDY, "written against") for name, pinned in PINS.items()),
-        _licence(),
-        _driver(),
+        Diagnosis("Omniverse licence", "ok", "accepted")
+        if is_licence_accepted()
+        else Diagnosis("Omniverse licence", "fail", "not accepted", "read it, and set OMNI_KIT_ACCEPT_EULA=YES"),
+        Diagnosis("NVIDIA driver", "ok", "installed")
+        if shutil.which("nvidia-smi")
+        else Diagnosis("NVIDIA driver", "fail", "not found", "Isaac Sim needs an RTX GPU and its driver"),
     ]
 
 
-def provenance() -> dict[str, str]:
+def provenance(config: IsaacLabConfig) -> dict[str, str]:
     """Return package → version of the installed packages."""
     return find_versions(PINS)
-
-
-def _licence() -> Diagnosis:
-    if is_licence_accepted():
-        return Diagnosis("Omniverse licence", "ok", "accepted")
-    return Diagnosis("Omniverse licence", "fail", "not accepted", "read it, and set OMNI_KIT_ACCEPT_EULA=YES")
-
-
-def _driver() -> Diagnosis:
-    if shutil.which("nvidia-smi"):
-        return Diagnosis("NVIDIA driver", "ok", "installed")
-    return Diagnosis("NVIDIA driver", "fail", "not found", "Isaac Sim needs an RTX GPU and its driver")
 
 
 _SEED_BITS = 31
@@ -95,6 +87,8 @@ class IsaacLab(NoSnapshots):
 
     Config = IsaacLabConfig
     spec_of = staticmethod(spec_of)
+    diagnose = staticmethod(diagnose)
+    provenance = staticmethod(provenance)
 
     def __init__(self, config: IsaacLabConfig, num_envs: int) -> None:
         self.config, self.num_envs = config, num_envs
@@ -161,16 +155,6 @@ class IsaacLab(NoSnapshots):
     def close(self) -> None:
         """Close the environments; the application keeps running until the process ends, see `app.launch_app`."""
         self._environment.close()
-
-    @staticmethod
-    def diagnose(config: IsaacLabConfig) -> Sequence[Diagnosis]:
-        """Check packages against pins, the licence and the driver; do not start the application."""
-        return diagnose()
-
-    @staticmethod
-    def provenance(config: IsaacLabConfig) -> dict[str, str]:
-        """Return the versions of the packages that results depend on."""
-        return provenance()
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> tuple[Array, Array, Array]:
         """Step all environments once.

@@ -1,12 +1,13 @@
 """Diagnosis of LIBERO on this machine, and provenance of its results."""
 
 import os
+import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_rl.interfaces.sim import Diagnosis
-from embodied_rl_sims.common import find_version
+from embodied_rl_sims.common import diagnose_package, find_version
 from embodied_rl_sims.libero import loading, package
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
@@ -20,7 +21,10 @@ _PICTURES = 5
 
 def diagnose(config: LiberoConfig) -> Sequence[Diagnosis]:
     """Check packages against pins, the assets, and the renderer; report its pictures per second."""
-    found = list(_packages())
+    found = [diagnose_package(name, pinned, _INSTALL) for name, pinned in PINS.items()]
+    mujoco = found[-1].found
+    if tuple(int(part) for part in re.findall(r"\d+", mujoco)[:2]) >= (3, 9):
+        found[-1] = Diagnosis("mujoco", "fail", f"{mujoco}; robosuite 1.4.0 needs one older than 3.9", _INSTALL)
     if any(line.status == "fail" for line in found):
         return found
     place = package.find_assets_folder(config.assets)
@@ -43,19 +47,6 @@ def provenance(config: LiberoConfig) -> dict[str, str]:
     }
 
 
-def _packages() -> Iterator[Diagnosis]:
-    for name, pin in PINS.items():
-        found = find_version(name)
-        if found is None:
-            yield Diagnosis(name, "fail", "not installed here", _INSTALL)
-        elif name == "mujoco" and tuple(int(part) for part in found.split(".")[:2]) >= (3, 9):
-            yield Diagnosis(name, "fail", f"{found}; robosuite 1.4.0 needs one older than 3.9", _INSTALL)
-        elif found != pin:
-            yield Diagnosis(name, "warn", f"{found}, tested with {pin}", _INSTALL)
-        else:
-            yield Diagnosis(name, "ok", found)
-
-
 def _assets(config: LiberoConfig, place: Path) -> Diagnosis:
     lacking = package.list_missing(config.suite, place)
     if lacking:
@@ -71,7 +62,12 @@ def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
     try:
         environments = loading.load_package(config.renderer, place)
         scene = LiberoScene(environments, package.list_problems(config.suite)[0], config)
-        rate, driver = _pictures_a_second(scene, config), _driver()
+        camera, size = (*config.cameras, "agentview")[0], config.image_size
+        scene.draw(camera, size, size)
+        began = time.perf_counter()
+        for _ in range(_PICTURES):
+            scene.draw(camera, size, size)
+        rate, driver = _PICTURES / (time.perf_counter() - began), _driver()
         scene.close()
     except Exception as error:  # noqa: BLE001  a driver can fail in any way, and the failure is the result
         other = loading.choose_other_renderer(config.renderer)
@@ -79,15 +75,6 @@ def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
         return Diagnosis(name, "fail", f"{type(error).__name__}: {error}", remedy)
     found = f"{driver}, {rate:.1f} pictures/s at {config.image_size} px, {config.rendering}"
     return Diagnosis(name, "ok", found)
-
-
-def _pictures_a_second(scene: LiberoScene, config: LiberoConfig) -> float:
-    camera, size = (*config.cameras, "agentview")[0], config.image_size
-    scene.draw(camera, size, size)
-    began = time.perf_counter()
-    for _ in range(_PICTURES):
-        scene.draw(camera, size, size)
-    return _PICTURES / (time.perf_counter() - began)
 
 
 def _driver() -> str:

@@ -137,17 +137,13 @@ class TabletopServo(Tabletop):
         if self._substeps >= 0 and self._outcome is None:
             self._substeps += 1
             if self._substeps % SUBSTEPS == 0:
-                self._end_control_step(moved)
-
-    def _end_control_step(self, moved: Array) -> None:
-        """Count and judge a control step that consisted of many steps of the servo."""
-        running = self._running()
-        result = make_empty_result(self.spec, moved[:, None])
-        self._count_step(running)
-        self._end_step(result, 0, running)
-        result.ended = np.flatnonzero(result.terminated | result.truncated)
-        result.failures = self._explain_failures(result)
-        self._record_result(result)
+                running = self._running()
+                result = make_empty_result(self.spec, moved[:, None])
+                self._count_step(running)
+                self._end_step(result, 0, running)
+                result.ended = np.flatnonzero(result.terminated | result.truncated)
+                result.failures = self._explain_failures(result)
+                self._record_result(result)
 
     # -- sensors --------------------------------------------------------------------------------------------------
 
