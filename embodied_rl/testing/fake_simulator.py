@@ -105,9 +105,7 @@ class FakeSimulator:
         for j in range(actions.shape[1]):
             if self.config.seconds:
                 time.sleep(self.config.seconds)
-            self._last_x[running] = self._position[running, 0]
-            self._position[running] += np.float32(SPEED) * executed[:, j][running] + self._drift[running]
-            self._steps += running
+            self._advance(running, executed[:, j])
             result.steps += running
             result.source[running, j] = Source.POLICY
             result.success[:, j] = running & self._at_goal()
@@ -155,6 +153,11 @@ class FakeSimulator:
         self._position[row] = random.uniform(-0.3, 0.3, 2)
         self._last_x[row] = self._position[row, 0]
         self._drift[row] = random.uniform(-0.02, 0.02, 2)
+
+    def _advance(self, running: Array, velocity: Array) -> None:
+        self._last_x[running] = self._position[running, 0]
+        self._position[running] += np.float32(SPEED) * velocity[running] + self._drift[running]
+        self._steps += running
 
     def _at_goal(self) -> Array:
         if self.config.success_after is not None:
