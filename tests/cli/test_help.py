@@ -7,7 +7,6 @@ import pytest
 from embodied_rl.cli.command import Command, find_command_name, list_commands
 from embodied_rl.cli.documentation import list_plugin_keys, list_schema_keys
 from embodied_rl.cli.run_command import import_name
-from embodied_rl.cli.text import print_keys
 from embodied_rl.config.freeze import list_key_paths
 from embodied_rl.judge.prompts.prompt import FOLDER
 
@@ -22,15 +21,6 @@ def test_every_key_is_documented() -> None:
         documented = {key.name: key.doc for key in list_schema_keys(str(command.schema))}
         assert documented.keys() - nodes == set(list_key_paths(kind)) - nodes
         assert all(documented.values()), command.name
-
-
-def test_defaults_are_shown_as_they_are_typed() -> None:
-    defaults = {key.name: key.default for key in list_schema_keys("embodied_rl.schema:TrainConfig")}
-    assert defaults["sim.name"] == "required"
-    assert defaults["sim.num_envs"] == "64"
-    assert defaults["policy.checkpoint"] == "null"
-    assert defaults["logger.live"] == "true"
-    assert defaults["run.overrides"] == "[]"
 
 
 def test_plugin_keys_are_read_without_importing_it(toy_package) -> None:
@@ -119,17 +109,6 @@ def test_help_is_wrapped_once_to_the_width(run, monkeypatch: pytest.MonkeyPatch,
     examples = [f"  embodied-rl {name} {each}" for each in getattr(list_commands().get(name), "examples", ())]
     assert not [line for line in lines if len(line) > width and line not in examples]
     assert not [line for line in lines if line != line.rstrip()]
-
-
-def test_meaning_of_a_long_key_is_below_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "40")
-    print_keys([("a=1", "one two"), ("a.very.long.key.with.its=long_value", "three four five")])
-    assert capsys.readouterr().out.splitlines() == [
-        "  a=1" + " " * 29 + "one",
-        " " * 34 + "two",
-        "  a.very.long.key.with.its=long_value",
-        *(" " * 34 + word for word in ("three", "four", "five")),
-    ]
 
 
 @pytest.mark.parametrize("name", ["curricula uniform", "rewards off"])

@@ -1,7 +1,5 @@
 """Every YAML file of the package composes, freezes, names existing plug-ins, and stays short."""
 
-from difflib import SequenceMatcher
-from itertools import combinations
 from pathlib import Path
 
 import pytest
@@ -110,10 +108,3 @@ def test_names_not_paths(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(find_config_folder().glob("experiment/*.yaml")), ids=lambda path: path.stem)
 def test_experiments_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 15
-
-
-def test_experiments_do_not_repeat_each_other() -> None:
-    """Two experiments that share most of their lines should share a file."""
-    for one, other in combinations(sorted(find_config_folder().glob("experiment/*.yaml")), 2):
-        lines = [[line for line in path.read_text().splitlines() if line[:1] != "#"] for path in (one, other)]
-        assert SequenceMatcher(None, *lines).ratio() <= 0.8, (one.name, other.name)

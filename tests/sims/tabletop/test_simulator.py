@@ -196,12 +196,6 @@ def test_privileged_state_says_where_things_are(make) -> None:
     assert truth["clock"] == 0
 
 
-def test_the_state_is_in_metres(make) -> None:
-    episode = Episode(0, TASK["pick_cube"], 12)
-    state = make().reset([episode]).state[0]
-    np.testing.assert_allclose(state, [*draw_layout(episode).start, 0.08, 0, 0, 0], atol=1e-6)
-
-
 def test_moves_are_metres(make) -> None:
     """The tool ends where the moves add up to."""
     tabletop, move = make(), np.array([0.02, -0.01, 0.015, 1], np.float32)
