@@ -56,11 +56,7 @@ def run(config: CollectConfig) -> None:
 
 
 def check_collection(config: CollectConfig) -> None:
-    """Check who acts and who filters, for a dry run.
-
-    Raises:
-        UserError: see `check_acting` and `choose_filter`.
-    """
+    """Check who acts and who filters, for a dry run."""
     check_acting(config)
     choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec)
 

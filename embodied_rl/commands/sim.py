@@ -57,11 +57,7 @@ def run(config: EnvironmentConfig) -> int:
 
 
 def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
-    """Check that a simulator can be installed; return its name and recipe.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Check that a simulator can be installed; return its name and recipe."""
     having = [each for each in plugins.list_names("sims") if find_recipe_file(each) is not None]
     if len(config.words) != 2 or config.words[0] != "install":
         raise UserError(

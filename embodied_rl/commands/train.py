@@ -76,11 +76,7 @@ def print_moves(config: TrainConfig, folder: RunFolder) -> None:
 
 
 def check_start(config: TrainConfig) -> list[tuple[str, str]]:
-    """Check that a run can start or continue, without creating any file; return what it would need, as rows of text.
-
-    Raises:
-        UserError: see `check_run` and `read_run_to_resume`.
-    """
+    """Check that a run can start or continue, without creating any file; return what it would need, as rows of text."""
     if config.resume is None:
         config = resolve_device(name_judge(config))
         known = config if config.plan.allocation == "auto" else count_workers(config)
@@ -195,11 +191,7 @@ def hash_config(config: TrainConfig) -> str:
 
 
 def find_run_to_resume(config: TrainConfig) -> RunFolder:
-    """Return the folder of the run that `resume` selects.
-
-    Raises:
-        UserError: the run does not exist.
-    """
+    """Return the folder of the run that `resume` selects. Raises `UserError`: the run does not exist."""
     if config.resume == "last":
         return RunFolder.latest(config.run.root)
     path = str(config.resume)

@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_rl.benchmarks.robot_runs.deployment import START_S, PlannedDeployment, start_processes
-from embodied_rl.benchmarks.robot_runs.domain_id import reserve_domain_id
 from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisodeRunner
-from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcess, DeploymentProcesses
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcess, DeploymentProcesses, reserve_domain_id
 from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.opening import open_transport

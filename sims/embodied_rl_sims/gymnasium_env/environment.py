@@ -210,11 +210,7 @@ class GymnasiumEnvironment:
         return View(flat[self._layout.chosen], images, flat)
 
     def render(self, width: int, height: int) -> Array:
-        """Draw a picture uint8 [height, width, 3].
-
-        Raises:
-            Unavailable: OpenGL is not available for drawing.
-        """
+        """Draw a picture uint8 [height, width, 3]. Raises `Unavailable`: OpenGL is not available for drawing."""
         try:
             picture = draw_picture(self._environment)
         except Exception as error:

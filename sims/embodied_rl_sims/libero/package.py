@@ -155,11 +155,7 @@ def list_missing(suite: str, place: Path) -> list[str]:
 
 
 def require_assets(suite: str, place: Path) -> None:
-    """Check that all assets of a suite exist.
-
-    Raises:
-        Unavailable: some assets are missing.
-    """
+    """Check that all assets of a suite exist. Raises `Unavailable`: some assets are missing."""
     lacking = list_missing(suite, place)
     if lacking:
         first = ", ".join(lacking[:3]) + (", …" if len(lacking) > 3 else "")

@@ -92,11 +92,7 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
 
 
 def check_device(config: ManiSkillConfig) -> None:
-    """Check that a CUDA device exists if the settings require one.
-
-    Raises:
-        Unavailable: it does not exist.
-    """
+    """Check that a CUDA device exists if the settings require one. Raises `Unavailable`: it does not exist."""
     import torch
 
     if config.backend == "gpu" and not torch.cuda.is_available():
