@@ -1,4 +1,4 @@
-"""Time pieces of work in turns, so that a slow moment of the machine affects all of them; and the decisions of a policy."""
+"""Time pieces of work in turns, so that a slow moment of the machine affects all of them; and decisions of policies."""
 
 import statistics
 import time
