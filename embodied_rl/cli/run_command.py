@@ -111,7 +111,9 @@ def execute_command(command: Command, mapping: dict[str, Any], options: Options)
     config, found = preparation.check(config)
     if options.dry_run:
         more = () if command.check is None else import_name(command.check)(config) or ()
-        print_dry_run(command, [*preparation.describe(config, found), *more])
+        command_row = ("command", f"{command.name} ({command.body})")
+        print_columns([command_row, *preparation.describe(config, found), *more], indent=0)
+        print("dry run: the configuration is sound, nothing was started")
         return 0
     return import_name(command.body)(config) or 0
 
@@ -130,9 +132,3 @@ def freeze_command_config(command: Command, mapping: dict[str, Any], overrides: 
 def load_preparation(command: Command) -> Preparation:
     """Return the preparation of a command's configuration."""
     return import_name(command.preparation)()
-
-
-def print_dry_run(command: Command, rows: Sequence[tuple[str, str]]) -> None:
-    """Print the command, and rows about its configuration."""
-    print_columns([("command", f"{command.name} ({command.body})"), *rows], indent=0)
-    print("dry run: the configuration is sound, nothing was started")

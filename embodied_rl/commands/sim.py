@@ -44,7 +44,10 @@ def run(config: EnvironmentConfig) -> int:
         return 0
     place, temporary, python = *find_folders(name), config.python or sys.executable
     steps = list_steps(found, temporary, python, config.pip)
-    print_steps(name, found, place, steps)
+    print_columns(describe_recipe(name, found, place), indent=0)
+    for step in steps:
+        print(f"  {shlex.join(step)}")
+    sys.stdout.flush()
     if found.licence and not config.accept_licence:
         raise UserError(
             f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.",
@@ -129,11 +132,3 @@ def describe_recipe(name: str, found: Recipe, place: Path) -> list[tuple[str, st
     rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
     rows += [("system", found.system)] if found.system else []
     return [*rows, ("licence", found.licence)] if found.licence else rows
-
-
-def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
-    """Print the installation's properties and steps before they are executed."""
-    print_columns(describe_recipe(name, found, place), indent=0)
-    for step in steps:
-        print(f"  {shlex.join(step)}")
-    sys.stdout.flush()

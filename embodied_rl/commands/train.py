@@ -47,7 +47,15 @@ def run(config: TrainConfig) -> None:
 def train_run(config: TrainConfig, folder: RunFolder) -> None:
     """Train a run whose folder this process, or rank 0, has locked; see `run`."""
     if config.resume is not None:
-        print_moves(config, folder)
+        print(f"Device: {describe_placement(config.policy)}")
+        if note := stored.describe_move(folder.path / provenance.FILE):
+            print(note)
+        before = config_file.load_config(TrainConfig, folder.config).policy.device
+        if before != config.policy.device:
+            print(
+                f"The run had policy.device={before} and continues on {config.policy.device}: "
+                "results differ in the last digits."
+            )
     try:
         with nullcontext() if config.resume is not None else folder.removed_if_bare():
             runtimes.launch_ranks(config, train, (config, folder), rank_timeout(config))
@@ -60,19 +68,6 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
     except RunFailed as error:
         remedy = f"Once the cause is gone, continue with: {extension.describe_resume(config, folder)}"
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
-
-
-def print_moves(config: TrainConfig, folder: RunFolder) -> None:
-    """Print the device of a resumed run, and whether its machine or device changed."""
-    print(f"Device: {describe_placement(config.policy)}")
-    if note := stored.describe_move(folder.path / provenance.FILE):
-        print(note)
-    before = config_file.load_config(TrainConfig, folder.config).policy.device
-    if before != config.policy.device:
-        print(
-            f"The run had policy.device={before} and continues on {config.policy.device}: "
-            "results differ in the last digits."
-        )
 
 
 def check_start(config: TrainConfig) -> list[tuple[str, str]]:

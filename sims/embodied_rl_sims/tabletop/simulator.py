@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-import mujoco
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
@@ -313,7 +312,10 @@ class Tabletop:
             return
         layout = self._chains.begin(row, draw_chain(episode, self.config.randomise, self.config.goals))
         self._view[row] = self._camera.view(layout.look)
-        paint_scene(self._bodies.model, self._colours[row], layout)
+        names = (*layout.object_colours, *layout.fixture_colours)
+        for geometry, name in zip((*OBJECTS, *FIXTURES), names, strict=True):
+            if name:
+                self._colours[row][self._bodies.model.geom(geometry).id] = np.array(layout.look.colours[name]) * 255
         self._bodies.place(row, layout)
         self._set_goal(row, layout)
         if self._watch is not None:
@@ -329,11 +331,3 @@ class Tabletop:
         self._privileged.begin(row, layout)
         if self._progress is not None:
             self._progress.begin(row, layout.family)
-
-
-def paint_scene(model: mujoco.MjModel, colours: Array, layout: Layout) -> None:
-    """Write the colours of a layout into `colours` [geometries, 3], 0…255; others keep the model's colour."""
-    names = (*layout.object_colours, *layout.fixture_colours)
-    for geometry, name in zip((*OBJECTS, *FIXTURES), names, strict=True):
-        if name:
-            colours[model.geom(geometry).id] = np.array(layout.look.colours[name]) * 255
