@@ -189,7 +189,7 @@ class DeploymentProcesses:
         self.close()
 
 
-LOOKING_S = 0.2
+PARENT_LOOKING_S = 0.2
 PATIENCE_S = 10.0
 """Seconds from the signal, after which the robot is brought to rest, until this process is killed."""
 
@@ -202,7 +202,7 @@ def end_with(parent: int, patience_s: float = PATIENCE_S) -> None:
 
     def watch() -> None:
         while os.getppid() == parent:
-            time.sleep(LOOKING_S)
+            time.sleep(PARENT_LOOKING_S)
         signal.setitimer(signal.ITIMER_REAL, patience_s)
         os.kill(os.getpid(), signal.SIGTERM)
         time.sleep(patience_s)

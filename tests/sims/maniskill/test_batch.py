@@ -140,13 +140,13 @@ def test_a_state_that_is_no_number_is_refused_by_row(simulator):
     assert caught.value.row == 2
 
 
-ROWS = 40
+MANY_ROWS = 40
 
 
 class DrawingTask:
     """A `BaseEnv` that keeps what each row has drawn; `draw` is the task's own way."""
 
-    def __init__(self, draw: Any, rows: int = ROWS) -> None:
+    def __init__(self, draw: Any, rows: int = MANY_ROWS) -> None:
         self.draw, self.num_envs, self.device, self.reconfiguration_freq = draw, rows, torch.device("cpu"), 0
         self.scene, self._episode_seed = SimpleNamespace(), np.zeros(rows, np.int64)
         self._batched_episode_rng = SimpleNamespace(rngs=[np.random.RandomState() for _ in range(rows)])
@@ -225,13 +225,13 @@ def draw_alone(draw: Any, seed: int) -> list[float]:
 
 
 @pytest.mark.parametrize("draw", TOGETHER + APART)
-@pytest.mark.parametrize("rows", [[7], [3, 9, 4], list(range(1, 31)), list(range(ROWS))], ids=len)
+@pytest.mark.parametrize("rows", [[7], [3, 9, 4], list(range(1, 31)), list(range(MANY_ROWS))], ids=len)
 def test_each_row_draws_what_it_would_alone(draw, rows) -> None:
     env = DrawingTask(draw)
     resetter = RowResetter(env)
     before = torch.random.get_rng_state()
-    for first in (100, 2**32 - ROWS):  # a second time, from generators that were used
-        seeds = [first + 3 * row % ROWS for row in rows]
+    for first in (100, 2**32 - MANY_ROWS):  # a second time, from generators that were used
+        seeds = [first + 3 * row % MANY_ROWS for row in rows]
         env.drawn.clear()
         resetter.begin(rows, seeds)
         assert env.drawn == {row: draw_alone(draw, seed) for row, seed in zip(rows, seeds, strict=True)}
@@ -247,7 +247,7 @@ def test_many_rows_take_one_reset_and_make_no_generators(draw, monkeypatch) -> N
     monkeypatch.setattr(torch, "Generator", None)
     resetter.begin(range(30), range(30))
     assert (env.resets, env.calls) == (1, 1)
-    resetter.begin(range(ROWS), range(ROWS))
+    resetter.begin(range(MANY_ROWS), range(MANY_ROWS))
     assert (env.resets, env.calls) == (2, 3), "all rows are two calls: one shape would be that of rows and of the batch"
 
 
