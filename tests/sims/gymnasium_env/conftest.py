@@ -30,7 +30,7 @@ def inside(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Any]:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=540,
+            timeout=1100,
         )
         assert started.returncode == 0, started.stderr
         return pickle.loads(result.read_bytes())

@@ -14,7 +14,7 @@ from tests.support.environments import python_of
 from tests.support.libero import Call, Run
 
 _ROOT = Path(__file__).parents[3]
-_DEADLINE = 540.0
+_DEADLINE = 1100.0
 
 
 @pytest.fixture(scope="session")

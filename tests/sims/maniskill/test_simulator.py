@@ -29,7 +29,7 @@ def verdicts() -> dict[str, str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=540,
+        timeout=1100,
         check=False,
     )
     assert run.returncode == 0, run.stderr[-4000:]
