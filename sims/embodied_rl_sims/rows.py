@@ -169,18 +169,15 @@ class Rows(NoSnapshots):
         for place, row in enumerate(rows):
             if self._episode[row] is None:
                 continue
-            view = self._view(int(row), without_picture is None or not without_picture[row])
+            began = time.perf_counter()
+            pictures = bool(self.spec.cameras) and (without_picture is None or not without_picture[row])
+            view = self.environment(int(row)).observe(pictures)
+            self.render_seconds += time.perf_counter() - began
+            if not np.isfinite(view.state).all():
+                raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", int(row))
             state[place], instruction[place] = view.state, self.environment(int(row)).instruction
             for name, image in view.images.items():
                 images[name][place] = image
             if view.privileged is not None:
                 privileged[place] = view.privileged
         return Observation(images, state, tuple(instruction), privileged if self.spec.privileged_names else None)
-
-    def _view(self, row: int, pictures: bool) -> View:
-        began = time.perf_counter()
-        view = self.environment(row).observe(pictures and bool(self.spec.cameras))
-        self.render_seconds += time.perf_counter() - began
-        if not np.isfinite(view.state).all():
-            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
-        return view

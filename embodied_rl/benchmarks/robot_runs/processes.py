@@ -96,14 +96,7 @@ class DeploymentProcess:
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name, self.log = name, log
-        command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "embodied_rl.benchmarks.robot_runs.exit_with_parent",
-            str(os.getpid()),
-            *arguments,
-        ]
+        command = [sys.executable, "-u", "-m", __name__, str(os.getpid()), *arguments]
         with explain_errors(log, "out"), log.open("wb") as output:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=output,

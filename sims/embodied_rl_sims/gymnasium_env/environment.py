@@ -24,7 +24,7 @@ OPENGL = (
     "Install it (on Debian: apt-get install libegl1 libgl1-mesa-dri libgles2 libopengl0), and set MUJOCO_GL=egl; or "
     "libosmesa6, and set MUJOCO_GL=osmesa. Or use no pictures: sim.observations=state."
 )
-_BACKENDS = ("egl", "osmesa", "glfw")
+_OPENGL_WORDS = ("OpenGL", "EGL", "OSMesa", "GLFW", "glfw", "gladLoad", "MUJOCO_GL")  # in errors of drawing
 
 
 def load_package(config: GymnasiumConfig) -> Any:
@@ -45,7 +45,7 @@ def load_package(config: GymnasiumConfig) -> Any:
     except ModuleNotFoundError:
         raise
     except (ImportError, AttributeError, RuntimeError) as error:
-        if (backend := os.environ.get("MUJOCO_GL")) in _BACKENDS[2:] or backend is None:
+        if (backend := os.environ.get("MUJOCO_GL")) in ("glfw", None):
             raise
         raise Unavailable(f"MUJOCO_GL={backend}: {error}. {OPENGL}") from error
     return gymnasium
@@ -63,32 +63,24 @@ def make_environment(config: GymnasiumConfig, render: bool) -> Any:
     """
     gymnasium = load_package(config)
     keys = {"max_episode_steps": -1, "disable_env_checker": True, **config.options}
+    size = {"width": config.image_size, "height": config.image_size}
     unregistered = gymnasium.error.UnregisteredEnv
     try:
         if not render:
             return gymnasium.make(config.id, **keys)
         try:
-            return gymnasium.make(config.id, render_mode="rgb_array", **_size(config), **keys)
+            return gymnasium.make(config.id, render_mode="rgb_array", **size, **keys)
         except TypeError as error:
-            if not any(f"unexpected keyword argument '{name}'" in str(error) for name in _size(config)):
+            if not any(f"unexpected keyword argument '{name}'" in str(error) for name in size):
                 raise
             return gymnasium.make(config.id, render_mode="rgb_array", **keys)
     except unregistered:
-        raise UserError(
-            f"sim.id: unknown environment '{config.id}'.{_nearest(gymnasium, config)}", code="environment-unknown"
-        ) from None
+        near = difflib.get_close_matches(config.id, list(gymnasium.registry), 3, 0.6)
+        where = f"sim.package={config.package}" if config.package else "sim.package, the module that registers it"
+        hint = f"Did you mean {', '.join(near)}?" if near else f"Is it one of {where}?"
+        raise UserError(f"sim.id: unknown environment '{config.id}'. {hint}", code="environment-unknown") from None
     except TypeError as error:
         raise UserError(f"sim.options={config.options}: {error}", code="option-invalid") from error
-
-
-def _size(config: GymnasiumConfig) -> dict[str, int]:
-    return {"width": config.image_size, "height": config.image_size}
-
-
-def _nearest(gymnasium: Any, config: GymnasiumConfig) -> str:
-    near = difflib.get_close_matches(config.id, list(gymnasium.registry), 3, 0.6)
-    where = f"sim.package={config.package}" if config.package else "sim.package, the module that registers it"
-    return f" Did you mean {', '.join(near)}?" if near else f" Is it one of {where}?"
 
 
 def draw_picture(environment: Any) -> Array:
@@ -199,7 +191,10 @@ class GymnasiumEnvironment:
             )
         success = read_success(self._config, info)
         over = bool(terminated) or (success and self._config.terminate_on_success)
-        return StepOutcome(self._reward(float(reward), success), success, over)
+        if self._config.reward != "environment":
+            reward = success and not self._rewarded
+            self._rewarded |= success
+        return StepOutcome(float(reward), success, over)
 
     def observe(self, pictures: bool) -> View:
         flat = self._layout.flat(self.observation)
@@ -214,7 +209,8 @@ class GymnasiumEnvironment:
         try:
             picture = draw_picture(self._environment)
         except Exception as error:
-            if self._drawn or not _is_about_opengl(error):
+            text = f"{type(error).__name__} {error}"
+            if self._drawn or not any(word in text for word in _OPENGL_WORDS):
                 raise
             raise Unavailable(f"{self._config.id} cannot draw: {error}. {OPENGL}") from error
         self._drawn = True
@@ -222,12 +218,6 @@ class GymnasiumEnvironment:
 
     def close(self) -> None:
         self._environment.close()
-
-    def _reward(self, own: float, success: bool) -> float:
-        if self._config.reward == "environment":
-            return own
-        first, self._rewarded = success and not self._rewarded, self._rewarded or success
-        return float(first)
 
 
 def make_instruction(config: GymnasiumConfig) -> str:
@@ -237,8 +227,3 @@ def make_instruction(config: GymnasiumConfig) -> str:
     name = config.id.rpartition("/")[2].rpartition("-v")
     letters = "".join(f" {letter}" if letter.isupper() else letter for letter in name[0] or name[2])
     return " ".join(letters.replace("_", " ").replace("-", " ").lower().split())
-
-
-def _is_about_opengl(error: Exception) -> bool:
-    text = f"{type(error).__name__} {error}"
-    return any(word in text for word in ("OpenGL", "EGL", "OSMesa", "GLFW", "glfw", "gladLoad", "MUJOCO_GL"))

@@ -36,6 +36,11 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
         modes = environment.metadata.get("render_modes", ())
     finally:
         environment.close()
+    horizon = config.horizon or load_package(config).spec(config.id).max_episode_steps
+    if horizon is None:
+        raise UserError(
+            f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.", code="horizon-missing"
+        )
     if config.observations == "rgb" and "rgb_array" not in modes:
         raise UserError(
             f"sim.id={config.id} draws no pictures (it has {list(modes)}): set sim.observations=state.",
@@ -51,22 +56,13 @@ def spec_of(config: GymnasiumConfig) -> SimulatorSpec:
         action_low=low,
         action_high=high,
         control_hz=control_hz,
-        horizon=_horizon(config),
+        horizon=horizon,
         tasks=(Task(name, name.rpartition("-v")[0] or name),),
         words=tuple(dict.fromkeys(instruction.split())),
         privileged_names=layout.names,
         hold=(0.0,) * len(low) if known else None,
         kept_while_holding=fetch.ACTIONS[3:] if known else (),
     )
-
-
-def _horizon(config: GymnasiumConfig) -> int:
-    registered = load_package(config).spec(config.id).max_episode_steps
-    if (horizon := config.horizon or registered) is None:
-        raise UserError(
-            f"sim.id={config.id} is registered without max_episode_steps: set sim.horizon.", code="horizon-missing"
-        )
-    return horizon
 
 
 def _control_hz(config: GymnasiumConfig, environment: Any) -> float:
@@ -90,34 +86,31 @@ _REMEDY = "embodied-rl sim install gymnasium"
 def diagnose(config: GymnasiumConfig) -> list[Diagnosis]:
     """Return a line per package, and one for the environment and its pictures; report missing parts without raising."""
     packages = (diagnose_package(name, pinned, _REMEDY) for name, pinned in PINS.items())
-    return [*packages, _environment(config)]
+    status, found, remedy = "ok", "no pictures asked for", ""
+    try:
+        spec = spec_of(config)
+        environment = GymnasiumEnvironment(config, spec)
+        environment.begin(Episode(0, 0, 0))
+        if spec.cameras:
+            environment.observe(pictures=True)
+            began = time.perf_counter()
+            for _ in range(_FRAMES):
+                environment.observe(pictures=True)
+            rate = _FRAMES / (time.perf_counter() - began)
+            found = f"draws {rate:.0f} pictures of {config.image_size} px a second"
+        environment.close()
+    except ModuleNotFoundError as error:
+        status, found, remedy = "fail", str(error), _REMEDY
+    except (Unavailable, ValueError) as error:
+        status = "fail"
+        found, _, remedy = str(error).partition(". ")
+    return [*packages, Diagnosis(config.id, status, found, remedy)]
 
 
 def provenance(config: GymnasiumConfig) -> dict[str, str]:
     """Return package → version of the installed packages, including the package that registers the environment."""
     names = [*PINS, *([config.package.replace("_", "-")] if config.package else [])]
     return find_versions(names)
-
-
-def _environment(config: GymnasiumConfig) -> Diagnosis:
-    try:
-        spec = spec_of(config)
-        environment = GymnasiumEnvironment(config, spec)
-        environment.begin(Episode(0, 0, 0))
-        if not spec.cameras:
-            return Diagnosis(config.id, "ok", "no pictures asked for")
-        environment.observe(pictures=True)
-        began = time.perf_counter()
-        for _ in range(_FRAMES):
-            environment.observe(pictures=True)
-        rate = _FRAMES / (time.perf_counter() - began)
-        environment.close()
-    except ModuleNotFoundError as error:
-        return Diagnosis(config.id, "fail", str(error), _REMEDY)
-    except (Unavailable, ValueError) as error:
-        found, _, remedy = str(error).partition(". ")
-        return Diagnosis(config.id, "fail", found, remedy)
-    return Diagnosis(config.id, "ok", f"draws {rate:.0f} pictures of {config.image_size} px a second")
 
 
 class Gymnasium(Rows):

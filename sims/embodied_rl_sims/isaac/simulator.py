@@ -207,21 +207,18 @@ class IsaacLab(NoSnapshots):
             return
         running = self._torch.ones(self.num_envs, dtype=self._torch.bool, device=self._environment.device)
         running[rows] = False
-        with restore_histories(getattr(self._environment, "observation_manager", None), running):
-            observation = self._reset(rows)
-        self._observed = self._view_reader.read(observation).keep(self._observed, running)
-
-    def _reset(self, rows: Array) -> Any:
         environment, numbers = self._environment, self._torch.from_numpy(rows).to(self._environment.device)
-        if hasattr(environment, "observation_manager"):
-            return environment.reset(env_ids=numbers)[0]
-        # a direct environment's public `reset` resets all; these are its steps for some
-        environment._reset_idx(numbers)
-        environment.scene.write_data_to_sim()
-        environment.sim.forward()
-        for _ in range(environment.cfg.num_rerenders_on_reset if self.config.cameras else 0):
-            environment.sim.render()
-        return environment._get_observations()
+        with restore_histories(getattr(environment, "observation_manager", None), running):
+            if hasattr(environment, "observation_manager"):
+                observation = environment.reset(env_ids=numbers)[0]
+            else:  # a direct environment's public `reset` resets all; these are its steps for some
+                environment._reset_idx(numbers)
+                environment.scene.write_data_to_sim()
+                environment.sim.forward()
+                for _ in range(environment.cfg.num_rerenders_on_reset if self.config.cameras else 0):
+                    environment.sim.render()
+                observation = environment._get_observations()
+        self._observed = self._view_reader.read(observation).keep(self._observed, running)
 
     def _observe(self) -> Observation:
         observation = self._observed.observation(range(self.num_envs), self._instruction)

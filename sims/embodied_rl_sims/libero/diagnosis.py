@@ -28,10 +28,12 @@ def diagnose(config: LiberoConfig) -> Sequence[Diagnosis]:
     if any(line.status == "fail" for line in found):
         return found
     place = package.find_assets_folder(config.assets)
-    found.append(_assets(config, place))
-    if found[-1].status != "fail":
-        found.append(_renderer(config, place))
-    return found
+    if lacking := package.list_missing(config.suite, place):
+        lack = f"{len(lacking)} files of {config.suite} are missing in {place}: {', '.join(lacking[:3])}"
+        return [*found, Diagnosis("assets", "fail", lack, package.REMEDY)]
+    files = _files(place)
+    have = f"{place}: {len(files)} files, sha256 {package.hash_files(files, place)[:16]}"
+    return [*found, Diagnosis("assets", "ok", have), _renderer(config, place)]
 
 
 def provenance(config: LiberoConfig) -> dict[str, str]:
@@ -47,41 +49,27 @@ def provenance(config: LiberoConfig) -> dict[str, str]:
     }
 
 
-def _assets(config: LiberoConfig, place: Path) -> Diagnosis:
-    lacking = package.list_missing(config.suite, place)
-    if lacking:
-        found = f"{len(lacking)} files of {config.suite} are missing in {place}: {', '.join(lacking[:3])}"
-        return Diagnosis("assets", "fail", found, package.REMEDY)
-    files = _files(place)
-    return Diagnosis("assets", "ok", f"{place}: {len(files)} files, sha256 {package.hash_files(files, place)[:16]}")
-
-
 def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
     """Draw the first task's scene as it is before an episode."""
     name = f"renderer {config.renderer}"
     try:
         environments = loading.load_package(config.renderer, place)
+        from OpenGL import GL  # with the chosen renderer
+
         scene = LiberoScene(environments, package.list_problems(config.suite)[0], config)
         camera, size = (*config.cameras, "agentview")[0], config.image_size
         scene.draw(camera, size, size)
         began = time.perf_counter()
         for _ in range(_PICTURES):
             scene.draw(camera, size, size)
-        rate, driver = _PICTURES / (time.perf_counter() - began), _driver()
+        rate, driver = _PICTURES / (time.perf_counter() - began), GL.glGetString(GL.GL_RENDERER)
         scene.close()
     except Exception as error:  # noqa: BLE001  a driver can fail in any way, and the failure is the result
         other = loading.choose_other_renderer(config.renderer)
         remedy = f"install {loading.DRIVERS[config.renderer]}, or sim.renderer={other}"
         return Diagnosis(name, "fail", f"{type(error).__name__}: {error}", remedy)
-    found = f"{driver}, {rate:.1f} pictures/s at {config.image_size} px, {config.rendering}"
-    return Diagnosis(name, "ok", found)
-
-
-def _driver() -> str:
-    from OpenGL import GL
-
-    name = GL.glGetString(GL.GL_RENDERER)
-    return name.decode() if isinstance(name, bytes) else "an unnamed driver"
+    shown = driver.decode() if isinstance(driver, bytes) else "an unnamed driver"
+    return Diagnosis(name, "ok", f"{shown}, {rate:.1f} pictures/s at {config.image_size} px, {config.rendering}")
 
 
 def _files(place: Path) -> list[Path]:

@@ -143,14 +143,19 @@ def find_assets_folder(chosen: str | None) -> Path:
 
 
 def list_missing(suite: str, place: Path) -> list[str]:
-    """List the files that a suite's tasks need and `place` lacks, as paths within it."""
+    """List the files that a suite's tasks need and `place` lacks, as paths within it.
+
+    These include the meshes and textures that an existing description refers to.
+    """
     needed: set[str] = set()
     for problem in list_problems(suite):
         needed.update(_scene_files(problem.bddl.read_text()))
     lacking = {name for name in needed if not (place / name).is_file()}
     for name in needed - lacking:
         if name.endswith(".xml"):
-            lacking.update(_absent_references(place, place / name))
+            named = (element.get("file") for element in ElementTree.parse(place / name).iter())
+            files = [(place / name).parent / file for file in named if file]
+            lacking.update(os.path.relpath(file, place) for file in files if not file.is_file())
     return sorted(lacking)
 
 
@@ -197,10 +202,3 @@ def _object_files() -> dict[str, str]:
                 kind = "_".join(re.findall(r"[A-Z0-9][^A-Z0-9]*", block.split("(")[0])).lower()
                 found[kind] = pattern.format(model.group(1))
     return found
-
-
-def _absent_references(place: Path, description: Path) -> set[str]:
-    """Return meshes and textures that an existing description refers to but that do not exist."""
-    named = (element.get("file") for element in ElementTree.parse(description).iter())
-    files = [description.parent / name for name in named if name]
-    return {os.path.relpath(file, place) for file in files if not file.is_file()}

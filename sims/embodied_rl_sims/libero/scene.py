@@ -155,9 +155,17 @@ class LiberoScene:
         An initial state contains the joints, but not the poses of fixtures (a cabinet, a stove): LIBERO draws these at
         every reset from NumPy's global generator. Here they depend on `seed`.
         """
+        from robosuite.utils.errors import RandomizationError  # pyright: ignore[reportMissingImports]
+
         domain = self._domain
         with _global_seed(seed):
-            self._reset()
+            for attempt in range(_RESET_ATTEMPTS):
+                try:
+                    domain.reset()
+                    break
+                except RandomizationError:
+                    if attempt == _RESET_ATTEMPTS - 1:
+                        raise
         domain.sim.set_state_from_flattened(state)
         domain.sim.forward()
         domain._check_success()
@@ -219,17 +227,6 @@ class LiberoScene:
             self._pictures.gl_ctx.make_current()  # otherwise its textures are freed in another scene's OpenGL context
             self._pictures = None
         self._domain.close()
-
-    def _reset(self) -> None:
-        from robosuite.utils.errors import RandomizationError  # pyright: ignore[reportMissingImports]
-
-        for attempt in range(_RESET_ATTEMPTS):
-            try:
-                self._domain.reset()
-                return
-            except RandomizationError:
-                if attempt == _RESET_ATTEMPTS - 1:
-                    raise
 
     def _keep_moment(self) -> None:
         sim = self._domain.sim

@@ -114,7 +114,10 @@ class BatchedSimulator(NoSnapshots):
         began = time.perf_counter()
         chosen, running = self._on_device(rows), self._on_device(self._running()[rows])
         known, hidden = (join_columns(part, self.num_envs)[chosen] for part in self._reader.state(self.env.get_info()))
-        self._check(known, rows)
+        finite = known.isfinite().all(dim=1).cpu().numpy() | ~self._running()[rows]
+        if not finite.all():
+            row = int(rows[np.flatnonzero(~finite)[0]])
+            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
         known, hidden = (part.where(running[:, None], 0) for part in (known, hidden))
         images = self._pictures(chosen, running, pictures and bool(self.spec.cameras))
         self.render_seconds += time.perf_counter() - began
@@ -130,12 +133,6 @@ class BatchedSimulator(NoSnapshots):
             return {name: image[chosen] * running[:, None, None, None] for name, image in shown.items()}
         shapes = {camera.name: (len(chosen), camera.height, camera.width, 3) for camera in self.spec.cameras}
         return {name: torch.zeros(shape, dtype=torch.uint8, device=chosen.device) for name, shape in shapes.items()}
-
-    def _check(self, state: Any, rows: Array) -> None:
-        finite = state.isfinite().all(dim=1).cpu().numpy() | ~self._running()[rows]
-        if not finite.all():
-            row = int(rows[np.flatnonzero(~finite)[0]])
-            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
 
     def _in_order(self, finals: list[tuple[Array, Observation]], dark: Array) -> Observation:
         """Join rows that ended at several steps in one observation, ascending; `dark` rows get black pictures."""

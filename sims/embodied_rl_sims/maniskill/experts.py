@@ -129,23 +129,14 @@ def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
     """
     if config.control_mode == PLANNER_MODE:
         return _planned(config, rows)
-    if config.control_mode in OPERATOR_MODES and config.task in OPERATORS:
-        return _scripted(config, rows)
-    raise UserError(
-        f"no demonstrator for sim.task={config.task} with sim.control_mode={config.control_mode}. "
-        f"{' and '.join(OPERATORS)} have an operator in {' and '.join(OPERATOR_MODES)}; with {PLANNER_MODE}, "
-        "the package's motion planners serve these and others.",
-        code="operator-missing",
-    )
-
-
-def _scripted(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
-    def act(row: int) -> Array:
-        environment = rows.environment(row)
-        assert isinstance(environment, SingleEnvironment)
-        return choose_action(environment.env, config.task, config.control_mode)
-
-    return _for_all(rows, lambda row, _: act(row))
+    if config.control_mode not in OPERATOR_MODES or config.task not in OPERATORS:
+        raise UserError(
+            f"no demonstrator for sim.task={config.task} with sim.control_mode={config.control_mode}. "
+            f"{' and '.join(OPERATORS)} have an operator in {' and '.join(OPERATOR_MODES)}; with {PLANNER_MODE}, "
+            "the package's motion planners serve these and others.",
+            code="operator-missing",
+        )
+    return _for_all(rows, lambda row, _: choose_action(_env_of(rows, row), config.task, config.control_mode))
 
 
 def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
@@ -157,17 +148,18 @@ def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
         if row not in plans or plans[row][0] != episode:
             plans[row] = (episode, planning.plan(episode))
         plan = plans[row][1]
-        return plan[min(rows.clock(row), len(plan) - 1)] if len(plan) else _rest(rows, row)
+        if len(plan):
+            return plan[min(rows.clock(row), len(plan) - 1)]
+        joints = _env_of(rows, row).agent.robot.get_qpos()[0, : rows.spec.action_dim - 1].numpy()
+        return np.array([*joints, OPEN], np.float32)  # hold the present position, with the gripper open
 
     return _for_all(rows, act)
 
 
-def _rest(rows: Rows, row: int) -> Array:
-    """Return joint targets that hold the present position, with the gripper open."""
+def _env_of(rows: Rows, row: int) -> Any:
     environment = rows.environment(row)
     assert isinstance(environment, SingleEnvironment)
-    joints = environment.env.agent.robot.get_qpos()[0, : rows.spec.action_dim - 1].numpy()
-    return np.array([*joints, OPEN], np.float32)
+    return environment.env
 
 
 def _for_all(rows: Rows, act: Callable[[int, Episode], Array]) -> Callable[[], Array]:

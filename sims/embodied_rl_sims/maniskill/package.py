@@ -74,6 +74,11 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
         raise explain_missing(config.task, missing)
     cameras = {"width": config.image_size, "height": config.image_size, "shader_pack": config.shader}
     keywords: dict[str, Any] = {} if config.robot is None else {"robot_uids": config.robot}
+    render_on = config.renderer
+    if render_on == "auto":
+        import torch
+
+        render_on = "gpu" if torch.cuda.is_available() else "cpu"
     with _translated(config):
         made = import_module("gymnasium").make(
             config.task,
@@ -83,7 +88,7 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
             reward_mode=config.reward,
             reconfiguration_freq=config.reconfiguration_freq,
             sim_backend="physx_cuda" if config.backend == "gpu" else "physx_cpu",
-            render_backend=_renderer(config),
+            render_backend=render_on,
             sensor_configs=cameras,
             human_render_camera_configs={"shader_pack": config.shader},
             **keywords,
@@ -128,14 +133,6 @@ def _check_name(key: str, name: str, known: list[str]) -> None:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {len(known)}, as {', '.join(known[:5])}."
         raise UserError(f"sim.{key}={name}: ManiSkill has no such {key}. {hint}", code="choice-unknown")
-
-
-def _renderer(config: ManiSkillConfig) -> str:
-    import torch
-
-    if config.renderer == "auto":
-        return "gpu" if torch.cuda.is_available() else "cpu"
-    return config.renderer
 
 
 @contextmanager

@@ -74,7 +74,9 @@ class RayCamera:
         """Build the camera's view of an episode, with the table already shaded."""
         if not (look.camera_shift.any() or look.camera_turn.any()):
             return CameraView(self, self._home, look)
-        frame = self._frame @ _small_rotation(look.camera_turn)
+        turn, quaternion = np.zeros(9), np.array([1.0, *(look.camera_turn / 2)])  # of a small rotation
+        mujoco.mju_quat2Mat(turn, quaternion / np.linalg.norm(quaternion))
+        frame = self._frame @ turn.reshape(3, 3)
         return CameraView(self, Pose.from_rays(self._origin + look.camera_shift, frame, self.lens), look)
 
     def cast(self, data: mujoco.MjData, pose: Pose) -> tuple[NDArray[np.int64], NDArray[np.int32], Array]:
@@ -135,13 +137,6 @@ class CameraView:
         picture = self.background.copy()
         picture[pixels] = colours[geometry] * shade[:, None]
         return picture.reshape(camera.height, camera.width, 3)
-
-
-def _small_rotation(turn: Array) -> Array:
-    matrix = np.zeros(9)
-    quaternion = np.array([1.0, *(turn / 2)])
-    mujoco.mju_quat2Mat(matrix, quaternion / np.linalg.norm(quaternion))
-    return matrix.reshape(3, 3)
 
 
 def _pattern(point: Array, name: str) -> Array:

@@ -103,7 +103,8 @@ def draw_layout(episode: Episode, randomise: bool = True, attempt: int = 0) -> L
     task = TASKS[episode.task]
     target, goal, present = _choose(rng, task)
     kind = "button" if task.family == "press" else KINDS[target]
-    named = _draw_colour(rng, task.family, kind, episode.split == "semantic")
+    semantic = episode.split == "semantic"
+    named = str(rng.choice([colour for colour in COLOURS if is_held_out(task.family, kind, colour) == semantic]))
     others = [colour for colour in COLOURS if colour != named]
     rng.shuffle(others)
     object_colours = [others.pop() for _ in KINDS]
@@ -149,13 +150,15 @@ def list_goals(layout: Layout) -> list[Layout]:
         else:
             family = "push" if FIXTURES[fixture] == "zone" else "put"
             goals += [(family, target, fixture) for target in range(len(KINDS))]
-    own = layout.family, layout.target, layout.goal
-    allowed = [own, *(goal for goal in goals if goal != own and not _is_reserved(layout, *goal))]
-    colours = layout.object_colours, layout.fixture_colours
-    return [
-        replace(layout, family=goal[0], target=goal[1], goal=goal[2], instruction=_instruction(*goal, *colours))
-        for goal in allowed
-    ]
+    colours, found = (layout.object_colours, layout.fixture_colours), [layout]
+    for family, target, goal in goals:
+        press = family == "press"
+        colour = layout.fixture_colours[goal] if press else layout.object_colours[target]
+        is_own = (family, target, goal) == (layout.family, layout.target, layout.goal)
+        if not is_own and not is_held_out(family, "button" if press else KINDS[target], colour):
+            instruction = _instruction(family, target, goal, *colours)
+            found.append(replace(layout, family=family, target=target, goal=goal, instruction=instruction))
+    return found
 
 
 def is_push_clear(layout: Layout) -> bool:
@@ -163,12 +166,6 @@ def is_push_clear(layout: Layout) -> bool:
     present = np.flatnonzero(np.isfinite(layout.fixtures[:, 0])).tolist()
     points = np.concatenate([layout.objects, layout.fixtures[present]])
     return _push_is_clear(points, layout.target, len(KINDS) + present.index(layout.goal))
-
-
-def _is_reserved(layout: Layout, family: str, target: int, goal: int) -> bool:
-    press = family == "press"
-    colour = layout.fixture_colours[goal] if press else layout.object_colours[target]
-    return is_held_out(family, "button" if press else KINDS[target], colour)
 
 
 def _choose(rng: np.random.Generator, task: Task) -> tuple[int, int, list[int]]:
@@ -183,11 +180,6 @@ def _choose(rng: np.random.Generator, task: Task) -> tuple[int, int, list[int]]:
     shape = task.name.rsplit("_", 1)[-1]
     candidates = [i for i, name in enumerate(KINDS) if name == shape] or list(range(len(KINDS)))
     return int(rng.choice(candidates)), goal, present
-
-
-def _draw_colour(rng: np.random.Generator, family: str, kind: str, semantic: bool) -> str:
-    allowed = [colour for colour in COLOURS if is_held_out(family, kind, colour) == semantic]
-    return str(rng.choice(allowed))
 
 
 def _place(

@@ -43,7 +43,8 @@ class ProgressMeter:
         self.start[self._fresh] = now[self._fresh]
         self._fresh[:] = False
         then = self.start
-        reach = self._share_reached(now, then)
+        margin = np.choose(self._family, [{"push": 0.02, "press": 0.006}.get(family, 0.012) for family in FAMILIES])
+        reach = _share(self._distance_to_reach(now), self._distance_to_reach(then), margin)
         away, away_then = _distance_to_goal(now), _distance_to_goal(then)
         moved = _share(away, away_then, THERE)
         by_family = {
@@ -56,10 +57,6 @@ class ProgressMeter:
         }
         value = np.choose(self._family, [by_family[family] for family in FAMILIES])
         return np.where(success, 1.0, np.minimum(value, BEFORE_GOAL))
-
-    def _share_reached(self, now: Array, then: Array) -> Array:
-        margin = np.choose(self._family, [{"push": 0.02, "press": 0.006}.get(family, 0.012) for family in FAMILIES])
-        return _share(self._distance_to_reach(now), self._distance_to_reach(then), margin)
 
     def _distance_to_reach(self, where: Array) -> Array:
         """Return the distance of the tool to the object; for a push, to the place behind it."""

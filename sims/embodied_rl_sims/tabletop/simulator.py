@@ -1,7 +1,7 @@
 """The embedded simulator: a MuJoCo tabletop with ray-cast cameras, controlled by end-effector displacements."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -228,8 +228,12 @@ class Tabletop:
         bodies.check_finite(running, self._clock)
         success, failure = self._goals.judge(bodies.objects, bodies.caps, bodies.width)
         last = self._chains.is_last_goal
-        if len(reached := np.flatnonzero(success & running & ~last)):
-            self._begin_next_goals(reached)
+        if len(reached := np.flatnonzero(success & running & ~last)):  # the next goals begin; no body moves
+            for row in reached.tolist():
+                self._set_goal(row, self._chains.advance(row, int(self._clock[row])))
+                self._goals.excuse(row, bodies.objects, bodies.caps, bodies.width)
+            if self._progress is not None:
+                self._progress.measure(Truth.from_bodies(bodies, self._goals, self._command), ~self._running())
         success, failure = success & running & last, failure & running & ~success
         over = failure | (success & self.config.terminate_on_success)
         late = running & ~over & (self._clock >= self.config.horizon)
@@ -242,15 +246,6 @@ class Tabletop:
         result.terminated |= over & running
         result.truncated |= late
         return over | late
-
-    def _begin_next_goals(self, rows: Array) -> None:
-        """Begin the next goals of rows that reached their present one, without moving any body."""
-        bodies = self._bodies
-        for row in rows.tolist():
-            self._set_goal(row, self._chains.advance(row, int(self._clock[row])))
-            self._goals.excuse(row, bodies.objects, bodies.caps, bodies.width)
-        if self._progress is not None:
-            self._progress.measure(Truth.from_bodies(bodies, self._goals, self._command), ~self._running())
 
     def _explain_failures(self, result: StepResult) -> tuple[str, ...]:
         objects, caps = self._bodies.objects, self._bodies.caps
@@ -280,7 +275,12 @@ class Tabletop:
         began = time.perf_counter()
         self._draw(shown if drawn is None else shown[drawn[shown]], pictures)
         self.render_seconds += time.perf_counter() - began
-        self._add_noise(shown, drawn, state, pictures)
+        noise = self.config.state_noise, self.config.image_noise
+        for row in shown if any(noise) else ():
+            episode = self._episode[row]
+            assert episode is not None
+            picture = pictures[row] if drawn is None or drawn[row] else None
+            add_noise(episode, int(self._clock[row]), state[row], picture, *noise)
         instruction = tuple(layout.instruction if (layout := self._layout[row]) else "" for row in rows)
         progress = None if self._progress is None else self._measure_progress(truth)[rows]
         return Observation({_CAMERA: pictures[rows]}, state[rows], instruction, privileged[rows], progress)
@@ -289,16 +289,6 @@ class Tabletop:
         assert self._progress is not None
         success, _ = self._goals.judge(self._bodies.objects, self._bodies.caps, self._bodies.width)
         return self._chains.overall_progress(self._progress.measure(truth, success)).astype(np.float32)
-
-    def _add_noise(self, rows: Iterable[int], drawn: Array | None, state: Array, pictures: Array) -> None:
-        noise = self.config.state_noise, self.config.image_noise
-        if not any(noise):
-            return
-        for row in rows:
-            episode = self._episode[row]
-            assert episode is not None
-            picture = pictures[row] if drawn is None or drawn[row] else None
-            add_noise(episode, int(self._clock[row]), state[row], picture, *noise)
 
     # -- episodes -------------------------------------------------------------------------------------------------
 
