@@ -67,7 +67,16 @@ def print_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
     print(f"\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
     for example in command.examples:
         print(f"  embodied-rl {command.name} {example}".rstrip())
-    _print_choices(command, values)
+    rows = list[tuple[str, str]]()
+    for group, default in list_default_choices(command.config).items() if command.config else ():
+        names = [option.name for option in list_options(group)]
+        if group == "experiment":
+            names = [each.name for each in list_experiments() if each.command in (command.name, command.config)]
+        if names:
+            rows.append((f"{group}={values.get(f'choice of {group}', default)}", ", ".join(names)))
+    if rows:
+        print("\nchoices, by name; `embodied-rl list` describes them")
+        print_keys(rows)
     keys = [_with_value(key, values) for key in list_schema_keys(str(command.schema))]
     common = [key for name in command.common for key in keys if key.name == name]
     shown = keys if HELP_ALL in arguments or not common else common
@@ -82,22 +91,6 @@ def print_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
         print_hanging("", f"All {len(keys)} keys: embodied-rl {command.name} {HELP_ALL}", 0)
     print("\noptions")
     print_columns(_OPTIONS)
-
-
-def _print_choices(command: Command, values: Mapping[str, Any]) -> None:
-    """Print the groups of the configuration, with the names of their YAML files."""
-    if command.config is None:
-        return
-    rows = list[tuple[str, str]]()
-    for group, default in list_default_choices(command.config).items():
-        names = [option.name for option in list_options(group)]
-        if group == "experiment":
-            names = [each.name for each in list_experiments() if each.command in (command.name, command.config)]
-        if names:
-            rows.append((f"{group}={values.get(f'choice of {group}', default)}", ", ".join(names)))
-    if rows:
-        print("\nchoices, by name; `embodied-rl list` describes them")
-        print_keys(rows)
 
 
 def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:

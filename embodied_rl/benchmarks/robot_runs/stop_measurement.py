@@ -66,8 +66,15 @@ class StopTestBench:
         robot = self.planned.robot
         deep = QoS("best_effort", depth=200)
         (joints,) = (each for each in robot.topics.values() if each.type_name == "sensor_msgs/msg/JointState")
-        self.node.create_subscription(joints.name, joints.type_name, deep, self._on_joints)
-        self.node.create_subscription(robot.command.name, robot.command.type_name, deep, self._on_command)
+
+        def note_joints(message: Any, received_ns: int, source_ns: int) -> None:
+            self.speeds.append((time.monotonic(), float(np.abs(message.velocity).max())))
+
+        def note_command(message: Any, received_ns: int, source_ns: int) -> None:
+            self.commands.append((time.monotonic(), float(np.linalg.norm(message.data[:3]))))
+
+        self.node.create_subscription(joints.name, joints.type_name, deep, note_joints)
+        self.node.create_subscription(robot.command.name, robot.command.type_name, deep, note_command)
         self._faults = self.node.create_publisher(FAULTS, "std_msgs/msg/String", "command")
         self._estop = self.node.create_publisher(robot.operator.estop, "std_msgs/msg/Bool", "latched")
 
@@ -134,12 +141,6 @@ class StopTestBench:
             elif descent is None and speed < before:
                 descent = now
         return None if descent is None or self.commands[-1][1] > 1e-6 else descent - since
-
-    def _on_joints(self, message: Any, received_ns: int, source_ns: int) -> None:
-        self.speeds.append((time.monotonic(), float(np.abs(message.velocity).max())))
-
-    def _on_command(self, message: Any, received_ns: int, source_ns: int) -> None:
-        self.commands.append((time.monotonic(), float(np.linalg.norm(message.data[:3]))))
 
 
 @contextmanager
