@@ -82,8 +82,11 @@ def print_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
     shown = keys if HELP_ALL in arguments or not common else common
     print("\nkeys, with their values" if shown is keys else "\ncommon keys, with their values")
     print_keys([(_as_typed(key), key.doc) for key in shown])
-    for node, plugin in find_chosen(typed, values).items():
-        path = plugins.find_path(_KINDS[node], plugin)
+    nodes = {text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text}
+    for node in _KINDS:  # those that a typed word chooses or changes
+        if node not in nodes or not (plugin := values.get(f"{node}.name")):
+            continue
+        path = plugins.find_path(_KINDS[node], str(plugin))
         print(f"\nkeys of {node}.name={plugin}")
         print_keys([(_as_typed(_with_value(key, values)), key.doc) for key in list_plugin_keys(path, node)])
     if shown is not keys:
@@ -108,12 +111,6 @@ def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
     pairs = (text.lstrip("+").partition("=") for text in options.overrides)
     chosen = {f"choice of {key}": value for key, _, value in pairs if key in list_groups(options.config_dir)}
     return {**_flatten(composed, ""), **chosen}
-
-
-def find_chosen(typed: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return node → plug-in for the nodes that a typed word chooses or changes."""
-    nodes = [text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text]
-    return {node: str(values[f"{node}.name"]) for node in _KINDS if node in nodes and values.get(f"{node}.name")}
 
 
 def _flatten(mapping: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -66,7 +65,12 @@ def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
         raise UserError(
             f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.", code="setting-invalid"
         )
-    name = find_full_name(config.words[1], having)
+    name = config.words[1]  # in full, or the beginning of exactly one name
+    if name not in plugins.list_names("sims"):
+        begun = [each for each in having if name and each.startswith(name)]
+        if len(begun) != 1:
+            raise UserError(f"unknown simulator '{name}'.{suggest_name(name, having)}", code="plugin-unknown")
+        (name,) = begun
     found = read_recipe(name)
     find_installed(name)  # refuses a folder that cannot be read
     if (find_environment_folder(name) / MARK).exists() and not (config.replace or config.keep):
@@ -87,20 +91,6 @@ def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
             code="python-version-unsupported",
         )
     return name, found
-
-
-def find_full_name(word: str, having: Sequence[str]) -> str:
-    """Return the simulator's full name for a word: the name itself, or the beginning of exactly one name.
-
-    Raises:
-        UserError: no name, or more than one, begins with the word.
-    """
-    if word in plugins.list_names("sims"):
-        return word
-    begun = [name for name in having if word and name.startswith(word)]
-    if len(begun) != 1:
-        raise UserError(f"unknown simulator '{word}'.{suggest_name(word, list(having))}", code="plugin-unknown")
-    return begun[0]
 
 
 def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:

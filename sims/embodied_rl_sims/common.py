@@ -3,7 +3,8 @@
 NumPy and the standard library only, Python 3.10 or newer.
 """
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
@@ -97,3 +98,12 @@ def diagnose_package(name: str, pinned: str, remedy: str, relation: str = "teste
     if found.partition("+")[0] != pinned:  # what follows + is how it was built
         return Diagnosis(name, "warn", f"{found}, {relation} {pinned}", remedy)
     return Diagnosis(name, "ok", found)
+
+
+def measure_rate(draw: Callable[[], object], count: int) -> float:
+    """Return how often a second `draw` can be called, from `count` calls after a first one."""
+    draw()
+    began = time.perf_counter()
+    for _ in range(count):
+        draw()
+    return count / (time.perf_counter() - began)

@@ -131,24 +131,17 @@ def describe_sources(figures: Mapping[str, Any]) -> str:
 
 def film(episodes: Sequence[RobotEpisode], spec: SimulatorSpec, folder: Path) -> list[Path]:
     """Write a video of the first episodes from the camera's images; return its path, or [] without images."""
-    recordings = [
-        Recording(
-            each.episode, each.instruction, [_enlarge(frame) for frame in each.frames], bool(each.outcome["success"])
-        )
-        for each in episodes[:FILMED]
-        if each.frames
-    ]
+    recordings = list[Recording]()
+    for each in episodes[:FILMED]:
+        if each.frames:  # pixels are repeated until an image has about the size of a video frame
+            factor = max(1, round(SIZE / max(each.frames[0].shape[:2])))
+            frames = [frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in each.frames]
+            recordings.append(Recording(each.episode, each.instruction, frames, bool(each.outcome["success"])))
     if not recordings:
         return []
     path = folder / "grid.mp4"
     write_mp4(path, tile_recordings(recordings, spec.control_hz), spec.control_hz, "out")
     return [path]
-
-
-def _enlarge(frame: np.ndarray) -> np.ndarray:
-    """Repeat pixels until an image has about the size of a video frame."""
-    factor = max(1, round(SIZE / max(frame.shape[:2])))
-    return frame.repeat(factor, axis=0).repeat(factor, axis=1)
 
 
 START_S = 300.0
@@ -181,14 +174,17 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     """Find and check what a deployment needs, before a process is started.
 
     Raises:
-        UserError: policy, robot, split or task are unknown, or the policy was made for another robot.
+        UserError: policy, robot, split or task are unknown, the policy was made for another robot, or a variable of
+            ROS 2 has an unsupported value. Unavailable: an extra is missing.
     """
     if not names_file(config.policy):
         raise UserError(
             f"policy={config.policy}: deploy starts the policy server itself. Give a run, a file or asset:<name>.",
             code="policy-not-a-file",
         )
-    check_variables(config)
+    if config.transport == "dds":
+        require("cyclonedds", "deploy with transport=dds")
+        read_environment({name: value for name, value in os.environ.items() if name not in OWN_VARIABLES})
     robot, file = load_robot(config.robot), find_policy_file(config.policy)
     verify_weights(file)
     asked = EvalConfig(
@@ -207,17 +203,6 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
             )
     metadata = make_metadata(asked, {config.policy: file}, [part])
     return PlannedDeployment(config, robot, part, metadata | {"kind": "deployment", "robot": robot.name})
-
-
-def check_variables(config: DeployConfig) -> None:
-    """Check ROS 2's variables for the processes, except the domain, which this command sets.
-
-    Raises:
-        UserError: one of them has an unsupported value. Unavailable: an extra is missing.
-    """
-    if config.transport == "dds":
-        require("cyclonedds", "deploy with transport=dds")
-        read_environment({name: value for name, value in os.environ.items() if name not in OWN_VARIABLES})
 
 
 def check_deployment(config: DeployConfig) -> list[tuple[str, str]]:
@@ -259,8 +244,11 @@ def run_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[RobotEp
         longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
         episodes = list[RobotEpisode]()
         for episode in planned.part.episodes:
-            episodes.append(runner.run_episode(episode, SILENCE_S, longest))
-            print_progress(episodes, len(planned.part.episodes))
+            episodes.append(last := runner.run_episode(episode, SILENCE_S, longest))
+            success = sum(bool(each.outcome.get("success")) for each in episodes)
+            how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
+            said = f"{how}, {last.outcome.get('steps')} steps; {success} successes"
+            print(f"{len(episodes)} of {len(planned.part.episodes)}: {said}", flush=True)
         return episodes, describe_deployment(episodes, runner.status, config.lockstep)
 
 
@@ -306,14 +294,6 @@ def list_simulator_arguments(kind: SimulatorKind) -> list[str]:
             )
         arguments.append(f"sim.{item.name}={text}")
     return arguments
-
-
-def print_progress(episodes: list[RobotEpisode], total: int) -> None:
-    """Print how the newest episode ended."""
-    last = episodes[-1]
-    success = sum(bool(each.outcome.get("success")) for each in episodes)
-    how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
-    print(f"{len(episodes)} of {total}: {how}, {last.outcome.get('steps')} steps; {success} successes", flush=True)
 
 
 def report_deployment(planned: PlannedDeployment, episodes: list[RobotEpisode], folder: Path) -> Report:

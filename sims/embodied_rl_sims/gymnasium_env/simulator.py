@@ -1,6 +1,5 @@
 """A simulator of n Gymnasium environments, and its specification."""
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -8,7 +7,7 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, Diagnosis, Episode, SimulatorSpec, Task, Unavailable
-from embodied_rl_sims.common import diagnose_package, find_versions
+from embodied_rl_sims.common import diagnose_package, find_versions, measure_rate
 from embodied_rl_sims.gymnasium_env import fetch
 from embodied_rl_sims.gymnasium_env.environment import (
     GymnasiumEnvironment,
@@ -79,7 +78,6 @@ def _control_hz(config: GymnasiumConfig, environment: Any) -> float:
 PINS = {"mujoco": "3.8.1", "gymnasium": "1.4.0", "gymnasium-robotics": "1.4.2"}
 """Versions that the adapter is tested with and that `embodied-rl sim install gymnasium` installs."""
 
-_FRAMES = 5
 _REMEDY = "embodied-rl sim install gymnasium"
 
 
@@ -92,11 +90,7 @@ def diagnose(config: GymnasiumConfig) -> list[Diagnosis]:
         environment = GymnasiumEnvironment(config, spec)
         environment.begin(Episode(0, 0, 0))
         if spec.cameras:
-            environment.observe(pictures=True)
-            began = time.perf_counter()
-            for _ in range(_FRAMES):
-                environment.observe(pictures=True)
-            rate = _FRAMES / (time.perf_counter() - began)
+            rate = measure_rate(lambda: environment.observe(pictures=True), 5)
             found = f"draws {rate:.0f} pictures of {config.image_size} px a second"
         environment.close()
     except ModuleNotFoundError as error:

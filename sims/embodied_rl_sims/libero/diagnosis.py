@@ -2,12 +2,11 @@
 
 import os
 import re
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from embodied_rl.interfaces.sim import Diagnosis
-from embodied_rl_sims.common import diagnose_package, find_version
+from embodied_rl_sims.common import diagnose_package, find_version, measure_rate
 from embodied_rl_sims.libero import loading, package
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
@@ -16,7 +15,6 @@ PINS = {"hf-libero": "0.1.4", "robosuite": "1.4.0", "bddl": "1.0.1", "mujoco": "
 """Versions that the adapter was tested with. LIBERO needs robosuite 1.4.0, which fails on MuJoCo 3.9 and newer."""
 
 _INSTALL = "embodied-rl sim install libero"
-_PICTURES = 5
 
 
 def diagnose(config: LiberoConfig) -> Sequence[Diagnosis]:
@@ -54,15 +52,12 @@ def _renderer(config: LiberoConfig, place: Path) -> Diagnosis:
     name = f"renderer {config.renderer}"
     try:
         environments = loading.load_package(config.renderer, place)
-        from OpenGL import GL  # with the chosen renderer
-
         scene = LiberoScene(environments, package.list_problems(config.suite)[0], config)
         camera, size = (*config.cameras, "agentview")[0], config.image_size
-        scene.draw(camera, size, size)
-        began = time.perf_counter()
-        for _ in range(_PICTURES):
-            scene.draw(camera, size, size)
-        rate, driver = _PICTURES / (time.perf_counter() - began), GL.glGetString(GL.GL_RENDERER)
+        rate = measure_rate(lambda: scene.draw(camera, size, size), 5)
+        from OpenGL import GL  # with the chosen renderer
+
+        driver = GL.glGetString(GL.GL_RENDERER)
         scene.close()
     except Exception as error:  # noqa: BLE001  a driver can fail in any way, and the failure is the result
         other = loading.choose_other_renderer(config.renderer)

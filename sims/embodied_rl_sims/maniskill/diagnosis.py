@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module, metadata
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
-from embodied_rl_sims.common import diagnose_package, find_version, find_versions
+from embodied_rl_sims.common import diagnose_package, find_version, find_versions, measure_rate
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader
 from embodied_rl_sims.maniskill.package import (
     check_device,
@@ -27,7 +26,6 @@ TRIED = {"mani_skill": "3.0.1", "sapien": "3.0.3", "gymnasium": "1.4.0", "torch"
 """Versions that the adapter is tested with."""
 
 _INSTALL = "embodied-rl sim install maniskill"
-_FRAMES = 20
 
 
 def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
@@ -82,11 +80,7 @@ def _renderer(config: ManiSkillConfig) -> Diagnosis:
     env = make_environment(replace(config, backend="cpu"))
     try:
         reader = ObservationReader(env, "rgb")
-        reader.pictures()
-        began = time.perf_counter()
-        for _ in range(_FRAMES):
-            reader.pictures()
-        rate = _FRAMES / (time.perf_counter() - began)
+        rate = measure_rate(reader.pictures, 20)
         device = env._render_device
         cameras = len(env._sensor_configs)
     finally:
