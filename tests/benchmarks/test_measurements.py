@@ -1,9 +1,6 @@
 """The benchmarks measure what they say: arithmetic by hand, and stages that take a known time."""
 
-import asyncio
 import os
-import re
-import socket
 import subprocess
 import sys
 import threading
@@ -13,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
@@ -24,16 +20,15 @@ from embodied_rl.training.planner.allocation import Allocation
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Prediction, Workload
 from embodied_rl.training.planner.search import Candidate
-from tests.benchmarks import peers, pipeline, recovery, scoring, transport
+from tests.benchmarks import pipeline, recovery, scoring
 from tests.benchmarks.cpu_utilisation import read_queued_seconds
 from tests.benchmarks.overlap import Stages, find_bound, measure_stages
 from tests.benchmarks.peers import PEERS, Peer, measure_peer, measure_speed
 from tests.benchmarks.pipeline import Overhead, PipelineCase, PipelineOutcome, measure_case, predict_case
 from tests.benchmarks.plan_validation import PIPELINED, SYNC, LiveRun, make_remarks
-from tests.benchmarks.policy_server import CLIENTS, count_answers, measure_serving
+from tests.benchmarks.policy_server import CLIENTS, measure_serving
 from tests.benchmarks.scoring import OFF, IterationTime, make_sleeping, make_variants, summarise_samples
 from tests.benchmarks.sleeping_stages import SleepingConfig, SleepingSimulator
-from tests.benchmarks.transport import Load, StillSimulator
 
 pytestmark = pytest.mark.thorough
 
@@ -161,15 +156,6 @@ def test_variants_are_compared_in_the_same_turn() -> None:
 
 
 @pytest.mark.process
-def test_pictures_of_the_size_that_is_told_are_carried() -> None:
-    load = Load(envs=3, cameras=2, size=8)
-    observation = StillSimulator(load, 3).reset([None] * 3)
-    assert {image.shape for image in observation.images.values()} == {(3, 8, 8, 3)} and len(observation.images) == 2
-    found = transport.measure_transport(load, steps=10)
-    assert 0 < found.signal < found.whole and found.pickled > 0
-
-
-@pytest.mark.process
 def test_a_killed_process_is_missed_and_replaced() -> None:
     kind = SimulatorKind.find(SimNode("tabletop", options={"image_size": 16}))
     found = recovery.measure_recovery(kind, envs=2, kills=2)
@@ -185,16 +171,6 @@ while True:
     os.sched_yield()
 """
 """It gives way at once, so that it does not matter how long a system lets a program go on."""
-
-
-def test_sleeping_is_not_waiting_for_a_core() -> None:
-    """The least of some times: on a busy machine, who wakes up does wait for one."""
-    waited: list[float] = []
-    while len(waited) < 10 and not any(seconds < 0.05 for seconds in waited):
-        before = read_queued_seconds() or 0.0
-        time.sleep(0.1)
-        waited.append((read_queued_seconds() or 0.0) - before)
-    assert 0 <= min(waited) < 0.05
 
 
 @pytest.mark.thorough
@@ -241,13 +217,6 @@ def test_a_picture_follows_every_fifth_step() -> None:
     assert done == ([*["step"] * 5, "picture"] * (len(done) // 6))
 
 
-@pytest.mark.process
-def test_the_measuring_process_starts(monkeypatch) -> None:
-    """A peer that is not installed fails there, with the reason on the last line."""
-    if peers.importlib.util.find_spec(PEERS["lift"].module) is None:
-        assert "robosuite" in str(peers._run("lift", 0.1, "egl"))
-
-
 @pytest.mark.thorough
 @pytest.mark.process
 def test_a_served_policy_is_measured() -> None:
@@ -255,11 +224,3 @@ def test_a_served_policy_is_measured() -> None:
     assert set(found.per_second) == set(CLIENTS) and all(rate > 0 for rate in found.per_second.values())
     assert found.alone_ms >= found.infer_ms > 0 and found.overhead_ms > 0
     assert found.first_s > 0 and found.first_cpu_s > 0.1, "Python started, and loaded a policy"
-
-
-def test_a_server_that_ends_does_not_hold_up_the_measurement() -> None:
-    with socket.socket() as taken:  # bound and not listening: each connection is refused
-        taken.bind(("127.0.0.1", 0))
-        url = f"ws://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(RunFailed, match=re.escape(url)):
-            asyncio.run(asyncio.wait_for(count_answers(url, clients=2, seconds=1.0), 60))

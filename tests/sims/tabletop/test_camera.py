@@ -104,19 +104,6 @@ def test_a_picture_is_what_geometry_says() -> None:
     np.testing.assert_allclose(picture.reshape(-1, 3), colour, atol=1.001)
 
 
-def test_each_ray_finds_its_geometry_and_normal() -> None:
-    model, data = scene()
-    camera = RayCamera(model, "front", HEIGHT, WIDTH)
-    pixels, geometry, normal = camera.cast(data, camera.view(PLAIN).pose)
-    rays = pinhole_rays()
-    (ball, ball_normal), (box, box_normal) = meet_ball(rays), meet_box(rays)
-    expected = np.where(np.isfinite(np.minimum(ball, box)), np.where(ball < box, 1, 2), 0)
-    np.testing.assert_array_equal(pixels, np.flatnonzero(expected))
-    np.testing.assert_array_equal(geometry, expected[pixels])
-    by_geometry = np.where((geometry == 1)[:, None], ball_normal[pixels], box_normal[pixels])
-    np.testing.assert_allclose(normal, by_geometry, atol=1e-9)
-
-
 def test_a_pattern_varies_the_table_alone() -> None:
     """Of a checkerboard the table has two tones, where the floor of its coordinates says so."""
     model, data = scene()
