@@ -59,22 +59,17 @@ def list_choices(words: Sequence[str]) -> int:
             print_columns([(task.name, task.family, name) for task in spec.tasks], indent=0)
     elif more and section == "prompts":
         print(find_prompt(more[0]).read_text(encoding="utf-8"), end="")
-    elif more:
-        _print_keys(section, more[0], config_dir)
+    elif more:  # the keys of the plug-in that the choice uses, or of the plug-in of this name
+        kind, node = _KINDS[section]
+        chosen = (item.plugin for item in list_options(node, config_dir) if item.name == more[0] and item.plugin)
+        plugin = next(chosen, more[0])
+        keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
+        print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
+        if not keys:
+            print(f"{node}={more[0]} has no keys of its own.")
     else:
         print_columns(_list_rows(section, config_dir), indent=0)
     return 0
-
-
-def _print_keys(section: str, name: str, config_dir: Path | None) -> None:
-    """Print the keys of the plug-in that the choice `name` uses, or of the plug-in `name`."""
-    kind, node = _KINDS[section]
-    chosen = (item.plugin for item in list_options(node, config_dir) if item.name == name and item.plugin)
-    plugin = next(chosen, name)
-    keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
-    print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
-    if not keys:
-        print(f"{node}={name} has no keys of its own.")
 
 
 def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:

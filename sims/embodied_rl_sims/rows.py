@@ -138,6 +138,18 @@ class Rows(NoSnapshots):
         """Return the number of control steps of a row's episode so far."""
         return int(self._clock[row])
 
+    def make_operator(self, act: Callable[[int, Episode], Array]) -> Callable[[], Array]:
+        """Return a function that gives one control step's actions by `act`, float32 [n, A]; zeros for parked rows."""
+
+        def actions() -> Array:
+            chosen = np.zeros((self.num_envs, self.spec.action_dim), np.float32)
+            for row, episode in enumerate(self._episode):
+                if episode is not None:
+                    chosen[row] = act(row, episode)
+            return chosen
+
+        return actions
+
     def _begin(self, row: int, episode: Episode | None) -> None:
         self._episode[row], self._clock[row] = episode, 0
         if episode is not None:

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Camera, Diagnosis, Episode, SimulatorSpec, Task, Unavailable
 from embodied_rl_sims.common import diagnose_package, find_versions, measure_rate
@@ -140,13 +138,9 @@ class Gymnasium(Rows):
                 f"sim.id={self.config.id} has no operator with faults; use the expert.", code="operator-missing"
             )
 
-        def actions() -> Array:
-            moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)
-            for row in range(self.num_envs):
-                if self.episode(row) is not None:
-                    environment = self.environment(row)
-                    assert isinstance(environment, GymnasiumEnvironment)
-                    moves[row] = operate(environment.observation)
-            return moves
+        def act(row: int, _: Episode) -> Array:
+            environment = self.environment(row)
+            assert isinstance(environment, GymnasiumEnvironment)
+            return operate(environment.observation)
 
-        return actions
+        return self.make_operator(act)

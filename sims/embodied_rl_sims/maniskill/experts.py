@@ -127,24 +127,20 @@ def make_expert(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
         UserError: the task does not have a demonstrator in this control mode.
         Unavailable: the motion planner cannot be loaded.
     """
-    if config.control_mode == PLANNER_MODE:
-        return _planned(config, rows)
-    if config.control_mode not in OPERATOR_MODES or config.task not in OPERATORS:
-        raise UserError(
-            f"no demonstrator for sim.task={config.task} with sim.control_mode={config.control_mode}. "
-            f"{' and '.join(OPERATORS)} have an operator in {' and '.join(OPERATOR_MODES)}; with {PLANNER_MODE}, "
-            "the package's motion planners serve these and others.",
-            code="operator-missing",
-        )
-    return _for_all(rows, lambda row, _: choose_action(_env_of(rows, row), config.task, config.control_mode))
-
-
-def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
-    """Plan each row's episode when it begins; repeat the plan's last action after its end."""
+    if config.control_mode != PLANNER_MODE:
+        if config.control_mode not in OPERATOR_MODES or config.task not in OPERATORS:
+            raise UserError(
+                f"no demonstrator for sim.task={config.task} with sim.control_mode={config.control_mode}. "
+                f"{' and '.join(OPERATORS)} have an operator in {' and '.join(OPERATOR_MODES)}; with {PLANNER_MODE}, "
+                "the package's motion planners serve these and others.",
+                code="operator-missing",
+            )
+        return rows.make_operator(lambda row, _: choose_action(_env_of(rows, row), config.task, config.control_mode))
     planning = Planner(config.task, make_environment(replace(config, observations="state")))
     plans: dict[int, tuple[Episode, Array]] = {}
 
     def act(row: int, episode: Episode) -> Array:
+        """Plan the episode when it begins; repeat the plan's last action after its end."""
         if row not in plans or plans[row][0] != episode:
             plans[row] = (episode, planning.plan(episode))
         plan = plans[row][1]
@@ -153,22 +149,10 @@ def _planned(config: ManiSkillConfig, rows: Rows) -> Callable[[], Array]:
         joints = _env_of(rows, row).agent.robot.get_qpos()[0, : rows.spec.action_dim - 1].numpy()
         return np.array([*joints, OPEN], np.float32)  # hold the present position, with the gripper open
 
-    return _for_all(rows, act)
+    return rows.make_operator(act)
 
 
 def _env_of(rows: Rows, row: int) -> Any:
     environment = rows.environment(row)
     assert isinstance(environment, SingleEnvironment)
     return environment.env
-
-
-def _for_all(rows: Rows, act: Callable[[int, Episode], Array]) -> Callable[[], Array]:
-    def actions() -> Array:
-        chosen = np.zeros((rows.num_envs, rows.spec.action_dim), np.float32)
-        for row in range(rows.num_envs):
-            episode = rows.episode(row)
-            if episode is not None:
-                chosen[row] = act(row, episode)
-        return chosen
-
-    return actions
