@@ -9,10 +9,11 @@ import torch
 
 from embodied_rl.cli import run_command
 from embodied_rl.cli.command import list_commands
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.schema import TrainConfig, compose
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL, TABLETOP
@@ -24,9 +25,7 @@ def configured(*overrides: str) -> TrainConfig:
     """A small run."""
     command = list_commands()["train"]
     words = (*SMALL, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
-    config = run_command.freeze_command_config(
-        command, compose.compose_config(command.config, words, command.values), words
-    )
+    config = run_command.freeze_command_config(command, compose_config(command.config, words, command.values), words)
     return run_command.load_preparation(command).check(config)[0]
 
 
