@@ -12,11 +12,7 @@ _WIDTH = 26
 
 
 def run(config: CriticProbeConfig) -> None:
-    """Print what a server can do, and the settings to type.
-
-    Raises:
-        UserError: the server cannot be used.
-    """
+    """Print what a server can do, and the settings to type. Raises `UserError`: the server cannot be used."""
     _, options = plugins.configure_plugin("scorers", config.reward, "reward")
     if not isinstance(options, VlmConfig):
         raise UserError(

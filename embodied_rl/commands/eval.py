@@ -119,11 +119,7 @@ def run(config: EvalConfig) -> int:
 
 
 def continue_evaluation(config: EvalConfig) -> int:
-    """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished.
-
-    Raises:
-        UserError: see `read_resumed`, or `open_evaluation`.
-    """
+    """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished."""
     folder = Path(str(config.resume))
     if (folder / LAST).is_file() and (folder / "report.json").is_file():
         console = Console(highlight=False)
@@ -185,11 +181,7 @@ def describe_resume(evaluation: PlannedEvaluation, out: Path) -> str:
 
 
 def open_evaluation(config: EvalConfig) -> PlannedEvaluation:
-    """Find and check everything that an evaluation needs, so that nothing fails after hours of episodes.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Find and check everything that an evaluation needs, so that nothing fails after hours of episodes."""
     files = find_policies(config)
     parts = _make_parts(config, files)
     used = {who: file for who, file in files.items() if any(part.policy in (None, who) for part in parts)}

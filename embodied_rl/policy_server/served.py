@@ -61,7 +61,7 @@ def check_settings(settings: PolicyServerSettings) -> None:
     """
     if find_spec("starlette") is None:
         raise UserError("a policy server needs starlette: pip install 'embodied-rl[serve]'", code="package-missing")
-    from embodied_rl.serving.access import find_token
+    from embodied_rl.serving.listening import find_token
 
     find_token(settings.host, settings.token_variable)
 

@@ -10,13 +10,14 @@ import pytest
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.commands import eval as command
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.freeze import freeze_config
+from embodied_rl.config.option_files import find_config_folder
 from embodied_rl.evaluate import benchmark
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode, Video
-from embodied_rl.schema import compose as composition
 from embodied_rl.schema.checks import validate_config
 from tests.support.refusals import refuses
 
@@ -81,7 +82,7 @@ def test_initial_states_share_seeds_or_have_their_own(seeding: str, seeds: int, 
 def test_libero_draws_its_fixtures_for_each_state_unless_it_is_told_otherwise(suite: str) -> None:
     def read(*typed: str) -> BenchmarkNode:
         words = [f"benchmark=libero_{suite}", "policy=random", *typed]
-        found = freeze_config(EvalConfig, composition.compose_config("eval", words, ("episodes", "policy"))).benchmark
+        found = freeze_config(EvalConfig, compose_config("eval", words, ("episodes", "policy"))).benchmark
         assert found is not None
         return found
 
@@ -210,18 +211,16 @@ def test_tasks_of_equal_names_are_told_apart(nodes) -> None:
     assert sum(each.success.episodes for each in report.tasks.values()) == 24
 
 
-@pytest.mark.parametrize(
-    "name", sorted(path.stem for path in (composition.find_config_folder() / "benchmark").glob("*.yaml"))
-)
+@pytest.mark.parametrize("name", sorted(path.stem for path in (find_config_folder() / "benchmark").glob("*.yaml")))
 def test_every_benchmark_that_is_shipped_reads(name: str) -> None:
-    mapping = composition.compose_config("eval", [f"benchmark={name}", "policy=random"], ("episodes", "policy"))
+    mapping = compose_config("eval", [f"benchmark={name}", "policy=random"], ("episodes", "policy"))
     found = freeze_config(EvalConfig, mapping).benchmark
     assert found is not None and found.name == name and found.protocol
 
 
 def test_the_operator_solves_the_tabletops_benchmark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    mapping = composition.compose_config(
+    mapping = compose_config(
         "eval", ["benchmark=tabletop", "policy=expert", "episodes=7", "out=here"], ("episodes", "policy")
     )
     assert command.run(freeze_config(EvalConfig, mapping)) == 0

@@ -19,10 +19,9 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
-from embodied_rl.judge.prompts.labels import read_log_probabilities
+from embodied_rl.judge.prompts.answer_parser import read_log_probabilities
 from embodied_rl.judge.prompts.prompt import list_prompts, load_prompt
-from embodied_rl.judge.scorers.http_json import LONGEST_ANSWER, shorten
-from embodied_rl.judge.scorers.server_errors import explain_failure
+from embodied_rl.judge.scorers.http_json import LONGEST_ANSWER, explain_failure, shorten
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from embodied_rl.system.untrusted_files import SecretFilter
 
@@ -87,9 +86,7 @@ async def probe_server(
         report("latency", f"{np.median(alone):.3f} s alone, {max(alone):.3f} s at most")
         loads = await probe.increase_concurrency(scorer)
     except ScorerError as error:
-        raise UserError(
-            explain_failure(config.url, config.key_variable, error), code=f"scorer-{error.reason}"
-        ) from None
+        raise explain_failure(config.url, config.key_variable, error) from None
     finally:
         await probe.capture.aclose()
     useful = choose_load(loads)

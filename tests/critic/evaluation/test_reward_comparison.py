@@ -7,8 +7,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.run_command import freeze_command_config, load_preparation
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.critic.evaluation import reward_comparison
 from embodied_rl.critic.evaluation.reward_comparison import (
     ARMS,
@@ -22,14 +23,13 @@ from embodied_rl.critic.evaluation.reward_comparison import (
 from embodied_rl.reports.statistics import mean_interval, wilson_interval
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.schema import BenchConfig
-from embodied_rl.schema.compose import compose_config
 from tests.support.refusals import refuses
 
 TYPED = ("what=potentials", "experiment=tabletop_chain", "decisions=5000", "seeds=2", "out=x", "algo.epochs=1")
 
 
 def configure(*typed: str) -> BenchConfig:
-    command = COMMANDS["bench"]
+    command = list_commands()["bench"]
     return freeze_command_config(command, compose_config(command.config, typed, command.values, None), typed)
 
 
@@ -39,7 +39,7 @@ def configure(*typed: str) -> BenchConfig:
 def test_every_arm_is_a_training_run_that_can_be_composed(tmp_path: Path) -> None:
     runs = list_runs(replace(configure(*TYPED), arms=tuple(ARMS)), tmp_path)
     assert [(run.arm, run.seed) for run in runs] == [(arm, seed) for seed in (0, 1) for arm in ARMS]
-    train, seen = COMMANDS["train"], []
+    train, seen = list_commands()["train"], []
     for run in runs[: len(ARMS)]:
         words = run.command(None)
         assert words[0] == "train" and "algo.epochs=1" in words and not {"decisions=5000", "out=x"} & set(words)
