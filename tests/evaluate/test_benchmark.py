@@ -93,7 +93,8 @@ def test_libero_draws_its_fixtures_for_each_state_unless_it_is_told_otherwise(su
 def test_a_part_of_it_is_even_over_tasks_and_does_not_pass_for_the_whole(episodes: int, nodes) -> None:
     asked = config(DESK, KITCHEN, episodes=episodes)
     parts = benchmark.make_parts(asked, None)
-    assert sum(len(part.episodes) for part in parts) == episodes
+    sizes = [len(part.episodes) for part in parts]
+    assert sum(sizes) == episodes and (max(sizes) - min(sizes) <= 1 or min(sizes) == 6)
     desk = Counter(e.task for e in parts[0].episodes)
     assert max(desk.values()) - min(desk[task] for task in range(4)) <= 1
     assert benchmark.describe_benchmark(asked, parts)["complete"] is False

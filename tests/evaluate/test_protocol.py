@@ -63,6 +63,7 @@ def test_each_episode_counts_once_whatever_its_length(run, spec, handles, envs, 
     for result in results:
         assert result.steps == (length(result.seed) if result.success else horizon)
         assert result.reward == float(result.success) == float(result.success_at_end)
+        assert result.steps_to_success == (result.steps if result.success else None)
     assert len({result.steps for result in results}) > 5 and 0 < sum(r.success for r in results) < 37
 
 
