@@ -76,12 +76,7 @@ class Delay:
 
 @dataclass
 class DelayedEpisode:
-    """The executor of one episode, and its clock.
-
-    Attributes:
-        executor: the executor.
-        ticks: control steps that were planned since the episode began.
-    """
+    """The executor of one episode, and its clock: `ticks` control steps were planned since the episode began."""
 
     delay: Delay
     executor: Executor
@@ -200,8 +195,6 @@ def choose_delay(
         strategy: "auto" takes "prefix" where the policy was trained to continue d actions, else "naive".
         replan: s; None for the usual one.
         hold: see `make_hold`.
-        chunks: of the policy.
-        spec: of the simulator.
 
     Raises:
         UserError: the policy's chunks are too short, it was not trained for the strategy, or it is unknown how the

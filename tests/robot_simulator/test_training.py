@@ -12,7 +12,7 @@ from torch import Tensor
 from embodied_rl.cli import command_table, run_command
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
-from embodied_rl.mathematics.objectives.reduce import step_mask
+from embodied_rl.mathematics.objectives.losses import step_mask
 from embodied_rl.reports.report import Report
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl.runs.folder import RunFolder
@@ -20,7 +20,7 @@ from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import TrainConfig, compose
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.loop import evaluate_before
-from embodied_rl.training.planner.auto import resolve_plan
+from embodied_rl.training.planner.plan_selection import resolve_plan
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL

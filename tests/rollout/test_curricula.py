@@ -5,12 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_rl.assembly import build
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
-from embodied_rl.rollout.curricula.success_rate import SuccessRate, SuccessRateConfig
-from embodied_rl.rollout.curricula.weighted import Weighted, WeightedConfig
-from embodied_rl.schema import CurriculumNode
+from embodied_rl.rollout.curricula import SuccessRate, SuccessRateConfig, Weighted, WeightedConfig
 from tests.support.refusals import refuses
 
 TASKS = (Task("push0", "push"), Task("lift0", "lift"), Task("lift1", "lift"), Task("press", "press"))
@@ -71,16 +68,6 @@ def test_success_rate_is_floor_plus_variance(outcomes: list[tuple[int, bool]], r
         assert curriculum.weights()[task] == pytest.approx(uniform * (floor + mean * (1 - mean)), abs=1e-12)
 
 
-def test_success_rate_draws_most_where_success_is_open() -> None:
-    """One task always succeeds, one never, one every other time; the fourth has not been tried."""
-    curriculum = SuccessRate(SuccessRateConfig(floor=0.01), SPEC)
-    for count in range(200):
-        curriculum.update([finished(0, True), finished(1, count % 2 == 0), finished(2, False)])
-    always, open_, never, untried = curriculum.weights() / (1, 0.5, 0.5, 1)
-    assert always == pytest.approx(0.01, rel=0.01) and never == pytest.approx(0.01, rel=0.01)
-    assert untried == pytest.approx(0.26) and open_ == pytest.approx(0.26, rel=0.01)
-
-
 def test_success_rate_goes_on_from_its_state() -> None:
     records = [finished(task, task % 2 == 0) for task in (0, 1, 2, 3, 0, 0)]
     one, other = (SuccessRate(SuccessRateConfig(), SPEC) for _ in range(2))
@@ -97,11 +84,3 @@ def test_wrong_settings_of_success_rate_are_refused(settings: dict[str, float]) 
     (name,) = settings
     with refuses("curriculum-setting-invalid", f"curriculum.{name}"):
         SuccessRate(SuccessRateConfig(**settings), SPEC)
-
-
-def test_methods_are_found_by_name() -> None:
-    assert isinstance(build.build_curriculum(CurriculumNode("weighted", {"weights": {"push": 2}}), SPEC), Weighted)
-    with pytest.raises(ValueError, match=r"unknown curriculum 'sucess_rate'\. Did you mean 'success_rate'\?"):
-        build.build_curriculum(CurriculumNode("sucess_rate"), SPEC)
-    with pytest.raises(ValueError, match=r"unknown key 'curriculum\.flor'\. Did you mean 'curriculum\.floor'\?"):
-        build.build_curriculum(CurriculumNode("success_rate", {"flor": 1}), SPEC)
