@@ -12,8 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.policy_client.request import PolicyRequest
-from embodied_rl.deployment.policy_client.wire_names import WireNames
+from embodied_rl.deployment.policy_client.request import PolicyRequest, WireNames
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
@@ -62,7 +61,7 @@ def check_settings(settings: PolicyServerSettings) -> None:
     """
     if find_spec("starlette") is None:
         raise UserError("a policy server needs starlette: pip install 'embodied-rl[serve]'", code="package-missing")
-    from embodied_rl.serving.access import find_token
+    from embodied_rl.serving.listening import find_token
 
     find_token(settings.host, settings.token_variable)
 

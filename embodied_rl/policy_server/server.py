@@ -241,8 +241,7 @@ def serve_policy(
     Raises:
         UserError: the address is in use, or needs a token.
     """
-    from embodied_rl.serving.access import find_token
-    from embodied_rl.serving.listening import format_url, open_socket
+    from embodied_rl.serving.listening import find_token, format_url, open_socket
 
     server = PolicyServer(served, settings, find_token(settings.host, settings.token_variable))
     listening = open_socket(settings.host, settings.port)

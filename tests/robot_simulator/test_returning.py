@@ -9,14 +9,15 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.execution.demonstration import Replay, read_demonstration
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings
 from embodied_rl.deployment.execution.return_points import (
+    ReturnMotion,
     ReturnPoint,
     ReturnPoints,
+    ReturnSettings,
     load_return_points,
     save_return_points,
 )
+from embodied_rl.deployment.execution.tick import Motion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Array, Episode, Source
