@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.assembly import build, foreign_policy
+from embodied_rl.actors.embodiment import Normalisation
+from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints import detection, weight_names
-from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
-from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.schema import InspectConfig
@@ -68,10 +67,12 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     yield "policy", found.policy or "not stored"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
-        yield "sizes", format_sizes(thaw_config(foreign_policy.find_network_sizes(found, cls, {})))
+        yield "sizes", format_sizes(thaw_config(networks.find_network_sizes(found, cls, {})))
     except ValueError:  # `list_missing` reports the error
         yield "sizes", ""
-    yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {count_types(found)}"
+    counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
+    types = ", ".join(f"{number} {name}" for name, number in counted.items())
+    yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {types}"
     yield "cameras", ", ".join(found.cameras) or "none"
     for name in ("state", "action"):
         known: Normalisation | None = getattr(found.statistics, name)
@@ -99,7 +100,7 @@ def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
-        options = foreign_policy.find_network_sizes(found, cls, {})
+        options = networks.find_network_sizes(found, cls, {})
         if not tensors:
             return
         dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}
@@ -134,9 +135,3 @@ def describe_statistics(known: Normalisation) -> str:
         return "not normalised"
     low, high = min(known.center), max(known.center)
     return f"{known.kind} (centres {low:.3g} … {high:.3g}, scales {min(known.scale):.3g} … {max(known.scale):.3g})"
-
-
-def count_types(found: FoundCheckpoint) -> str:
-    """Describe how many tensors are stored in each dtype."""
-    counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
-    return ", ".join(f"{number} {name}" for name, number in counted.items())

@@ -6,26 +6,21 @@ between them are the same as in training; only `update` is a sleep.
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from embodied_rl.commands.bench import make_table
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
-from embodied_rl.runtime.processes.base import BoardReader, Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import BoardReader, Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import Allocation, Resources
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload, predict_iteration
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.rollout_worker import RolloutWorker
 from embodied_rl.training.sources import SharedExperience
 from embodied_rl.training.worker_pool import RolloutWorkers
@@ -92,11 +87,6 @@ class AheadOutcome:
         return asdict(self) | {"share": self.share}
 
 
-def measure_overhead() -> float:
-    """Measure the seconds of an iteration without sleeps: weights go to the worker, a rollout comes to the learner."""
-    return measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), LocalRuntime())[0]
-
-
 def predict_case(case: AheadCase, extra: float) -> float:
     """Predict the seconds of an iteration with the planner's model."""
     step, inference, update = (LinearCost(seconds) for seconds in (case.simulate, case.infer, case.update))
@@ -161,26 +151,9 @@ def make_sleeping_worker(case: AheadCase, number: int, board: BoardReader) -> Ro
     return RolloutWorker(PolicyWorker(actor), board, collector, sampler, handles)
 
 
-def run_case(case: AheadCase, extra: float) -> AheadOutcome:
-    """Predict a case, then measure it on this machine."""
-    predicted = predict_case(case, extra)
-    return AheadOutcome(case, predicted, *measure_case(case, LocalRuntime()))
-
-
-def make_ahead_table(outcomes: Sequence[AheadOutcome]) -> Table:
-    """Build the table of all cases with their predictions."""
-    rows = [
-        (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.share:.1%}", f"{each.behind:.0%}")
-        for each in outcomes
-    ]
-    caption = f"Seconds of an iteration of {ENVS} × {DECISIONS} decisions, medians of {MEASURED}."
-    headings = ("case", "predicted", "measured", "of predicted", "lag ≥ 1")
-    return make_table("collecting ahead, stages that sleep", caption, headings, rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure all cases; the configuration has no effect."""
-    extra = measure_overhead()
-    found = [run_case(case, extra) for case in CASES]
-    Console().print(make_ahead_table(found))
-    return {"overhead": extra, "cases": [each.summary() for each in found]}
+    runtime = LocalRuntime()
+    overhead = measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), runtime)[0]  # weights and rollouts on their way
+    found = [AheadOutcome(case, predict_case(case, overhead), *measure_case(case, runtime)) for case in CASES]
+    return {"overhead": overhead, "cases": [each.summary() for each in found]}
