@@ -244,9 +244,9 @@ def _find_highest(values: Array) -> float | None:
 
 def pool_frames(frames: Iterable[tuple[int, Array, Array]]) -> tuple[Array, Array, Array]:
     """Return episode, score and truth of all frames with a score, [m] each, from episodes with their frames."""
-    parts = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))]
+    parts = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0))]
     for episode, score, truth in frames:
         known = np.isfinite(score)
-        parts.append((np.full(known.sum(), episode), score[known], truth[known]))
+        parts.append((np.full(known.sum(), episode), score[known], truth[known].astype(np.float64)))
     episodes, scores, truths = (np.concatenate(column) for column in zip(*parts, strict=True))
     return episodes, scores, truths

@@ -82,11 +82,7 @@ def check_dataset(folder: str) -> SimulatorSpec:
 
 
 def read_dataset(folder: str, episodes: int, seed: int) -> list[JudgedEpisode]:
-    """Read at most `episodes` episodes, sampled by the seed, with `FRAMES` frames each.
-
-    Raises:
-        DatasetError: a part of the dataset is missing or damaged.
-    """
+    """Read at most `episodes` episodes, sampled by the seed, with `FRAMES` frames each; it may raise `DatasetError`."""
     judged: list[JudgedEpisode] = []
     with open_dataset(folder) as dataset:
         features, count = dataset.info.features, len(dataset.episodes)

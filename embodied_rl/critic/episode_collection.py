@@ -146,11 +146,7 @@ def check_sources(sim: SimNode, policy: str | None, sources: Sequence[EpisodeKin
 
 
 def find_kind(sim: SimNode, source: EpisodeKind) -> SimulatorKind:
-    """Return the simulator of a source.
-
-    Raises:
-        UserError: its episodes should go on after success, and the simulator cannot do that.
-    """
+    """Return the simulator of a source; raise `UserError` if it cannot go on after success as asked."""
     if not source.goes_on:
         return SimulatorKind.find(sim)
     try:

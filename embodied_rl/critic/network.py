@@ -134,11 +134,7 @@ class ProgressCritic(nn.Module):
         }
 
     def check_fit(self, spec: SimulatorSpec) -> None:
-        """Check that it can judge episodes of a simulator.
-
-        Raises:
-            UserError: it does not know a camera, the state or a word; the message names it.
-        """
+        """Raise `UserError` if it does not know a simulator's camera, state or word; the message names it."""
         problem = ""
         shown = {camera.name: (camera.height, camera.width) for camera in spec.cameras}
         size, states = self.embodiment.image_size, self.embodiment.state_names
@@ -211,11 +207,7 @@ class ProgressCritic(nn.Module):
         return self.embodiment.inputs(Observation(dict(frames), state, tuple(instructions)), self.backbone)
 
     def check_words(self, instructions: Sequence[str]) -> None:
-        """Check that all words are known.
-
-        Raises:
-            UserError: one is not; the message names it, and the known ones.
-        """
+        """Raise `UserError` for an unknown word; the message names it, and the known ones."""
         for text in set(instructions) if self.vocabulary else ():
             if unknown := [word for word in text.lower().split() if word not in self.vocabulary]:
                 raise UserError(

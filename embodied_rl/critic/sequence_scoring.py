@@ -52,11 +52,7 @@ class JudgedSequence:
 
 
 def build_scorer(reward: RewardNode, spec: SimulatorSpec) -> Scorer:
-    """Build the scorer of a configuration.
-
-    Raises:
-        UserError: none was chosen, it is unknown, or it does not fit the simulator.
-    """
+    """Build the scorer of a configuration; raise `UserError` if it is missing or does not fit the simulator."""
     if reward.name is None:
         raise UserError("reward=<scorer> is missing: `embodied-rl list rewards` shows them.", code="scorer-missing")
     kind, options = configure_scorer(reward)
@@ -69,11 +65,7 @@ def make_limits(reward: RewardNode) -> ServiceLimits:
 
 
 def choose_kind(traits: ScorerTraits) -> ScoreKind:
-    """Return the question to ask.
-
-    Raises:
-        UserError: the scorer answers none that can be evaluated.
-    """
+    """Return the kind of requests; raise `UserError` if the scorer answers none that can be evaluated."""
     kind: ScoreKind | None = next((kind for kind in KINDS if kind in traits.kinds), None)
     if kind is None:
         known = ", ".join(traits.kinds)

@@ -179,11 +179,7 @@ def change_simulator(base: dict[str, Any], change: SimChange) -> SimNode:
 
 
 def check_change(node: BenchmarkNode, change: SimChange) -> None:
-    """Check that no typed change replaces a simulator of the benchmark or a key that the benchmark sets.
-
-    Raises:
-        UserError: a change does; the message names the key.
-    """
+    """Raise `UserError` if a typed change replaces a simulator of the benchmark or a key that the benchmark sets."""
     if change.name is not None:
         raise UserError(
             f"sim={change.name}: benchmark={node.name} has its own. Set keys one by one: sim.<key>=…",

@@ -191,11 +191,7 @@ def measure_smoothness(actions: Array) -> float:
 
 
 def choose_tasks(spec: SimulatorSpec, task: str | None) -> list[int]:
-    """Return the numbers of the tasks with this name or family; of all tasks for None.
-
-    Raises:
-        UserError: the task is unknown.
-    """
+    """Return the numbers of the tasks with this name or family, or of all; raise `UserError` if it is unknown."""
     if task is not None and task not in (known := [*spec.families, *(item.name for item in spec.tasks)]):
         raise UserError(f"task: unknown task '{task}'.{suggest_name(task, known)}", code="task-unknown")
     return [number for number, item in enumerate(spec.tasks) if task in (None, item.name, item.family)]

@@ -46,11 +46,7 @@ def choose_output_folder(config: EvalConfig, folder: RunFolder | None) -> Path:
 
 
 def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, Any]) -> None:
-    """Write `evaluation.json`; remove the files of an earlier, finished evaluation in the folder.
-
-    Raises:
-        UserError: the folder has an unfinished evaluation.
-    """
+    """Write `evaluation.json` in place of a finished evaluation; raise `UserError` if one is unfinished."""
     if (folder / FILE).is_file() and not (folder / LAST).is_file():
         remedy = f"Continue it with: embodied-rl eval resume={folder}; or give another folder."
         raise UserError(
@@ -182,11 +178,7 @@ class ResultFile(Results, AbstractContextManager["ResultFile"]):
             raise
 
     def add(self, result: EpisodeResult) -> None:
-        """Keep the result of one more episode; it is with the operating system when this returns.
-
-        Raises:
-            StorageError: the disk is full, or the file is gone.
-        """
+        """Keep a result; it is with the operating system when this returns, or `StorageError` is raised."""
         super().add(result)
         with explain_errors(self._path, "out"):
             self._path.stat()  # the system writes to a removed file without an error

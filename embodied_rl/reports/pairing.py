@@ -117,11 +117,7 @@ def list_simulators(report: Report) -> list[dict[str, Any]]:
 
 
 def name_tasks(report: Report) -> dict[int, str]:
-    """Return the name of each task number that a report's episodes have.
-
-    Raises:
-        UserError: the report names another number of tasks than it ran.
-    """
+    """Return task number → name of a report's episodes; raise `UserError` if their numbers differ."""
     numbers = sorted({result.task for result in report.episodes})
     if len(numbers) != len(report.tasks):
         raise UserError(

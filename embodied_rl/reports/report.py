@@ -158,22 +158,14 @@ class Report:
         return report
 
     def write(self, folder: Path, key: str = "run.root") -> Path:
-        """Write `report.json` and return its path.
-
-        Raises:
-            StorageError: it cannot be written; the message names the configuration key `key`.
-        """
+        """Write `report.json` and return its path; `key` is the configuration key of a `StorageError`."""
         path = folder / "report.json"
         write_text(path, json.dumps(self.to_dict(), indent=1) + "\n", key)
         return path
 
     @staticmethod
     def read(path: Path) -> "Report":
-        """Read a `report.json`.
-
-        Raises:
-            UserError: the file is not a report.
-        """
+        """Read a `report.json`; raise `UserError` if it is none."""
         try:
             return Report.from_dict(read_json(path))
         except (UserError, KeyError, TypeError, ValueError, AttributeError) as error:

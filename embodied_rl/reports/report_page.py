@@ -9,7 +9,6 @@ from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
-from embodied_rl.reports.origin import make_origin
 from embodied_rl.reports.page import (
     format_interval,
     format_percent,
@@ -17,6 +16,7 @@ from embodied_rl.reports.page import (
     make_bar,
     make_card,
     make_html_table,
+    make_origin,
     make_section,
     write_html,
 )

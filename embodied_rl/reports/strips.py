@@ -164,11 +164,7 @@ def describe_strips(strips: Sequence[KeptStrip]) -> dict[str, Any]:
 
 
 def read_strips(path: Path) -> tuple[KeptStrip, ...]:
-    """Read a file of strips.
-
-    Raises:
-        UserError: it is too large, damaged, or of another version.
-    """
+    """Read a file of strips; raise `UserError` if it is too large, damaged, or of another version."""
     with name_file(path):
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UserError(f"has more than {MAX_FILE_BYTES} bytes; strips are smaller.", code="strip-damaged")

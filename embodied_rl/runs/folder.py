@@ -54,11 +54,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> "RunFolder":
-        """Open an existing run folder, recognised by its `config.yaml` or `checkpoints/`.
-
-        Raises:
-            UserError: `path` contains no run.
-        """
+        """Open a run folder, recognised by its `config.yaml` or `checkpoints/`; raise `UserError` if it is none."""
         folder = cls(Path(path))
         if not (folder.config.is_file() or folder.checkpoints.is_dir()):
             message = f"No run in {path}: it holds neither config.yaml nor checkpoints/. Give a folder below run.root."
@@ -127,11 +123,7 @@ class RunFolder:
         return int(match["seed"]) if match else None
 
     def overrides(self) -> tuple[str, ...]:
-        """Return the overrides that the user typed after the command.
-
-        Raises:
-            UserError: their file is not text in UTF-8, or a link that leads out of the folder.
-        """
+        """Return the overrides that the user typed; raise `UserError` if their file is damaged or a link elsewhere."""
         file = self.path / "overrides.txt"
         check_inside(self.path, file)
         try:
@@ -150,14 +142,10 @@ class RunFolder:
         try:
             yield
         except (UserError, Unavailable):
-            if self.path.is_dir() and self.is_bare():
+            made = (file for file in self.path.rglob("*") if file.is_file() and "tensorboard" not in file.parts)
+            if not any(file.stat().st_size for file in made if file.name not in _WRITTEN_BEFORE):
                 shutil.rmtree(self.path, ignore_errors=True)
             raise
-
-    def is_bare(self) -> bool:
-        """Return whether the run has written nothing but its configuration."""
-        made = (file for file in self.path.rglob("*") if file.is_file() and "tensorboard" not in file.parts)
-        return not any(file.stat().st_size for file in made if file.name not in _WRITTEN_BEFORE)
 
     def new_evaluation(self, split: str, now: datetime | None = None) -> Path:
         """Make a new folder `eval/<split>_<time>` and return its path."""

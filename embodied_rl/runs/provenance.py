@@ -71,11 +71,7 @@ def write_provenance(folder: Path, source: Path = _PACKAGE) -> Provenance:
 
 
 def read_provenance(folder: Path) -> dict[str, Any]:
-    """Read a run folder's provenance; empty if there is none.
-
-    Raises:
-        UserError: the file is damaged.
-    """
+    """Read a run folder's provenance, empty if there is none; raise `UserError` if it is damaged."""
     file = folder / FILE
     try:
         content = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}

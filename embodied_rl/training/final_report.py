@@ -7,8 +7,15 @@ from typing import Any
 
 from embodied_rl.assembly.build import POLICY
 from embodied_rl.evaluate.benchmark import describe_simulator
-from embodied_rl.evaluate.stored_films import KEPT, choose_pairs, keep_film, read_films
-from embodied_rl.evaluate.video import AT_ONCE, film_episodes, record_results
+from embodied_rl.evaluate.video import (
+    AT_ONCE,
+    KEPT,
+    choose_pairs,
+    film_episodes,
+    keep_film,
+    read_films,
+    record_results,
+)
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report

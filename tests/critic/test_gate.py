@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,10 @@ from embodied_rl.critic.assessment import MEANINGS, Assessment
 from embodied_rl.critic.evaluation.critic_report import FORMAT, VERSION
 from embodied_rl.critic.evaluation.validation import (
     check_run_scorer,
-    check_validated,
     read_evaluation,
-    read_stored_verdicts,
+    read_stored_measures,
 )
-from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, USES, GateVerdict, Use, check_gate
+from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, GateVerdict, Use, check_gate
 from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.pipeline import Material, describe_critic
 from embodied_rl.critic.scorer import CriticScorer
@@ -39,13 +39,13 @@ BLIND = GOOD | {"voc": 0.94, "gap_object": 0.22, "gap_task": 0.52, "wrong_object
 """One that cannot tell the object."""
 
 
-def measured(values: dict[str, float | None], count: int = 200) -> dict[str, Estimate]:
+def measured(values: Mapping[str, float | None], count: int = 200) -> dict[str, Estimate]:
     """Measures with an interval of a hundredth to either side."""
     bounds = {name: (None,) * 2 if v is None else (v - 0.01, v + 0.01) for name, v in values.items()}
     return {name: Estimate(value, *bounds[name], count) for name, value in values.items()}
 
 
-def write(folder: Path, values: dict[str, float | None] = GOOD, **changes: Any) -> Path:  # type: ignore[assignment]
+def write(folder: Path, values: Mapping[str, float | None] = GOOD, **changes: Any) -> Path:
     measures = {name: asdict(each) for name, each in measured(values).items()}
     said = {"format": FORMAT, "version": VERSION, "identity": "critic a1b2", "measures": measures, "more": 1}
     path = folder / "critic.json"
@@ -100,9 +100,9 @@ def test_done_matters_where_it_is_the_reward() -> None:
 
 
 def test_reports_are_judged_anew(tmp_path: Path) -> None:
-    path = write(tmp_path, BLIND, verdicts={"shaping": {"passed": True, "reasons": []}})  # type: ignore[arg-type]
-    assert not read_evaluation(path).verdicts["shaping"].passed
-    assert read_evaluation(write(tmp_path)).verdicts["terminal"].passed
+    path = write(tmp_path, BLIND, verdicts={"shaping": {"passed": True, "reasons": []}})
+    assert not check_gate(read_evaluation(path)[1], "shaping").passed
+    assert check_gate(read_evaluation(write(tmp_path))[1], "terminal").passed
 
 
 @pytest.mark.thorough
@@ -128,49 +128,27 @@ def test_foreign_and_damaged_reports(tmp_path: Path, changes: dict[str, Any], sa
     assert str(path) in str(problem.value) and "\n" not in str(problem.value)
 
 
-# -- who asks ---------------------------------------------------------------------------------------------------------
-
-PASSED: dict[Use, GateVerdict] = {
-    "shaping": GateVerdict(True),
-    "terminal": GateVerdict(False, ("done_false is too high.",)),
-}
-
-
-def test_a_learned_critic_must_have_passed() -> None:
-    assert check_validated("it", True, "audit", None) is None
-    assert check_validated("it", True, "late", None, PASSED) is None
-    with refuses("scorer-not-passed", "done_false is too high", "reward.mode=audit"):
-        check_validated("it", True, "terminal", None, PASSED)
-    with refuses("scorer-not-evaluated"):
-        check_validated("it", True, "late", None)
-
-
-def test_a_report_of_the_same_scorer_counts(tmp_path: Path) -> None:
-    assert check_validated("critic a1b2", False, "terminal", write(tmp_path)) is None
-    with refuses("report-of-another-scorer", "a1b2", "c3d4"):
-        check_validated("critic c3d4", False, "late", write(tmp_path))
-    with refuses("scorer-not-passed"):
-        check_validated("critic a1b2", True, "late", write(tmp_path, BLIND), PASSED)  # the newest word counts
-
-
 # -- what a critic's file carries --------------------------------------------------------------------------------------
 
 CARRIED = {name: asdict(each) for name, each in measured(GOOD).items()} | {"episodes": 900, "threshold": 0.95}
 
 
+def check_carried(held_out: Any, use: Use = "shaping") -> GateVerdict:
+    measures = read_stored_measures({"held_out": held_out})
+    assert measures is not None
+    return check_gate(measures, use)
+
+
 def test_a_file_carries_measures_and_not_a_verdict() -> None:
-    carried = read_stored_verdicts({"held_out": CARRIED})
-    assert carried is not None and carried["shaping"].passed and carried["terminal"].passed
-    bad = read_stored_verdicts(
-        {"held_out": CARRIED | {"gap_object": asdict(Estimate(0.2, 0.1, 0.6, 99)), "passed": True}}
-    )
-    assert bad is not None and "gap_object is 0.2 [0.1, 0.6]" in bad["shaping"].reasons[0]
+    assert check_carried(CARRIED).passed and check_carried(CARRIED, "terminal").passed
+    bad = check_carried(CARRIED | {"gap_object": asdict(Estimate(0.2, 0.1, 0.6, 99)), "passed": True})
+    assert "gap_object is 0.2 [0.1, 0.6]" in bad.reasons[0]
 
 
 def test_what_is_written_into_a_file_is_what_is_read() -> None:
     found = Assessment(dict.fromkeys(MEANINGS, Estimate(None)) | measured(GOOD), {}, (), (), {}, "done")
-    carried = read_stored_verdicts(json.loads(json.dumps(describe_critic(CONFIG, Material((), ()), found))))
-    assert carried == dict.fromkeys(USES, GateVerdict(True))
+    provenance = json.loads(json.dumps(describe_critic(CONFIG, Material((), ()), found)))
+    assert check_carried(provenance["held_out"], "terminal") == GateVerdict(True)
 
 
 def test_too_few_held_out_episodes_are_refused_before_anything_is_gathered() -> None:
@@ -180,17 +158,16 @@ def test_too_few_held_out_episodes_are_refused_before_anything_is_gathered() -> 
 
 
 def test_a_file_without_intervals_decides_nothing() -> None:
-    assert read_stored_verdicts({}) is None and read_stored_verdicts({"held_out": 3}) is None
-    carried = read_stored_verdicts({"held_out": GOOD | {"episodes": 900}})
-    assert carried is not None and not carried["shaping"].passed and "critic eval" in carried["shaping"].reasons[0]
+    assert read_stored_measures({}) is None and read_stored_measures({"held_out": 3}) is None
+    verdict = check_carried(GOOD | {"episodes": 900})
+    assert not verdict.passed and "critic eval" in verdict.reasons[0]
 
 
 @pytest.mark.parametrize(
     "value", [None, "0.99", [1], True, {}, {"value": "1"}, {"value": 1.0, "low": "0.9"}, {"valeu": 1.0}], ids=str
 )
 def test_what_is_no_measure_was_not_measured(value: Any) -> None:
-    carried = read_stored_verdicts({"held_out": CARRIED | {"voc": value}})
-    assert carried is not None and carried["shaping"].reasons[0].startswith("voc ")
+    assert check_carried(CARRIED | {"voc": value}).reasons[0].startswith("voc ")
 
 
 class Learned(CriticScorer):
@@ -200,25 +177,25 @@ class Learned(CriticScorer):
         self.provenance, self.traits = provenance, ScorerTraits(("absolute",), "critic a1b2")
 
 
-@pytest.fixture
-def learned(monkeypatch: pytest.MonkeyPatch) -> Any:
-    made: dict[str, Any] = {"held_out": CARRIED}
-    monkeypatch.setattr(
-        "embodied_rl.critic.evaluation.validation.configure_scorer",
-        lambda node: (lambda options, spec: Learned(made), None),
-    )
-    return made
-
-
-def test_a_run_asks_for_the_critic_of_its_configuration(learned: dict[str, Any], tmp_path: Path) -> None:
-    reward = RewardNode("embedded")
+def test_a_learned_critic_must_have_passed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    carried, reward = {"held_out": CARRIED}, RewardNode("embedded")
+    made = lambda node: (lambda options, spec: Learned(carried), None)  # noqa: E731
+    monkeypatch.setattr("embodied_rl.critic.evaluation.validation.configure_scorer", made)
     assert check_run_scorer(reward, PROGRESS_SPEC) is None
-    learned["held_out"] = CARRIED | {"failures": asdict(Estimate(0.1, 0.05, 0.2, 99))}
-    with refuses("scorer-not-passed", "failures is 0.1 "):
-        check_run_scorer(reward, PROGRESS_SPEC)
+    carried["held_out"] = CARRIED | {"done_false": asdict(Estimate(0.5, 0.4, 0.6, 99))}
+    assert check_run_scorer(reward, PROGRESS_SPEC) is None
+    with refuses("scorer-not-passed", "done_false is 0.5 ", "reward.mode=audit"):
+        check_run_scorer(replace(reward, mode="terminal"), PROGRESS_SPEC)
     assert check_run_scorer(replace(reward, mode="audit"), PROGRESS_SPEC) is None
-    assert check_run_scorer(replace(reward, examined=str(write(tmp_path))), PROGRESS_SPEC) is None
-    del learned["held_out"]
+    examined = replace(reward, mode="terminal", examined=str(write(tmp_path)))
+    assert check_run_scorer(examined, PROGRESS_SPEC) is None, "a report counts more than the file"
+    write(tmp_path, BLIND)
+    with refuses("scorer-not-passed", "critic.json"):
+        check_run_scorer(replace(examined, mode="late"), PROGRESS_SPEC)
+    write(tmp_path, identity="critic c3d4")
+    with refuses("report-of-another-scorer", "a1b2", "c3d4"):
+        check_run_scorer(examined, PROGRESS_SPEC)
+    del carried["held_out"]
     with refuses("scorer-not-evaluated"):
         check_run_scorer(reward, PROGRESS_SPEC)
 

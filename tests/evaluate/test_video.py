@@ -7,11 +7,14 @@ from PIL import Image
 
 from embodied_rl.evaluate import video
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
-from embodied_rl.evaluate.stored_films import SHOWN, choose_pairs, keep_film, read_films
 from embodied_rl.evaluate.video import (
+    SHOWN,
     Recording,
+    choose_pairs,
     choose_worst_and_best,
     film_episodes,
+    keep_film,
+    read_films,
     record_episodes,
     record_results,
     tile_recordings,
@@ -183,7 +186,7 @@ def test_a_film_whose_writing_fails_is_not_there(tmp_path, monkeypatch):
         path.write_bytes(b"half a film")
         raise RuntimeError("stopped")
 
-    monkeypatch.setattr("embodied_rl.evaluate.stored_films.write_mp4", stop)
+    monkeypatch.setattr("embodied_rl.evaluate.video.write_mp4", stop)
     with pytest.raises(RuntimeError, match="stopped"):
         keep_film(tmp_path, shaded(0, 9), 10.0)
     assert read_films(tmp_path, [outcome(0, True)]) == {}

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from embodied_rl.interfaces.sim import Task
-from embodied_rl.reports.origin import format_duration
+from embodied_rl.reports.page import format_duration
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import (
     count_failures,

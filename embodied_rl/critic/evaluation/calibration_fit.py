@@ -60,11 +60,7 @@ class CalibrationResult:
 
 
 def check_calibration(config: CriticEvalConfig) -> None:
-    """Check that scores are not calibrated twice.
-
-    Raises:
-        UserError: they would be.
-    """
+    """Raise `UserError` if scores would be calibrated twice."""
     if config.calibrate and config.reward.calibration is not None:
         raise UserError(
             "calibrate=true fits the scorer's own scores: leave out reward.calibration.", code="keys-contradict"
@@ -121,9 +117,10 @@ def calibrate(identity: str, judged: Sequence[JudgedSequence], seed: int) -> Cal
     ends = [(each.episode, each.values[-1:], each.goal.done[-1:]) for each in judged if not len(each.gains)]
     frames = [(each.episode, each.done, each.goal.done) for each in judged]
     for name, rows in (("progress", ends), ("done", frames)):
-        cases = pool_frames(rows)
-        if not len(cases[1]):
+        episode, score, outcome = pool_frames(rows)
+        if not len(score):
             continue
+        cases = (episode, score, outcome.astype(bool))
         halves = [tuple(column[np.isin(cases[0], half)] for column in cases) for half in (first, second)]
         for *_, outcome in halves:
             if min(int(outcome.sum()), int((~outcome).sum())) < LEAST:

@@ -107,11 +107,7 @@ class FilterReport:
             )
 
     def finish(self, folder: Path, key: str) -> None:
-        """Print the report and write `filter.json` into the folder of configuration key `key`.
-
-        Raises:
-            UserError: an applied filter drops everything.
-        """
+        """Print the report and write `filter.json`; raise `UserError` if an applied filter drops everything."""
         chosen, total = self._filter, self._all
         content = {
             "format": FORMAT,

@@ -15,8 +15,15 @@ from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.sequence_scoring import JudgedSequence
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
-from embodied_rl.reports.origin import format_value
-from embodied_rl.reports.page import fold, make_card, make_definitions, make_html_table, make_section, write_html
+from embodied_rl.reports.page import (
+    fold,
+    format_value,
+    make_card,
+    make_definitions,
+    make_html_table,
+    make_section,
+    write_html,
+)
 from embodied_rl.reports.strips import FRAMES, STYLE, Strip, StripFrame, draw_strips, encode_picture
 
 POINTS = 21

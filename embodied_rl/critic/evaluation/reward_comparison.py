@@ -63,11 +63,7 @@ class ArmRun:
         return ["train", *self.overrides, f"seed={self.seed}", *where, f"run.experiment={self.label}"]
 
     def find(self) -> RunFolder | None:
-        """Return the newest folder of this run, finished or not; None if there is none.
-
-        Raises:
-            UserError: it was run with other settings.
-        """
+        """Return the newest folder of this run or None; raise `UserError` if it was run with other settings."""
         found = sorted((self.root / self.label).glob(f"*_s{self.seed}"))
         if not found:
             return None
@@ -154,11 +150,7 @@ class SuccessCurve:
 
     @staticmethod
     def read(arm: str, seed: int, rows: Sequence[Mapping[str, Any]]) -> "SuccessCurve":
-        """Read the rows of a run's metrics; iterations in which no episode ended count none.
-
-        Raises:
-            UserError: there are none.
-        """
+        """Read the rows of a run's metrics, which are one at least; iterations in which no episode ended count none."""
         known = [row for row in rows if "total/decisions" in row]
         if not known:
             raise UserError(

@@ -99,11 +99,7 @@ async def probe_server(
 
 
 def choose_load(loads: Sequence[LoadResult]) -> LoadResult:
-    """Return the lowest concurrency without failures whose rate is close to the best.
-
-    Raises:
-        UserError: something failed even with one request at a time.
-    """
+    """Return the lowest concurrency without failures whose rate is close to the best; raise `UserError` without one."""
     whole = [load for load in loads if not load.failure]
     if not whole:
         raise UserError(f"the server fails even with one request at a time: {loads[0].failure}.", code="scorer-failed")
@@ -112,11 +108,7 @@ def choose_load(loads: Sequence[LoadResult]) -> LoadResult:
 
 
 def choose_prompt(prompt: str, usable: Sequence[str]) -> str:
-    """Return the given prompt if it is usable, else another one of the same kind.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the given prompt if it is usable, else another one of the same kind; raise `UserError` without one."""
     if prompt in usable:
         return prompt
     kind = load_prompt(prompt).kind
@@ -326,11 +318,7 @@ def make_fake_spec(cameras: int, size: int) -> SimulatorSpec:
 
 
 def read_advertised_spec(hints: Mapping[str, Any]) -> SimulatorSpec | None:
-    """Return the specification that a server advertises for its model; None if it advertises no cameras.
-
-    Raises:
-        UserError: the advertised inputs are invalid.
-    """
+    """Return the specification that a server advertises, None without cameras; raise `UserError` if it is invalid."""
     if "cameras" not in hints:
         return None
     cameras, state, words = hints["cameras"], hints.get("state", []), hints.get("words", [])

@@ -41,11 +41,7 @@ class TensorBoard(Logger):
             self._add(step=run.resumed + 1, session_log=start)
 
     def write(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Append the scalars of one step; they are in the file when this returns.
-
-        Raises:
-            StorageError: the disk is full, or the file is gone.
-        """
+        """Append the scalars of one step; they are in the file when this returns, or `StorageError` is raised."""
         values = [self._summary.Value(tag=name, simple_value=value) for name, value in scalars.items()]
         self._add(step=step, summary=self._summary(value=values))
 
