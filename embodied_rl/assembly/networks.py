@@ -16,10 +16,9 @@ import torch
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import detection, fitting, tensor_files, weight_names
-from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.checkpoints import detection, fitting, foreign, weight_names
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config
-from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -103,7 +102,7 @@ def _make_embodiment(found: FoundCheckpoint, node: PolicyNode, spec: SimulatorSp
         source = given / "tokenizer.json" if given.is_dir() else given
         if not source.is_file():
             raise UserError(f"policy.tokenizer={node.tokenizer}: there is no {source}.", code="tokenizer-missing")
-        tokenizer_text = tensor_files.read_text(source)
+        tokenizer_text = foreign.read_text(source)
     if tokenizer_text or node.tokenizer is not None:
         with name_file(source):
             tokenizer.load_tokenizer(tokenizer_text)  # to check that it can be

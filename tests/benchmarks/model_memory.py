@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from embodied_rl.actors.backbone import Keep
+from embodied_rl.actors.flow_inference import Keep
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
 from embodied_rl.commands.bench import make_table
 from tests.benchmarks import networks, roofline

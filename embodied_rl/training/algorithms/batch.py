@@ -22,8 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Evaluation, Trace
-from embodied_rl.mathematics.objectives.losses import truncated_importance_weight
-from embodied_rl.mathematics.objectives.reduce import Level, reduce_log_prob
+from embodied_rl.mathematics.objectives.losses import Level, reduce_log_prob, truncated_importance_weight
 from embodied_rl.rollout.action_queue import find_scored
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks

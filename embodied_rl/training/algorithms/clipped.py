@@ -16,8 +16,14 @@ from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Evaluation
-from embodied_rl.mathematics.objectives.losses import approximate_kl, clip_fraction, clipped_policy_loss
-from embodied_rl.mathematics.objectives.reduce import Level, masked_mean, reduce_log_prob
+from embodied_rl.mathematics.objectives.losses import (
+    Level,
+    approximate_kl,
+    clip_fraction,
+    clipped_policy_loss,
+    masked_mean,
+    reduce_log_prob,
+)
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import (
     Batch,

@@ -23,9 +23,8 @@ from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.mathematics.objectives.advantages import compute_gae, make_discounts, select_next_values
-from embodied_rl.mathematics.objectives.losses import explained_variance
+from embodied_rl.mathematics.objectives.losses import explained_variance, masked_mean
 from embodied_rl.mathematics.objectives.losses import value_loss as elementwise_value_loss
-from embodied_rl.mathematics.objectives.reduce import masked_mean
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.runtime.ranks.collective import Ranks
