@@ -20,11 +20,7 @@ def run(config: CriticServeConfig) -> None:
 
 
 def check_start(config: CriticServeConfig) -> None:
-    """Check what would keep the server from starting, without loading the model.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Check what would keep the server from starting, without loading the model."""
     check_settings(_make_settings(config))
     check_served(resolve_path(config.model), config.device, read_header)
 

@@ -51,11 +51,7 @@ def run(config: ServeConfig) -> None:
 
 
 def check_start(config: ServeConfig) -> Path:
-    """Check what would keep the server from starting, without loading weights; return the policy's file.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Check what would keep the server from starting, without loading weights; return the policy's file."""
     check_settings(_make_settings(config))
     file = find_newest_file(config.policy) if config.follow else find_policy_file(config.policy)
     read_metadata(file)
@@ -81,11 +77,7 @@ def load_served_weights(file: Path, device: str = "cpu") -> ServedWeights:
 
 
 def find_newest_file(run: str) -> Path:
-    """Return the newest policy file of a run.
-
-    Raises:
-        UserError: it is not a run folder, or has no checkpoint yet.
-    """
+    """Return the newest policy file of a run. Raises `UserError`: it is not a run folder, or has no checkpoint yet."""
     folder = assets.resolve_path(run) / "checkpoints"
     if not folder.is_dir():
         raise UserError(

@@ -10,7 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.cli import command_table, run_command
+from embodied_rl.cli import run_command
+from embodied_rl.cli.command import list_commands
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
 from embodied_rl.mathematics.objectives.losses import step_mask
@@ -18,7 +20,7 @@ from embodied_rl.reports.report import Report
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.schema import TrainConfig, compose
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.loop import evaluate_before
 from embodied_rl.training.planner.plan_selection import resolve_plan
@@ -33,11 +35,9 @@ OWN = ("sim=tabletop", "sim.num_envs=1", "plan=colocated", "plan.ranks=1")
 
 def configure(*words: str) -> TrainConfig:
     """A small run of one environment."""
-    command = command_table.COMMANDS["train"]
+    command = list_commands()["train"]
     told = (*(word for word in SMALL if not word.startswith("sim.")), *FEW, *words)
-    config = run_command.freeze_command_config(
-        command, compose.compose_config(command.config, told, command.values), told
-    )
+    config = run_command.freeze_command_config(command, compose_config(command.config, told, command.values), told)
     return run_command.load_preparation(command).check(config)[0]
 
 

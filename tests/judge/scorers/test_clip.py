@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from tokenizers import processors
 
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
@@ -19,7 +20,6 @@ from embodied_rl.interfaces.sim import Array, Camera
 from embodied_rl.judge.scorers.clip import ClipActionConfig, ClipActionScorer, ClipConfig, ClipScorer, find_moves
 from embodied_rl.judge.scorers.clip_model import FILE, find_kind, prepare_pictures, read_settings
 from embodied_rl.schema import RewardNode, TrainConfig
-from embodied_rl.schema.compose import compose_config
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses

@@ -1,7 +1,8 @@
 """Measure pictures per second with both renderings, and the gain from a second process.
 
-`<python> -m embodied_rl_sims.libero.speed <assets> [suite] [renderer]`, in LIBERO's environment with this package on
-its path, prints medians over interleaved rounds: two cameras of 128 × 128 pixels, chunks of eight control steps.
+In the root of the repository, `PYTHONPATH=.:sims <python> -m tests.benchmarks.libero_speed <assets> [suite] [renderer]`
+with the Python of LIBERO's environment prints medians over interleaved rounds: two cameras of 128 × 128 pixels, chunks
+of eight control steps.
 """
 
 import statistics

@@ -1,7 +1,8 @@
 """Baseline of the adapter's speed: the package's own loop, interleaved with the adapter's in one process.
 
-`<python> -m embodied_rl_sims.maniskill.bare PushCube-v1 state` prints control steps per second, medians of interleaved
-rounds: the package's loop, ours with chunks of one action, ours with chunks of eight.
+In the root of the repository, `PYTHONPATH=.:sims <python> -m tests.benchmarks.maniskill_speed PushCube-v1 state` with
+the Python of ManiSkill's environment prints control steps per second, medians of interleaved rounds: the package's
+loop, ours with chunks of one action, ours with chunks of eight.
 """
 
 import statistics

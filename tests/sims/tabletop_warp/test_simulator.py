@@ -1,18 +1,112 @@
-"""States, outcomes and pictures against MuJoCo's own, for the same seeds and the same actions.
+"""The contract; states, outcomes and pictures against MuJoCo's own, for the same seeds and actions.
 
 A contact that is made or missed by a rounding error changes what follows: MuJoCo does not repeat a push to the
 millimetre either, once its state is rounded to float32. So states are compared over one control step and over ten, each
 time from MuJoCo's own state, and over whole episodes the outcomes are.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.sim import Array, Episode, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, NotFinite, StepResult, Unavailable
+from embodied_rl.runtime.processes.handle import WorkerError
+from embodied_rl.runtime.processes.local import ProcessHandle
+from embodied_rl.runtime.simulators import python_environments
+from embodied_rl.testing.contract import check_simulator
+from embodied_rl.testing.operator_contract import check_termination_beats_truncation
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from embodied_rl_sims.tabletop.bodies import Bodies
 
 pytestmark = pytest.mark.sim
+
+
+ROUGH = {"inference_delay": (0, 3), "state_noise": 0.01, "image_noise": 8.0}
+
+
+def test_it_keeps_the_contract(make) -> None:
+    """To the bit, with all that makes worlds wait for each other: on the processor, none knows of another."""
+    check_simulator(lambda rows: make(rows, horizon=15, **ROUGH))
+
+
+def test_success_on_the_last_step_terminates(make) -> None:
+    check_termination_beats_truncation(lambda rows, horizon: make(rows, horizon=horizon))
+
+
+def test_physics_that_breaks_is_named(make) -> None:
+    tabletop = make(3)
+    tabletop.reset([Episode(row, row, 30 + row) for row in range(3)])
+    state = tabletop.snapshot()
+    state["physics"][1, 1 + 32 + 10] = np.nan  # a velocity: after the time and 32 positions
+    tabletop.restore(state)
+    with pytest.raises(NotFinite, match="no longer finite after control step 1") as caught:
+        tabletop.step(np.zeros((3, 2, 4), np.float32), [None] * 3)
+    assert caught.value.row == 1
+
+
+def test_contacts_without_room_are_an_error(cramped: Callable[[int], None]) -> None:
+    """Nothing passes through anything because a buffer was full."""
+    with pytest.raises(WorkerError, match="environment 0: more contacts than the capacity of mujoco_warp"):
+        cramped(2)
+
+
+def test_a_device_that_is_not_there_is_named(host: ProcessHandle) -> None:
+    with pytest.raises(Unavailable, match=r"sim\.device=cuda:99: there is .* here\. Set sim\.device="):
+        host.submit("make", 1, {"device": "cuda:99"}).result()
+
+
+def test_it_says_what_results_depend_on(host: ProcessHandle) -> None:
+    """The environment holds what its recipe pins."""
+    said, found = host.submit("describe").result()
+    pins = dict(pin.split("==") for step in python_environments.read_recipe("tabletop_warp").steps for pin in step)
+    assert said == {**pins, "device": "cpu"}
+    assert [diagnosis.status for diagnosis in found] == ["ok", "warn"]
+    assert found[1].found == "cpu" and "sim=tabletop" in found[1].remedy
+
+
+@pytest.mark.parametrize("split", ["train", "vision"])
+def test_pictures_are_the_ray_camera_s(make, split: str) -> None:
+    """In 999 pixels of a thousand to the bit; the others lie on edges. In the "vision" split the camera moves."""
+    episodes = [Episode(row, row % 7, 300 + row, split=split) for row in range(14)]
+    original, copied = Tabletop(TabletopConfig(), 14), make(14, image_size=64)
+    original.reset(episodes)
+    operate = original.expert()
+    for _ in range(8):
+        original.step(operate()[:, None], episodes)
+    left = original.restore(original.snapshot()).images["front"]
+    right = copied.restore(original.snapshot()).images["front"]
+    assert shown(left).min() > 50, "nothing but the table is seen"
+    assert (left == right).all(axis=-1).mean() > 0.999
+    assert np.abs(left.astype(int) - right).mean() < 0.01
+
+
+def shown(pictures: Array) -> Array:
+    """[n] pixels that differ from their neighbour on the right by much: edges of things."""
+    return (np.abs(np.diff(pictures.astype(int), axis=2)).sum(axis=-1) > 60).sum(axis=(1, 2))
+
+
+def test_a_new_episode_is_painted_anew(make) -> None:
+    """Colours, light, camera and table of the episode that runs, in every row, whatever ran there before."""
+    first, second = ([Episode(row, row, seed + row, split="vision") for row in range(3)] for seed in (40, 50))
+    used, fresh = make(3, image_size=32), make(3, image_size=32)
+    before = used.reset(first).images["front"]
+    again = used.reset([first[0], second[1], second[2]]).images["front"]
+    np.testing.assert_array_equal(again[0], before[0])
+    np.testing.assert_array_equal(again[1:], fresh.reset(second).images["front"][1:])
+    assert (again[1:] != before[1:]).mean() > 0.3
+
+
+def test_films_are_of_the_same_scene(make) -> None:
+    """Drawn on the host, from the state that the device is in; nothing where nothing runs."""
+    tabletop = make(2, image_size=32)
+    tabletop.reset([Episode(0, 2, 4), None])
+    seen = tabletop.step(np.full((2, 3, 4), 0.02, np.float32), [None, None]).observation.images["front"][0]
+    film = tabletop.render(0, 32, 32)
+    assert (film == seen).all(axis=-1).mean() > 0.99
+    assert not tabletop.render(1, 32, 32).any()
+
+
 CUBES, CYLINDER = [0, 1], 2
 NUM_ENVS = 28  # four of each task
 
