@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from embodied_rl.actors.embodiment import Normalisation
-from embodied_rl.assembly import build, foreign_policy
+from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints import detection, weight_names
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
@@ -67,7 +67,7 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     yield "policy", found.policy or "not stored"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
-        yield "sizes", format_sizes(thaw_config(foreign_policy.find_network_sizes(found, cls, {})))
+        yield "sizes", format_sizes(thaw_config(networks.find_network_sizes(found, cls, {})))
     except ValueError:  # `list_missing` reports the error
         yield "sizes", ""
     yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {count_types(found)}"
@@ -98,7 +98,7 @@ def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
-        options = foreign_policy.find_network_sizes(found, cls, {})
+        options = networks.find_network_sizes(found, cls, {})
         if not tensors:
             return
         dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}

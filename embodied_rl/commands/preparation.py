@@ -16,7 +16,7 @@ from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.config.option_files import list_experiments
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import (
     AlgoNode,

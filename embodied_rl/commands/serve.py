@@ -12,7 +12,7 @@ from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.assembly.policy_factory import find_policy_file
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets
-from embodied_rl.deployment.policy_client.wire_names import WireNames
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.policy_server.served import ServedWeights
 from embodied_rl.policy_server.settings import PolicyServerSettings, check_settings

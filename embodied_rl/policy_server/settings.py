@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any, Literal
 
-from embodied_rl.deployment.policy_client.wire_names import WireNames
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.interfaces.errors import UserError
 
 

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.server import ServerConnection
 
-from embodied_rl.deployment.policy_client.request import PolicyRequest, read_request
+from embodied_rl.deployment.policy_client.request import PolicyRequest, WireNames, read_request
 from embodied_rl.deployment.policy_client.wire import WireError, WireLimits, pack, unpack
-from embodied_rl.deployment.policy_client.wire_names import WireNames
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__

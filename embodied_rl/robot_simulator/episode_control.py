@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.bridge.motion_files import open_return_points
 from embodied_rl.deployment.bridge.operator_topics import OperatorListener
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+from embodied_rl.deployment.execution.tick import Mode, Motion, OperatorInput
 from embodied_rl.deployment.robots.description import OperatorTopics, RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError

@@ -14,20 +14,19 @@ from embodied_rl.deployment.bridge.checks import (
     wait_for_topics,
     wait_until,
 )
-from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.control_loop import ControlThread, LockstepClock, LockstepLoop
 from embodied_rl.deployment.bridge.controller import Controller, ControllerInputs
-from embodied_rl.deployment.bridge.episodes import FIXED_NS, EpisodeTracker, RequestedEpisode
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
+from embodied_rl.deployment.bridge.operator_topics import FIXED_NS, EpisodeTracker, RequestedEpisode
 from embodied_rl.deployment.bridge.pacing import read_seconds
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE, STATUS_HZ, BridgeReporter
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.modes import MOVING
 from embodied_rl.deployment.execution.messages import Reason
-from embodied_rl.deployment.execution.motion import Motion
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, State, Tick
+from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, Motion, State, Tick
+from embodied_rl.deployment.robots.commands import CommandPublisher
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import RunFailed, UserError

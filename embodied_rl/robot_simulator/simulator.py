@@ -11,8 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
+from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, Motion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import RunFailed, UserError

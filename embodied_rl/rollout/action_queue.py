@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.executor import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec, Source
 from embodied_rl.mathematics.objectives.losses import step_mask

@@ -13,8 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from embodied_rl.deployment.execution.executor import Executor
-from embodied_rl.deployment.execution.hold import Hold, make_hold
+from embodied_rl.deployment.execution.executor import Executor, Hold, make_hold
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, RobotCommand
 from embodied_rl.deployment.execution.settings import CONTINUING, Settings, Strategy, check_budget, choose_replan
 from embodied_rl.interfaces.errors import UserError

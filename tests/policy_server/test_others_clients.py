@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect
 
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.deployment.policy_client.wire import unpack
-from embodied_rl.deployment.policy_client.wire_names import WireNames
 from tests.support.policy_serving import (
     DEADLINE,
     SPEC,

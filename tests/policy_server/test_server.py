@@ -10,8 +10,8 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from embodied_rl.deployment.policy_client.client import PolicyClient
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.deployment.policy_client.wire import pack, unpack
-from embodied_rl.deployment.policy_client.wire_names import WireNames
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.policy_server.served import ServedWeights
 from tests.support.policy_serving import (

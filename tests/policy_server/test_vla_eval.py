@@ -9,8 +9,8 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.deployment.policy_client.wire import pack, unpack
-from embodied_rl.deployment.policy_client.wire_names import WireNames
 from tests.support.policy_serving import DEADLINE, SPEC, FakePolicy, RunningPolicy, make_observation, running_policy
 from tests.support.recorded_messages import HARNESS, SMALL
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.execution.demonstration import Replay, read_demonstration
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings
-from embodied_rl.deployment.execution.return_points import ReturnPoint
+from embodied_rl.deployment.execution.return_points import ReturnMotion, ReturnPoint, ReturnSettings
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.robot_simulator.settings import RobotSimulatorConfig

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.execution.motion import Motion
 from embodied_rl.deployment.execution.return_points import (
     ReturnPoint,
     ReturnPoints,
     load_return_points,
     save_return_points,
 )
+from embodied_rl.deployment.execution.tick import Motion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Episode, Source

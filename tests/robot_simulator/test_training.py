@@ -20,7 +20,7 @@ from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import TrainConfig, compose
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.loop import evaluate_before
-from embodied_rl.training.planner.auto import resolve_plan
+from embodied_rl.training.planner.plan_selection import resolve_plan
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.executor import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, TensorSpec
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.execution.hold import Hold
+from embodied_rl.deployment.execution.executor import Hold
 from embodied_rl.deployment.execution.settings import STRATEGIES, Strategy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("rosbags")
 pytest.importorskip("mcap")
 
-from embodied_rl.deployment.bridge.episodes import EpisodeTracker
+from embodied_rl.deployment.bridge.operator_topics import EpisodeTracker
 from embodied_rl.deployment.robots.description import CameraEntry, OperatorTopics
 from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader
 from embodied_rl.deployment.robots.mapping import ObservationMapping

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, distributed, nn
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.ranks.addresses import INTERFACE, find_interface
 from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks
+from embodied_rl.runtime.ranks.torchrun_store import INTERFACE, find_interface
 
 if TYPE_CHECKING:
     from embodied_rl.actors.learning.optimiser import Optimiser

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
-from embodied_rl.assembly import build
+from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints.policy_file import load_network, read_metadata, save_backbone
 from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
@@ -152,7 +152,7 @@ def maker(family: str) -> Callable[[Any], FlowBackbone]:
 
     def make(metadata: Any) -> FlowBackbone:
         options = freeze_config(cls.Config, metadata.config, "policy")
-        return build.choose_backbone_maker(cls, options)(metadata.embodiment, ())
+        return networks.make_backbone(cls, options, metadata.embodiment, ())
 
     return make
 

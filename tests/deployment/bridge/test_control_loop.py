@@ -1,5 +1,7 @@
-"""Ends of the control thread: the robot is always ramped to rest, and the first cause is reported."""
+"""Control loops: deadlines, durations, and a ramp to rest at each end, with the first cause reported."""
 
+import gc
+import sys
 import time
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +13,75 @@ from embodied_rl.deployment.bridge import control_loop
 from embodied_rl.deployment.bridge.bridge import Bridge
 from embodied_rl.deployment.bridge.control_loop import ControlThread
 from embodied_rl.deployment.bridge.inference import AsyncInference
+from embodied_rl.deployment.bridge.pacing import DurationHistogram, Pacer, low_latency_interpreter
 from embodied_rl.deployment.execution.tick import Mode, State, Tick
 from embodied_rl.interfaces.errors import TransportError
 from tests.support.control_loop import TOOL, ControlLoop
+
+
+class FakeTime:
+    """A clock that sleeping sets, late by `late` seconds."""
+
+    def __init__(self) -> None:
+        self.now, self.late = 100.0, 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds + self.late
+
+
+def test_deadlines_do_not_drift() -> None:
+    time = FakeTime()
+    pacer, due = Pacer(0.01, lambda: time.now, time.sleep), []
+    for _ in range(100):
+        due.append(pacer.wait())
+        time.now += 0.004  # the tick's own work
+        time.late = 0.001
+    np.testing.assert_allclose(due, 100 + 0.01 * np.arange(100), atol=1e-9)
+    assert pacer.missed == 0
+    assert pacer.lateness.measure(0.99) == pytest.approx(0.001, rel=0.06)
+
+
+def test_a_long_tick_misses_deadlines_and_does_not_shift_the_others() -> None:
+    time = FakeTime()
+    pacer = Pacer(0.01, lambda: time.now, time.sleep)
+    pacer.wait()
+    time.now += 0.035
+    late = pacer.wait()
+    following = pacer.wait()
+    assert pacer.missed == 2
+    assert late == pytest.approx(100.03)
+    assert following == pytest.approx(100.04)
+
+
+def test_quantiles_are_those_of_the_durations_within_five_percent() -> None:
+    drawn = np.random.default_rng(0).lognormal(-7, 1, 5000)
+    counted = DurationHistogram()
+    for each in drawn:
+        counted.add(float(each))
+    for share in (0.5, 0.9, 0.99):
+        assert counted.measure(share) == pytest.approx(np.quantile(drawn, share), rel=0.06)
+    said = counted.summarise()
+    assert said["count"] == 5000
+    assert said["max_ms"] == pytest.approx(1e3 * drawn.max())
+
+
+def test_an_empty_histogram_and_extreme_durations() -> None:
+    counted = DurationHistogram()
+    assert counted.summarise() == {"count": 0, "p50_ms": None, "p99_ms": None, "max_ms": None}
+    for seconds in (-1.0, 0.0, 1e9):
+        counted.add(seconds)
+    assert counted.count == 3
+    assert counted.longest == 1e9
+
+
+def test_the_interpreter_settings_are_restored() -> None:
+    before, frozen = sys.getswitchinterval(), gc.get_freeze_count()
+    with low_latency_interpreter():
+        assert sys.getswitchinterval() == pytest.approx(1e-4)
+        assert gc.get_freeze_count() > frozen
+    assert sys.getswitchinterval() == before
+    assert gc.get_freeze_count() == 0
+
 
 RUNNING = 30
 
@@ -98,12 +166,13 @@ def test_an_unexpected_exception_of_inference_ends_the_bridge(monkeypatch: pytes
     bridge, until = Bridge.__new__(Bridge), time.monotonic() + 60
     bridge.node = SimpleNamespace(start=lambda: None, failure=None)  # type: ignore[assignment]
     bridge.robot = SimpleNamespace(command_hz=500.0)  # type: ignore[assignment]
-    bridge.config = SimpleNamespace(priority=False)  # type: ignore[assignment]
+    bridge.config = SimpleNamespace(priority=False, seconds=None)  # type: ignore[assignment]
+    bridge._lockstep = None
     bridge.latest = SimpleNamespace(find_newest_state=lambda: None)  # type: ignore[assignment]
     bridge.controller, bridge.publisher = controller, None
     monkeypatch.setattr(bridge, "report", lambda at_once=False: None, raising=False)
     controller.inputs.inference.submit(SimpleNamespace())
     with pytest.raises(ValueError, match="a fault of the program"):
-        bridge._run_in_real_time(lambda: time.monotonic() >= until)
+        bridge.run(lambda: time.monotonic() >= until)
     assert time.monotonic() < until
     assert controller.core.state == State.INACTIVE
