@@ -111,7 +111,13 @@ def publish_stream(node: Transport, stream: BenchmarkStream, seconds: float) -> 
     sys.stdin.readline()
     if not node.spin_until(lambda: publisher.count_matched() == 1, LONGEST_WAIT_S):
         raise TransportError(f"{stream.name}: no subscription")
-    message = _make_message(node, stream)
+    if stream.type_name == "sensor_msgs/msg/Image":
+        picture = np.random.default_rng(0).integers(0, 256, 480 * 640 * 3, dtype=np.uint8)
+        content: dict[str, Any] = {"height": 480, "width": 640, "encoding": "rgb8", "step": 1920, "data": picture}
+    else:
+        zeros = np.zeros(7)
+        content = {"name": [f"joint_{i}" for i in range(7)], "position": zeros, "velocity": zeros, "effort": zeros}
+    message = node.messages.make(stream.type_name, **content)
     count, start = int(stream.hz * seconds), time.monotonic()
     for number in range(count):
         message.header.frame_id = str(number)
@@ -119,15 +125,6 @@ def publish_stream(node: Transport, stream: BenchmarkStream, seconds: float) -> 
         time.sleep(max(0.0, start + (number + 1) / stream.hz - time.monotonic()))
     time.sleep(0.5)  # lost messages are retransmitted while the publisher exists
     return count
-
-
-def _make_message(node: Transport, stream: BenchmarkStream) -> Any:
-    make = node.messages.make
-    if stream.type_name == "sensor_msgs/msg/Image":
-        picture = np.random.default_rng(0).integers(0, 256, 480 * 640 * 3, dtype=np.uint8)
-        return make(stream.type_name, height=480, width=640, encoding="rgb8", step=1920, data=picture)
-    names, zeros = [f"joint_{index}" for index in range(7)], np.zeros(7)
-    return make(stream.type_name, name=names, position=zeros, velocity=zeros, effort=zeros)
 
 
 def main(arguments: list[str]) -> None:

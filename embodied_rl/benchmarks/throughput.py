@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.interfaces.sim import Array, Episode, Simulator
+from embodied_rl.interfaces.sim import Array, Simulator
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.remote import RemoteSimulator
 
@@ -76,6 +76,11 @@ def measure_throughput(simulator: Simulator, num_envs: int, seconds: float, seed
     simulator.reset(episodes)
     yardstick: Callable[[Array], Callable[[], None]] | None = getattr(simulator, "bare_loop", None)
     bare = None if yardstick is None else yardstick(actions)
+
+    def run() -> None:
+        for chunk in actions:
+            simulator.step(chunk, episodes)
+
     ours, theirs = list[float](), list[float]()
     began = time.perf_counter()
     while len(ours) <= MIN_ROUNDS or time.perf_counter() - began < seconds:
@@ -83,18 +88,13 @@ def measure_throughput(simulator: Simulator, num_envs: int, seconds: float, seed
         if bare is not None and first:
             theirs.append(_timed(bare))
         simulator.reset(episodes)
-        ours.append(_timed(lambda: _steps(simulator, actions, episodes)))
+        ours.append(_timed(run))
         if bare is not None and not first:
             theirs.append(_timed(bare))
     steps = chunks * CHUNK * num_envs
     per_second = [tuple(steps / seconds for seconds in times[1:]) for times in (ours, theirs)]  # the first warms up
     transport = 1 - simulator.busy / simulator.waited if isinstance(simulator, RemoteSimulator) else None
     return Throughput(num_envs, chunks, *per_second, transport=transport)
-
-
-def _steps(simulator: Simulator, actions: Array, episodes: list[Episode]) -> None:
-    for chunk in actions:
-        simulator.step(chunk, episodes)
 
 
 def _timed(work: Callable[[], None]) -> float:

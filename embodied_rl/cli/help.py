@@ -4,10 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from embodied_rl.cli.command import Command
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command import Command, list_commands, parse_arguments
 from embodied_rl.cli.documentation import Key, list_plugin_keys, list_schema_keys
-from embodied_rl.cli.options import parse_arguments
 from embodied_rl.cli.run_command import load_preparation
 from embodied_rl.cli.text import print_columns, print_hanging, print_keys
 from embodied_rl.config import plugins
@@ -38,7 +36,7 @@ def print_overview() -> None:
     """Print the help of `embodied-rl --help`."""
     print("Online reinforcement learning for vision-language-action policies.\n")
     print("usage: embodied-rl <command> [key=value ...] [options]\n\ncommands")
-    print_columns([(name, command.summary) for name, command in COMMANDS.items()])
+    print_columns([(name, command.summary) for name, command in list_commands().items()])
     print("\noptions of every command")
     print_columns(_OPTIONS)
     print("\nA command's keys: embodied-rl <command> --help")
@@ -48,7 +46,7 @@ def print_overview() -> None:
 def print_group_help(group: str) -> None:
     """Print the help of `embodied-rl <group>`, the first word of several commands."""
     print(f"usage: embodied-rl {group} <command> [key=value ...] [options]\n\ncommands")
-    print_columns([(name, command.summary) for name, command in COMMANDS.items() if name.split()[0] == group])
+    print_columns([(name, command.summary) for name, command in list_commands().items() if name.split()[0] == group])
     print(f"\nA command's keys: embodied-rl {group} <command> --help")
 
 
@@ -69,29 +67,8 @@ def print_command_help(command: Command, arguments: Sequence[str] = ()) -> None:
     print(f"\nusage: embodied-rl {command.name}{words} [key=value ...] [options]\n\nexamples")
     for example in command.examples:
         print(f"  embodied-rl {command.name} {example}".rstrip())
-    _print_choices(command, values)
-    keys = [_with_value(key, values) for key in list_schema_keys(str(command.schema))]
-    common = [key for name in command.common for key in keys if key.name == name]
-    shown = keys if HELP_ALL in arguments or not common else common
-    print("\nkeys, with their values" if shown is keys else "\ncommon keys, with their values")
-    print_keys([(_as_typed(key), key.doc) for key in shown])
-    for node, plugin in find_chosen(typed, values).items():
-        path = plugins.find_path(_KINDS[node], plugin)
-        print(f"\nkeys of {node}.name={plugin}")
-        print_keys([(_as_typed(_with_value(key, values)), key.doc) for key in list_plugin_keys(path, node)])
-    if shown is not keys:
-        print()
-        print_hanging("", f"All {len(keys)} keys: embodied-rl {command.name} {HELP_ALL}", 0)
-    print("\noptions")
-    print_columns(_OPTIONS)
-
-
-def _print_choices(command: Command, values: Mapping[str, Any]) -> None:
-    """Print the groups of the configuration, with the names of their YAML files."""
-    if command.config is None:
-        return
     rows = list[tuple[str, str]]()
-    for group, default in list_default_choices(command.config).items():
+    for group, default in list_default_choices(command.config).items() if command.config else ():
         names = [option.name for option in list_options(group)]
         if group == "experiment":
             names = [each.name for each in list_experiments() if each.command in (command.name, command.config)]
@@ -100,6 +77,23 @@ def _print_choices(command: Command, values: Mapping[str, Any]) -> None:
     if rows:
         print("\nchoices, by name; `embodied-rl list` describes them")
         print_keys(rows)
+    keys = [_with_value(key, values) for key in list_schema_keys(str(command.schema))]
+    common = [key for name in command.common for key in keys if key.name == name]
+    shown = keys if HELP_ALL in arguments or not common else common
+    print("\nkeys, with their values" if shown is keys else "\ncommon keys, with their values")
+    print_keys([(_as_typed(key), key.doc) for key in shown])
+    nodes = {text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text}
+    for node in _KINDS:  # those that a typed word chooses or changes
+        if node not in nodes or not (plugin := values.get(f"{node}.name")):
+            continue
+        path = plugins.find_path(_KINDS[node], str(plugin))
+        print(f"\nkeys of {node}.name={plugin}")
+        print_keys([(_as_typed(_with_value(key, values)), key.doc) for key in list_plugin_keys(path, node)])
+    if shown is not keys:
+        print()
+        print_hanging("", f"All {len(keys)} keys: embodied-rl {command.name} {HELP_ALL}", 0)
+    print("\noptions")
+    print_columns(_OPTIONS)
 
 
 def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
@@ -117,12 +111,6 @@ def compose_values(command: Command, typed: Sequence[str]) -> dict[str, Any]:
     pairs = (text.lstrip("+").partition("=") for text in options.overrides)
     chosen = {f"choice of {key}": value for key, _, value in pairs if key in list_groups(options.config_dir)}
     return {**_flatten(composed, ""), **chosen}
-
-
-def find_chosen(typed: Sequence[str], values: Mapping[str, Any]) -> dict[str, str]:
-    """Return node → plug-in for the nodes that a typed word chooses or changes."""
-    nodes = [text.lstrip("+").partition("=")[0].partition(".")[0] for text in typed if "=" in text]
-    return {node: str(values[f"{node}.name"]) for node in _KINDS if node in nodes and values.get(f"{node}.name")}
 
 
 def _flatten(mapping: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -121,11 +121,12 @@ def _print_error(error: Exception) -> None:
 
 def _dispatch(arguments: list[str]) -> int:
     from embodied_rl.cli import help as help_text  # a broken table of commands is a mistake with a message
-    from embodied_rl.cli.command_table import COMMANDS, find_command_name, list_groups
+    from embodied_rl.cli.command import find_command_name, list_commands, list_groups
 
     if not arguments or arguments[0] in (*help_text.HELP_OPTIONS, "help"):
         help_text.print_overview()
         return 0
+    commands = list_commands()
     name, rest = find_command_name(arguments)
     if name == "--version":
         print(f"embodied-rl {__version__}")
@@ -133,13 +134,13 @@ def _dispatch(arguments: list[str]) -> int:
     if name in list_groups() and (not rest or rest[0] in help_text.HELP_OPTIONS):
         help_text.print_group_help(name)
         return 0
-    if name not in COMMANDS:
+    if name not in commands:
         typed = " ".join([name, *rest[:1]]) if name in list_groups() else name
-        suggestion = suggest_name(typed, list(COMMANDS)) or " `embodied-rl --help` lists all."
+        suggestion = suggest_name(typed, list(commands)) or " `embodied-rl --help` lists all."
         raise UserError(f"unknown command '{typed}'.{suggestion}", code="command-unknown")
-    if any(word in help_text.HELP_OPTIONS for word in rest) and COMMANDS[name].schema is not None:
-        help_text.print_command_help(COMMANDS[name], rest)
+    if any(word in help_text.HELP_OPTIONS for word in rest) and commands[name].schema is not None:
+        help_text.print_command_help(commands[name], rest)
         return 0
     from embodied_rl.cli import run_command
 
-    return run_command.run_command(COMMANDS[name], rest)
+    return run_command.run_command(commands[name], rest)

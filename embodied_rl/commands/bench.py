@@ -100,7 +100,7 @@ def measure_deployment(config: BenchConfig) -> dict[str, Any]:
 def measure_delay(config: BenchConfig) -> dict[str, Any]:
     """Measure a policy's success under inference delay, for each strategy, and what a decision costs."""
     from embodied_rl.assembly.policy_factory import find_policy_file, load_deployed
-    from embodied_rl.benchmarks import delay_cost
+    from embodied_rl.benchmarks import stopwatch
     from embodied_rl.evaluate import delay_table, protocol
     from embodied_rl.evaluate.metadata import describe_policy
 
@@ -117,8 +117,8 @@ def measure_delay(config: BenchConfig) -> dict[str, Any]:
     Console().print(make_table(f"bench delay, {who}", delay_table.CAPTION, delay_table.HEADINGS, rows))
     with closing(kind.build(1)) as simulator:
         seen = simulator.reset(episodes[:1]).without_privileged()
-    cost = delay_cost.measure_cost(policy, seen, 2, config.seconds)
-    print(delay_cost.describe_cost(cost))
+    cost = stopwatch.measure_cost(policy, seen, 2, config.seconds)
+    print(stopwatch.describe_cost(cost))
     found = {"cells": [cell.to_dict() for cell in cells], "cost": cost.summary(), "episodes": config.episodes}
     loads = {"load": load, "load_at_end": provenance.measure_load()}
     return {**found, **describe_policy(who, find_policy_file(who)), **loads}

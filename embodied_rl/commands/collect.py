@@ -48,19 +48,19 @@ def run(config: CollectConfig) -> None:
         actor = choose_policy(config.policy, simulator, envs)
         with explain_errors(out, "out"), (out / "index.jsonl").open("w", encoding="utf-8") as index:
             for record in keep(collect_episodes(actor, simulator, listed, noise, envs)):
-                place, task = write(record), kind.spec.tasks[record.episode.task].name
-                index.write(json.dumps(place | describe_record(record, task)) + "\n")
-                successes, kept = successes + any(record.success), kept + 1
+                success, task = any(record.success), kind.spec.tasks[record.episode.task].name
+                entries = {
+                    "task": task, "instruction": record.instruction, "seed": record.episode.seed,
+                    "split": record.episode.split, "success": success, "steps": len(record.actions),
+                }  # fmt: skip
+                index.write(json.dumps(write(record) | entries) + "\n")
+                successes, kept = successes + success, kept + 1
         simulator.close()
     print(f"{kept} episodes in {out}, {successes} successful")
 
 
 def check_collection(config: CollectConfig) -> None:
-    """Check who acts and who filters, for a dry run.
-
-    Raises:
-        UserError: see `check_acting` and `choose_filter`.
-    """
+    """Check who acts and who filters, for a dry run."""
     check_acting(config)
     choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec)
 
@@ -79,14 +79,6 @@ def choose_writer(config: CollectConfig, spec: SimulatorSpec) -> Iterator[Callab
 
     with collected.make_dataset(Path(config.out), spec, config.sim.name, config.images) as writer:
         yield lambda record: {"episode": collected.write_episode(writer, record)}
-
-
-def describe_record(record: Record, task: str) -> dict[str, object]:
-    """Return an episode's entries of the index, without its file or index."""
-    return {
-        "task": task, "instruction": record.instruction, "seed": record.episode.seed,
-        "split": record.episode.split, "success": any(record.success), "steps": len(record.actions),
-    }  # fmt: skip
 
 
 def collect_episodes(

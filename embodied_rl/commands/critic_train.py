@@ -10,11 +10,7 @@ from embodied_rl.schema import CriticTrainConfig
 
 
 def run(config: CriticTrainConfig) -> None:
-    """Gather or read episodes, train, measure, and write the critic's file.
-
-    Raises:
-        UserError: see `embodied_rl.critic.pipeline.make_critic`.
-    """
+    """Gather or read episodes, train, measure, and write the critic's file."""
     console, began = Console(highlight=False), time.monotonic()
     found = make_critic(config, lambda line: console.print(line, markup=False, soft_wrap=True))
     console.print(make_table(found))
@@ -22,9 +18,5 @@ def run(config: CriticTrainConfig) -> None:
 
 
 def check_training(config: CriticTrainConfig) -> None:
-    """Check, for a dry run, that the policy supports a critic and that the simulator provides its targets.
-
-    Raises:
-        UserError: see `embodied_rl.critic.pipeline.prepare_critic`.
-    """
+    """Check, for a dry run, that the policy supports a critic and that the simulator provides its targets."""
     prepare_critic(config)

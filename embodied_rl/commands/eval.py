@@ -32,11 +32,10 @@ from embodied_rl.deployment.policy_client.client import PolicyClient, connect
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
 from embodied_rl.evaluate.metadata import describe_delays, describe_policy, make_metadata, measure_end
 from embodied_rl.evaluate.protocol import Results, evaluate_policy
-from embodied_rl.evaluate.result_file import FILE as RESULTS
-from embodied_rl.evaluate.result_file import ResultFile
-from embodied_rl.evaluate.resumption import FILE as EVALUATION
 from embodied_rl.evaluate.resumption import (
+    EPISODES,
     LAST,
+    ResultFile,
     add_hardware,
     begin_evaluation,
     check_same,
@@ -44,6 +43,7 @@ from embodied_rl.evaluate.resumption import (
     choose_output_folder,
     read_evaluation,
 )
+from embodied_rl.evaluate.resumption import FILE as EVALUATION
 from embodied_rl.evaluate.video import AT_ONCE, film_episodes
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
@@ -119,11 +119,7 @@ def run(config: EvalConfig) -> int:
 
 
 def continue_evaluation(config: EvalConfig) -> int:
-    """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished.
-
-    Raises:
-        UserError: see `read_resumed`, or `open_evaluation`.
-    """
+    """Run what an evaluation's folder lacks, and write its report; print the report of one that is finished."""
     folder = Path(str(config.resume))
     if (folder / LAST).is_file() and (folder / "report.json").is_file():
         console = Console(highlight=False)
@@ -185,11 +181,7 @@ def describe_resume(evaluation: PlannedEvaluation, out: Path) -> str:
 
 
 def open_evaluation(config: EvalConfig) -> PlannedEvaluation:
-    """Find and check everything that an evaluation needs, so that nothing fails after hours of episodes.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Find and check everything that an evaluation needs, so that nothing fails after hours of episodes."""
     files = find_policies(config)
     parts = _make_parts(config, files)
     used = {who: file for who, file in files.items() if any(part.policy in (None, who) for part in parts)}
@@ -226,9 +218,9 @@ def finish_evaluation(evaluation: PlannedEvaluation, out: Path) -> int:
     """
     command, began = describe_resume(evaluation, out), time.perf_counter()
     try:
-        with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
+        with ResultFile(out / EPISODES, [each for part in evaluation.parts for each in part.episodes]) as kept:
             if kept.torn:
-                print(f"The last line of {RESULTS} was incomplete; its episode runs again.")
+                print(f"The last line of {EPISODES} was incomplete; its episode runs again.")
             if kept.found:
                 print(f"{len(kept.found)} of {sum(len(part.episodes) for part in evaluation.parts)} episodes are done.")
             for line in dict.fromkeys(delay.describe() for delay in evaluation.delays if delay is not None):

@@ -77,21 +77,13 @@ def list_omitted_properties(robot: Embodiment, form: str, trained_to: int = 0) -
 
 
 def check_start(config: ExportConfig) -> list[tuple[str, str]]:
-    """Check that an export is possible; return what it reads and writes, as rows of text.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Check that an export is possible; return what it reads and writes, as rows of text."""
     file, out = check_export(config)
     return [("checkpoint", str(file)), ("out", str(out))]
 
 
 def check_export(config: ExportConfig) -> tuple[Path, Path]:
-    """Check that an export is possible; return the policy file and the output folder.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Check that an export is possible; return the policy file and the output folder."""
     given = assets.resolve_path(config.checkpoint)
     if (form := detection.detect_format(given)) is not None:
         raise UserError(

@@ -38,11 +38,7 @@ def run(config: ImportConfig) -> None:
 
 
 def check_start(config: ImportConfig) -> list[tuple[str, str]]:
-    """Check the configured paths; return what is read and written, as rows of text.
-
-    Raises:
-        UserError: see `check_import`.
-    """
+    """Check the configured paths; return what is read and written, as rows of text."""
     path, out = check_import(config)
     return [("checkpoint", str(path)), ("out", str(out))]
 

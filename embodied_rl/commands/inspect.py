@@ -70,7 +70,9 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
         yield "sizes", format_sizes(thaw_config(networks.find_network_sizes(found, cls, {})))
     except ValueError:  # `list_missing` reports the error
         yield "sizes", ""
-    yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {count_types(found)}"
+    counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
+    types = ", ".join(f"{number} {name}" for name, number in counted.items())
+    yield "tensors", f"{len(found.tensors)}, {found.tensors.nbytes / 1e9:.3f} GB: {types}"
     yield "cameras", ", ".join(found.cameras) or "none"
     for name in ("state", "action"):
         known: Normalisation | None = getattr(found.statistics, name)
@@ -133,9 +135,3 @@ def describe_statistics(known: Normalisation) -> str:
         return "not normalised"
     low, high = min(known.center), max(known.center)
     return f"{known.kind} (centres {low:.3g} … {high:.3g}, scales {min(known.scale):.3g} … {max(known.scale):.3g})"
-
-
-def count_types(found: FoundCheckpoint) -> str:
-    """Describe how many tensors are stored in each dtype."""
-    counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
-    return ", ".join(f"{number} {name}" for name, number in counted.items())

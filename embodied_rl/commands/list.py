@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from embodied_rl.cli.command import make_option_parser, read_config_folder
 from embodied_rl.cli.documentation import list_plugin_keys, read_summary
 from embodied_rl.cli.help import HELP_OPTIONS
-from embodied_rl.cli.options import make_option_parser, read_config_folder
 from embodied_rl.cli.text import print_columns, print_hanging
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import suggest_name
@@ -51,25 +51,25 @@ def list_choices(words: Sequence[str]) -> int:
     if section != "tasks" and (excess := more[1 if section in (*_KINDS, "prompts") else 0 :]):
         raise UserError(f"list {section} cannot show '{excess[0]}': leave it out.", code="too-many-words")
     if section == "tasks":
-        _print_tasks(more)
+        for name in more or plugins.list_names("sims"):
+            if not more and find_recipe_file(name) is not None:
+                print(f"embodied-rl list tasks {name}")
+                continue
+            spec = SimulatorKind.find(SimNode(name)).spec
+            print_columns([(task.name, task.family, name) for task in spec.tasks], indent=0)
     elif more and section == "prompts":
         print(find_prompt(more[0]).read_text(encoding="utf-8"), end="")
-    elif more:
-        _print_keys(section, more[0], config_dir)
+    elif more:  # the keys of the plug-in that the choice uses, or of the plug-in of this name
+        kind, node = _KINDS[section]
+        chosen = (item.plugin for item in list_options(node, config_dir) if item.name == more[0] and item.plugin)
+        plugin = next(chosen, more[0])
+        keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
+        print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
+        if not keys:
+            print(f"{node}={more[0]} has no keys of its own.")
     else:
         print_columns(_list_rows(section, config_dir), indent=0)
     return 0
-
-
-def _print_keys(section: str, name: str, config_dir: Path | None) -> None:
-    """Print the keys of the plug-in that the choice `name` uses, or of the plug-in `name`."""
-    kind, node = _KINDS[section]
-    chosen = (item.plugin for item in list_options(node, config_dir) if item.name == name and item.plugin)
-    plugin = next(chosen, name)
-    keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
-    print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
-    if not keys:
-        print(f"{node}={name} has no keys of its own.")
 
 
 def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
@@ -84,13 +84,3 @@ def _list_rows(section: str, config_dir: Path | None) -> list[tuple[str, ...]]:
     listed = [(item.name, path := paths.get(item.plugin, ""), item.summary or read_summary(path)) for item in chosen]
     others = [name for name in sorted(paths) if name not in {item.plugin for item in chosen}]
     return [*listed, *((name, paths[name], read_summary(paths[name])) for name in others)]
-
-
-def _print_tasks(simulators: Sequence[str]) -> None:
-    """Print the tasks of simulators, or of all; for slow ones in another environment, print the command instead."""
-    for name in simulators or plugins.list_names("sims"):
-        if not simulators and find_recipe_file(name) is not None:
-            print(f"embodied-rl list tasks {name}")
-            continue
-        spec = SimulatorKind.find(SimNode(name)).spec
-        print_columns([(task.name, task.family, name) for task in spec.tasks], indent=0)

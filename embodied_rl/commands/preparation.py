@@ -1,20 +1,37 @@
-"""Preparation of commands with simulators, policies, plans and runs."""
+"""Preparation of commands with simulators, policies, plans and runs: composing with Hydra, freezing, checking."""
 
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import fields, replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.errors import HydraException
+from hydra.core.override_parser.types import ChoiceSweep, Override
+from hydra.core.plugins import Plugins as HydraPlugins
+from hydra.errors import HydraException, MissingConfigException
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
-from embodied_rl.cli.command import Command
-from embodied_rl.cli.options import Options
-from embodied_rl.cli.preparation import Plugins, Preparation, Rows
+from embodied_rl.cli.command import Command, Options
+from embodied_rl.cli.run_command import Plugins, Preparation, Rows
 from embodied_rl.config import plugins
-from embodied_rl.config.freeze import freeze_config, thaw_config
-from embodied_rl.config.option_files import list_experiments
+from embodied_rl.config.freeze import RENAMED, describe_renamed, freeze_config, suggest_name, thaw_config
+from embodied_rl.config.option_files import (
+    READ_AS_DATA,
+    check_key,
+    find_config_folder,
+    find_data_file,
+    list_experiments,
+    list_groups,
+    list_third_party,
+)
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
@@ -31,8 +48,10 @@ from embodied_rl.schema import (
     TrainLoop,
 )
 from embodied_rl.schema.checks import check_episodes, validate_config
-from embodied_rl.schema.compose import compose_config
 from embodied_rl.training.planner.stored import expand_stored_plan
+
+VALUE_OF = "value_of_"
+"""Prefix that hides a key from Hydra, where a folder of that name would make it choose a file."""
 
 
 class TrainingPreparation(Preparation):
@@ -41,9 +60,18 @@ class TrainingPreparation(Preparation):
     def check_options(self, command: Command, options: Options) -> Options:
         """Replace `plan=<file>.json` by the stored plan; check the experiment, and overrides without effect."""
         options = replace(options, overrides=expand_stored_plan(options.overrides))
-        check_experiment(command, options)
-        for override in () if options.hydra else options.overrides:
-            check_override(override, options.sweep)
+        known = {item.name: item.command for item in list_experiments(options.config_dir)}
+        for override in options.overrides:
+            key, _, value = override.partition("=")
+            wanted = known.get(value, command.name) if key == "experiment" else command.name
+            if wanted not in (command.name, command.config):
+                raise UserError(
+                    f"experiment={value} is for `{wanted}`, not for `{command.name}`. "
+                    f"Type: embodied-rl {wanted} experiment={value}",
+                    code="experiment-of-another-command",
+                )
+            if not options.hydra:
+                check_override(override, options.sweep)
         return options
 
     def compose(self, command: Command, options: Options) -> dict[str, Any]:
@@ -69,8 +97,29 @@ class TrainingPreparation(Preparation):
         return freeze_config(kind, mapping)
 
     def adapt(self, name: str, config: Any) -> Any:
-        """Return the configuration with torchrun's processes as ranks."""
-        return set_torchrun_ranks(name, config)
+        """Return the configuration with torchrun's processes as ranks; unchanged without torchrun.
+
+        `plan=auto` becomes colocated, because torchrun has already started the ranks.
+
+        Raises:
+            UserError: the command has no ranks, or the given plan.ranks differs from the number of processes.
+        """
+        place = TorchrunPlace.find()
+        if place is None:
+            return config
+        if not isinstance(config, TrainConfig) or name != "train":
+            if place.size == 1:
+                return config
+            raise UserError(
+                f"torchrun starts ranks of `train`; `{name}` is one process: type it without torchrun.",
+                code="torchrun-not-train",
+            )
+        if config.resume is not None:
+            return config  # the stored run sets the number of ranks
+        if any(override.lstrip("+").partition("=")[0] == "plan.ranks" for override in config.run.overrides):
+            place.check(config.plan.ranks, ", or leave plan.ranks out")
+        auto = {"allocation": "colocated", "slices": 1} if config.plan.allocation == "auto" else {}
+        return replace(config, plan=replace(config.plan, ranks=place.size, **auto))
 
     def find_plugins(self, config: Any) -> tuple[Any, Plugins]:
         """Find the plug-ins that a configuration names, and fill in their defaults."""
@@ -119,20 +168,6 @@ class TrainingPreparation(Preparation):
         return rows
 
 
-def check_experiment(command: Command, options: Options) -> None:
-    """Check that a chosen experiment was written for this command, or for one with the same YAML."""
-    known = {item.name: item for item in list_experiments(options.config_dir)}
-    for override in options.overrides:
-        key, _, value = override.partition("=")
-        if key == "experiment" and value in known and known[value].command not in (command.name, command.config):
-            wanted = known[value].command
-            raise UserError(
-                f"experiment={value} is for `{wanted}`, not for `{command.name}`. "
-                f"Type: embodied-rl {wanted} experiment={value}",
-                code="experiment-of-another-command",
-            )
-
-
 def check_override(text: str, sweep: bool) -> None:
     """Refuse an override that would have no effect, and several values without `-m`."""
     key, _, value = text.partition("=")
@@ -168,27 +203,137 @@ def drop_keys_of_other_algorithm(mapping: dict[str, Any], overrides: Sequence[st
     return {**mapping, "algo": {key: value for key, value in node.items() if key in kept}}
 
 
-def set_torchrun_ranks(command: str, config: Any) -> Any:
-    """Return the configuration with torchrun's processes as ranks; unchanged if torchrun did not start this process.
+class ConfigPackages(SearchPathPlugin):
+    """A Hydra plug-in that adds the YAML of other distributions to the search path."""
 
-    `plan=auto` becomes colocated, because torchrun has already started the ranks.
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        for package in list_third_party():
+            search_path.append("embodied-rl", f"pkg://{package}")
+
+
+def make_hydra_overrides(overrides: Sequence[str], values: Sequence[str], config_dir: Path | None = None) -> list[str]:
+    """Translate overrides into Hydra's syntax.
+
+    A plain `key=value` becomes `++key=value`, because it may set a key that no YAML mentions; the dataclasses check
+    later whether the key exists. Choices of a file, Hydra's own keys, and overrides that start with + or ~ stay.
+
+    Args:
+        overrides: as typed.
+        values: keys that hold a plain value although a folder of YAML has the same name.
+        config_dir: an extra folder of YAML.
 
     Raises:
-        UserError: the command has no ranks, or the given plan.ranks differs from the number of processes.
+        UserError: a text is not a valid override.
     """
-    place = TorchrunPlace.find()
-    if place is None:
-        return config
-    if not isinstance(config, TrainConfig) or command != "train":
-        if place.size == 1:
-            return config
+    groups, result = list_groups(config_dir), list[str]()
+    for text, override in map(_parse_override, overrides):
+        key = override.key_or_group
+        if text.startswith(("+", "~")) or key.startswith(("hydra.", "hydra/")):
+            result.append(text)
+            continue
+        check_key(text, key)
+        group = key.partition("/")[0].partition("@")[0]
+        if group not in groups:
+            result.append(f"++{text}")
+        elif group in values:
+            file = find_data_file(group, text.partition("=")[2], config_dir) if group in READ_AS_DATA else None
+            result.append(f"++{VALUE_OF}{text}" if file is None else f"++{VALUE_OF}{group}='{file}'")
+        else:
+            value = override.value()
+            names = value.list if isinstance(value, ChoiceSweep) else [value]
+            if any(item is None or isinstance(item, bool | int | float | list | dict) for item in names):
+                raise UserError(
+                    f"{text}: {key} is chosen by name, such as {key}=<name>. Its keys are set one by one.",
+                    code="choice-not-a-name",
+                )
+            result.append(text)
+    return result
+
+
+def _parse_override(text: str) -> tuple[str, Override]:
+    """Parse an override with Hydra. A value that Hydra cannot parse, such as some paths, is quoted as text."""
+    parser = OverridesParser.create()
+    try:
+        return text, parser.parse_override(text)
+    except HydraException as error:
+        key, equals, value = text.partition("=")
+        escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+        quoted = f"{key}{equals}'{escaped}'"
+        try:
+            return quoted, parser.parse_override(quoted)
+        except HydraException:
+            problem = str(error).partition("\n")[0]
+            raise UserError(
+                f"{text} is not a setting: {problem}. Settings are written key=value.", code="setting-invalid"
+            ) from None
+
+
+def compose_config(
+    name: str | None, overrides: Sequence[str] = (), values: Sequence[str] = (), config_dir: Path | None = None
+) -> dict[str, Any]:
+    """Compose one configuration.
+
+    Args:
+        name: the YAML to start from, such as "train"; None starts from nothing.
+        overrides: as typed on the command line.
+        values: see `make_hydra_overrides`.
+        config_dir: an extra folder of YAML, searched last.
+
+    Raises:
+        UserError: an unknown choice, or an override that cannot be parsed.
+    """
+    hydra_overrides = make_hydra_overrides(overrides, values, config_dir)
+    if config_dir:
+        hydra_overrides.append(f"hydra.searchpath=['file://{config_dir.resolve()}']")
+    HydraPlugins.instance().register(ConfigPackages)
+    with (
+        explain_errors(),
+        explain_files(),
+        initialize_config_dir(config_dir=str(find_config_folder()), version_base="1.3", job_name="embodied-rl"),
+    ):
+        composed = hydra_compose(name, hydra_overrides, return_hydra_config=True)
+        choice = OmegaConf.select(composed, "hydra.runtime.choices.experiment")
+        return make_plain(OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"]), choice)
+
+
+def make_plain(composed: DictConfig, experiment: str | None) -> dict[str, Any]:
+    """Convert a composed configuration to plain values; `experiment` becomes `run.experiment` if that is not set."""
+    result = cast("dict[str, Any]", OmegaConf.to_container(composed, resolve=True))
+    if experiment and isinstance(result.setdefault("run", {}), dict):
+        result["run"].setdefault("experiment", experiment)
+    return {key.removeprefix(VALUE_OF): value for key, value in result.items()}
+
+
+@contextmanager
+def explain_errors() -> Iterator[None]:
+    """Convert errors of Hydra and OmegaConf to `UserError`; a context manager."""
+    try:
+        yield
+    except MissingConfigException as error:
+        group, _, name = (error.missing_cfg_file or "").removesuffix(".yaml").rpartition("/")
+        if error.options is None:
+            raise UserError(str(error), code="config-invalid") from None
+        known = [option.rpartition("/")[2] for option in error.options]
+        suggestion = suggest_name(name, known)
+        raise UserError(f"unknown {group or 'configuration'} '{name}'.{suggestion}", code="choice-unknown") from None
+    except (HydraException, OmegaConfBaseException) as error:
+        if "No match in the defaults list" not in str(error):
+            raise UserError(str(error), code="config-invalid") from None
+        problem = str(error).partition("\n")[0]
+        group = problem.partition("Could not override '")[2].partition("'")[0].partition("@")[0]
+        remedy = describe_renamed(group, RENAMED.values()) or " This command has no such choice."
+        raise UserError(f"{problem}{remedy}", code="choice-not-of-command") from None
+
+
+@contextmanager
+def explain_files() -> Iterator[None]:
+    """Convert the errors of damaged YAML files to `UserError`; a context manager for composing, not for a run."""
+    try:
+        yield
+    except YAMLError as error:
+        problem = " ".join(str(error).split())
+        raise UserError(f"A configuration file is not valid YAML: {problem}", code="config-damaged") from None
+    except RecursionError:
         raise UserError(
-            f"torchrun starts ranks of `train`; `{command}` is one process: type it without torchrun.",
-            code="torchrun-not-train",
-        )
-    if config.resume is not None:
-        return config  # the stored run sets the number of ranks
-    if any(override.lstrip("+").partition("=")[0] == "plan.ranks" for override in config.run.overrides):
-        place.check(config.plan.ranks, ", or leave plan.ranks out")
-    auto = {"allocation": "colocated", "slices": 1} if config.plan.allocation == "auto" else {}
-    return replace(config, plan=replace(config.plan, ranks=place.size, **auto))
+            "The `defaults` of configuration files choose each other in a circle.", code="config-circular"
+        ) from None

@@ -14,8 +14,7 @@ from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets
 from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.policy_server.served import ServedWeights
-from embodied_rl.policy_server.settings import PolicyServerSettings, check_settings
+from embodied_rl.policy_server.served import PolicyServerSettings, ServedPolicy, ServedWeights, check_settings
 from embodied_rl.runs.provenance import count_cores
 from embodied_rl.schema import ServeConfig
 
@@ -29,7 +28,6 @@ def run(config: ServeConfig) -> None:
     file = check_start(config)
     import torch
 
-    from embodied_rl.policy_server.served import ServedPolicy
     from embodied_rl.policy_server.server import serve_policy
     from embodied_rl.policy_server.weight_follower import WeightFollower
 
@@ -53,11 +51,7 @@ def run(config: ServeConfig) -> None:
 
 
 def check_start(config: ServeConfig) -> Path:
-    """Check what would keep the server from starting, without loading weights; return the policy's file.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Check what would keep the server from starting, without loading weights; return the policy's file."""
     check_settings(_make_settings(config))
     file = find_newest_file(config.policy) if config.follow else find_policy_file(config.policy)
     read_metadata(file)
@@ -83,11 +77,7 @@ def load_served_weights(file: Path, device: str = "cpu") -> ServedWeights:
 
 
 def find_newest_file(run: str) -> Path:
-    """Return the newest policy file of a run.
-
-    Raises:
-        UserError: it is not a run folder, or has no checkpoint yet.
-    """
+    """Return the newest policy file of a run. Raises `UserError`: it is not a run folder, or has no checkpoint yet."""
     folder = assets.resolve_path(run) / "checkpoints"
     if not folder.is_dir():
         raise UserError(

@@ -81,11 +81,7 @@ def run(config: SftConfig) -> None:
 
 
 def check_start(config: SftConfig) -> list[Row]:
-    """Check what `run` checks before it records, for a dry run; return the size of the work, as rows of text.
-
-    Raises:
-        UserError: see `check_cloning` and `choose_filter`.
-    """
+    """Check what `run` checks before it records, for a dry run; return the size of the work, as rows of text."""
     choose_filter(config.reward, config.filter, SimulatorKind.find(config.sim).spec)
     return check_cloning(config)
 

@@ -2,7 +2,6 @@
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
@@ -44,7 +43,10 @@ def run(config: EnvironmentConfig) -> int:
         return 0
     place, temporary, python = *find_folders(name), config.python or sys.executable
     steps = list_steps(found, temporary, python, config.pip)
-    print_steps(name, found, place, steps)
+    print_columns(describe_recipe(name, found, place), indent=0)
+    for step in steps:
+        print(f"  {shlex.join(step)}")
+    sys.stdout.flush()
     if found.licence and not config.accept_licence:
         raise UserError(
             f"{name} asks you to accept a licence: {found.licence} Add accept_licence=true if you do.",
@@ -57,17 +59,18 @@ def run(config: EnvironmentConfig) -> int:
 
 
 def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
-    """Check that a simulator can be installed; return its name and recipe.
-
-    Raises:
-        UserError: see `run`.
-    """
+    """Check that a simulator can be installed; return its name and recipe."""
     having = [each for each in plugins.list_names("sims") if find_recipe_file(each) is not None]
     if len(config.words) != 2 or config.words[0] != "install":
         raise UserError(
             f"type: embodied-rl sim install <simulator>; there are {', '.join(having)}.", code="setting-invalid"
         )
-    name = find_full_name(config.words[1], having)
+    name = config.words[1]  # in full, or the beginning of exactly one name
+    if name not in plugins.list_names("sims"):
+        begun = [each for each in having if name and each.startswith(name)]
+        if len(begun) != 1:
+            raise UserError(f"unknown simulator '{name}'.{suggest_name(name, having)}", code="plugin-unknown")
+        (name,) = begun
     found = read_recipe(name)
     find_installed(name)  # refuses a folder that cannot be read
     if (find_environment_folder(name) / MARK).exists() and not (config.replace or config.keep):
@@ -88,20 +91,6 @@ def check_recipe(config: EnvironmentConfig) -> tuple[str, Recipe]:
             code="python-version-unsupported",
         )
     return name, found
-
-
-def find_full_name(word: str, having: Sequence[str]) -> str:
-    """Return the simulator's full name for a word: the name itself, or the beginning of exactly one name.
-
-    Raises:
-        UserError: no name, or more than one, begins with the word.
-    """
-    if word in plugins.list_names("sims"):
-        return word
-    begun = [name for name in having if word and name.startswith(word)]
-    if len(begun) != 1:
-        raise UserError(f"unknown simulator '{word}'.{suggest_name(word, list(having))}", code="plugin-unknown")
-    return begun[0]
 
 
 def plan_installation(config: EnvironmentConfig) -> list[tuple[str, str]]:
@@ -133,11 +122,3 @@ def describe_recipe(name: str, found: Recipe, place: Path) -> list[tuple[str, st
     rows = [("simulator", f"{name}: {found.about}"), ("folder", str(place)), ("takes", found.size)]
     rows += [("system", found.system)] if found.system else []
     return [*rows, ("licence", found.licence)] if found.licence else rows
-
-
-def print_steps(name: str, found: Recipe, place: Path, steps: Sequence[Sequence[str]]) -> None:
-    """Print the installation's properties and steps before they are executed."""
-    print_columns(describe_recipe(name, found, place), indent=0)
-    for step in steps:
-        print(f"  {shlex.join(step)}")
-    sys.stdout.flush()

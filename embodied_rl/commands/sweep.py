@@ -14,11 +14,10 @@ from hydra.core.plugins import Plugins
 from omegaconf import DictConfig
 
 from embodied_rl.cli import run_command
-from embodied_rl.cli.command import Command
-from embodied_rl.cli.options import Options
+from embodied_rl.cli.command import Command, Options
+from embodied_rl.commands import preparation
 from embodied_rl.config.option_files import find_config_folder
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.schema import compose
 from embodied_rl.system.atomic_write import note_new_folders
 from embodied_rl.system.signals import count_stops
 
@@ -41,7 +40,7 @@ def run_sweep(command: Command, options: Options) -> int:
         KeyboardInterrupt: a run was stopped by the user, and the runs after it are not started.
     """
     if options.hydra:
-        with compose.explain_files():
+        with preparation.explain_files():
             _run_hydra(command, options, list(options.hydra), lambda mapping, overrides: None)
         return 0
 
@@ -60,7 +59,7 @@ def run_sweep(command: Command, options: Options) -> int:
             raise KeyboardInterrupt
 
     with TemporaryDirectory() as temporary:
-        with compose.explain_files():
+        with preparation.explain_files():
             _run_hydra(command, options, ["--multirun", "hydra/launcher=basic", f"hydra.sweep.dir={temporary}"], check)
         if not checked:
             raise UserError("-m finds nothing to run: a range is empty, or no name fits a glob(…).", code="sweep-empty")
@@ -84,15 +83,15 @@ def _run_hydra(
         sys.argv = words  # as typed, for the run's provenance
         hydra_config = HydraConfig.get()
         folders[:] = [Path(hydra_config.sweep.dir)]
-        typed = [text.removeprefix("++").removeprefix(compose.VALUE_OF) for text in hydra_config.overrides.task]
-        job(compose.make_plain(composed, hydra_config.runtime.choices.get("experiment")), typed)
+        typed = [text.removeprefix("++").removeprefix(preparation.VALUE_OF) for text in hydra_config.overrides.task]
+        job(preparation.make_plain(composed, hydra_config.runtime.choices.get("experiment")), typed)
 
-    overrides = compose.make_hydra_overrides(options.overrides, command.values, options.config_dir)
+    overrides = preparation.make_hydra_overrides(options.overrides, command.values, options.config_dir)
     folder = ["--config-dir", str(options.config_dir)] if options.config_dir else []
     quiet = () if options.hydra else _QUIET
-    Plugins.instance().register(compose.ConfigPackages)
+    Plugins.instance().register(preparation.ConfigPackages)
     main = hydra.main(version_base="1.3", config_path=str(find_config_folder()), config_name=command.config)
-    with _set_hydra_arguments([*folder, *flags, *quiet, *overrides]), compose.explain_errors():
+    with _set_hydra_arguments([*folder, *flags, *quiet, *overrides]), preparation.explain_errors():
         main(task)()
     return folders[0]
 

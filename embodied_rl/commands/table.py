@@ -1,5 +1,7 @@
 """The commands of the training platform."""
 
+from dataclasses import replace
+
 from embodied_rl.cli.command import Command, Words
 
 _TRAINING = (
@@ -10,16 +12,14 @@ _RUN = ("seed", "run.root", "run.experiment")
 _FILTER = ("filter.voc", "filter.losses", "filter.end", "filter.drop")
 _PLACE = ("plan.allocation", "plan.ranks")
 
-_PREPARATION = "embodied_rl.commands.preparation:TrainingPreparation"
 _COMPARE_SWEEP = "embodied_rl.commands.compare:compare_sweep"
 
 # fmt: off
-COMMANDS = (
+_BRIEF = (
     Command(
         "train",
         "Fine-tune a policy by reinforcement learning in simulation.",
-        "embodied_rl.schema:TrainConfig",
-        "embodied_rl.commands.train:run",
+        "TrainConfig", "run",
         (
             "experiment=demo",
             "experiment=tabletop algo=flow_noise seed=3",
@@ -27,35 +27,29 @@ COMMANDS = (
             "experiment=demo seed=0,1,2 -m",
         ),
         config="train",
-        check="embodied_rl.commands.train:check_start",
+        check="check_start",
         common=("resume", *_TRAINING, *_RUN, *_PLACE),
         compare=_COMPARE_SWEEP,
-        preparation=_PREPARATION,
     ),
     Command(
         "plan",
         "Measure the stages of a training run, predict every allocation, and choose one.",
-        "embodied_rl.schema:PlanConfig",
-        "embodied_rl.commands.plan:run",
+        "PlanConfig", "run",
         ("experiment=tabletop", "experiment=tabletop costs=plan/costs.json resources=8xcore"),
         config="train",
         common=("costs", "resources", "out", "sim.num_envs", "policy.checkpoint", "policy.train", "train.decisions"),
-        preparation=_PREPARATION,
     ),
     Command(
         "trace",
         "Write one iteration of a run as a trace for Perfetto or Chrome: who did what, when.",
-        "embodied_rl.schema:TraceConfig",
-        "embodied_rl.commands.trace:run",
+        "TraceConfig", "run",
         ("runs/demo/<time>_s0", "last iteration=20"),
         words=Words("folder", "run"),
-        preparation=_PREPARATION,
     ),
     Command(
         "eval",
         "Measure a checkpoint's success: exact episodes, intervals, a report with videos.",
-        "embodied_rl.schema:EvalConfig",
-        "embodied_rl.commands.eval:run",
+        "EvalConfig", "run",
         (
             "runs/demo/<time>_s0",
             "asset:tabletop_base.safetensors split=vision episodes=256",
@@ -66,44 +60,38 @@ COMMANDS = (
         config="eval",
         values=("policy",),
         words=Words("policy", "policy"),
-        check="embodied_rl.commands.eval:check_evaluation",
+        check="check_evaluation",
         common=(
             "policy", "benchmark", "sim.name", "episodes", "split", "task", "seed", "ablate", "delay", "strategy",
             "out", "video.episodes", "video.best", "video.worst",
         ),
         compare=_COMPARE_SWEEP,
-        preparation=_PREPARATION,
     ),
     Command(
         "compare",
         "Compare runs: paired test, table, curves with intervals over seeds.",
-        "embodied_rl.schema:CompareConfig",
-        "embodied_rl.commands.compare:run",
+        "CompareConfig", "run",
         ("runs/demo/<time>_s0 runs/demo/<time>_s1 out=comparison",),
         words=Words("runs", "run", many=True),
-        check="embodied_rl.commands.compare:check_reports",
-        preparation=_PREPARATION,
+        check="check_reports",
     ),
     Command(
         "sft",
         "Clone scripted demonstrations: what made the base checkpoint.",
-        "embodied_rl.schema:SftConfig",
-        "embodied_rl.commands.sft:run",
+        "SftConfig", "run",
         ("experiment=tabletop_sft", "experiment=tabletop_sft algo.steps=500 seed=1"),
         config="sft",
         common=(
             "dataset", "sources", "task", "eval_episodes", "export", "sim.num_envs", "policy.checkpoint",
             "policy.train", "policy.device", *_FILTER, *_RUN,
         ),
-        check="embodied_rl.commands.sft:check_start",
+        check="check_start",
         compare=_COMPARE_SWEEP,
-        preparation=_PREPARATION,
     ),
     Command(
         "import",
         "Attach a checkpoint of lerobot or openpi to a simulator: a policy file for eval, play and collect.",
-        "embodied_rl.schema:ImportConfig",
-        "embodied_rl.commands.import_checkpoint:run",
+        "ImportConfig", "embodied_rl.commands.import_checkpoint:run",
         ("policy=pi05 policy.checkpoint=<folder> sim=libero out=pi05_libero.safetensors",),
         config="import",
         common=(
@@ -111,121 +99,101 @@ COMMANDS = (
             "policy.relative", "policy.executed", "out",
         ),
         check="embodied_rl.commands.import_checkpoint:check_start",
-        preparation=_PREPARATION,
     ),
     Command(
         "export",
         "Write a policy as a checkpoint of lerobot or openpi.",
-        "embodied_rl.schema:ExportConfig",
-        "embodied_rl.commands.export:run",
+        "ExportConfig", "run",
         ("runs/train/<time>_s0 format=lerobot out=my_policy",),
         words=Words("checkpoint", "policy"),
-        check="embodied_rl.commands.export:check_start",
-        preparation=_PREPARATION,
+        check="check_start",
     ),
     Command(
         "inspect",
         "Say what a checkpoint holds: network, sizes, statistics, cameras, and what would be missing.",
-        "embodied_rl.schema:InspectConfig",
-        "embodied_rl.commands.inspect:run",
+        "InspectConfig", "run",
         ("runs/train/<time>_s0", "<folder of lerobot's or openpi's>"),
         words=Words("checkpoint", "checkpoint"),
-        preparation=_PREPARATION,
     ),
     Command(
         "collect",
         "Write demonstrations or rollouts to disk; from=<recording> converts what a robot did, see `convert`.",
-        "embodied_rl.schema:CollectConfig",
-        "embodied_rl.commands.collect:run",
+        "CollectConfig", "run",
         ("expert episodes=100", "runs/demo/<time>_s0 episodes=500 out=rollouts", "from=recordings/monday out=dataset"),
         config="collect",
         common=("policy", "episodes", "split", "task", "seed", "out", "format", *_FILTER),
         values=("policy",),
         words=Words("policy", "policy"),
-        check="embodied_rl.commands.collect:check_collection",
-        preparation=_PREPARATION,
+        check="check_collection",
         elsewhere={"from": ("convert", "recording")},  # `from` cannot be the name of a Python field
     ),
     Command(
         "convert",
         "Make a recording into episodes to learn from; also typed `collect from=<recording>`.",
-        "embodied_rl.schema:ConvertConfig",
-        "embodied_rl.commands.convert:run",
+        "ConvertConfig", "run",
         ("recordings/monday out=dataset", "recordings/monday format=replay out=replay"),
         values=("robot",),
         words=Words("recording", "recording"),
-        check="embodied_rl.commands.convert:check_conversion",
-        preparation=_PREPARATION,
+        check="check_conversion",
     ),
     Command(
         "play",
         "Film one episode of each task.",
-        "embodied_rl.schema:PlayConfig",
-        "embodied_rl.commands.play:run",
+        "PlayConfig", "run",
         ("expert", "asset:tabletop_base.safetensors"),
         config="play",
         common=("policy", "split", "task", "seed", "out"),
         values=("policy",),
         words=Words("policy", "policy"),
         check="embodied_rl.assembly.policy_factory:check_acting",
-        preparation=_PREPARATION,
     ),
     Command(
         "serve",
         "Serve a policy by openpi's protocol: websocket and msgpack, for robots and others' harnesses.",
-        "embodied_rl.schema:ServeConfig",
-        "embodied_rl.commands.serve:run",
+        "ServeConfig", "run",
         ("asset:tabletop_base.safetensors", "runs/demo/<time>_s0 follow=true port=8000"),
         values=("policy",),
         words=Words("policy", "policy"),
-        check="embodied_rl.commands.serve:check_serving",
+        check="check_serving",
         common=("policy", "follow", "host", "port", "token_variable", "keys", "device", "batch"),
-        preparation=_PREPARATION,
     ),
     Command(
         "deploy",
         "Drive a simulated robot over ROS 2 with a policy: server, bridge and robot on this machine, a report, a film.",
-        "embodied_rl.schema:DeployConfig",
-        "embodied_rl.benchmarks.robot_runs.deployment:deploy_policy",
+        "DeployConfig", "embodied_rl.benchmarks.robot_runs.deployment:deploy_policy",
         ("asset:tabletop_careful.safetensors robot=tabletop", "runs/demo/<time>_s0 lockstep=true episodes=64"),
         values=("policy", "robot"),
         words=Words("policy", "policy"),
         check="embodied_rl.benchmarks.robot_runs.deployment:check_deployment",
         common=("policy", "robot", "episodes", "lockstep", "seed", "split", "task", "transport", "out"),
-        preparation=_PREPARATION,
     ),
     Command(
         "robot",
         "Simulate a robot as a node of ROS 2: joint states, cameras, commands, emergency stop, faults.",
-        "embodied_rl.schema:RobotConfig",
-        "embodied_rl.commands.robot:run",
+        "RobotConfig", "run",
         ("robot=tabletop", "robot=tabletop lockstep=true", "robot=tabletop faults.cameras=frozen"),
         config="robot",
         values=("robot",),
         words=Words("robot", "robot"),
-        check="embodied_rl.commands.robot:check_start",
+        check="check_start",
         common=(
             "robot", "lockstep", "transport", "task", "seed", "episodes", "faults.states", "faults.cameras", "film",
         ),
-        preparation=_PREPARATION,
     ),
     Command(
         "critic train",
         "Train an embedded critic: a small network that judges progress from pictures, without a server.",
-        "embodied_rl.schema:CriticTrainConfig",
-        "embodied_rl.commands.critic_train:run",
+        "CriticTrainConfig", "run",
         ("sim=tabletop out=critic.safetensors", "dataset=recorded policy=asset:tabletop_base.safetensors"),
         config="critic_train",
         values=("policy",),
-        check="embodied_rl.commands.critic_train:check_training",
+        check="check_training",
         common=("sim.name", "dataset", "policy", "episodes", "held_out", "steps", "seed", "out"),
-        preparation=_PREPARATION,
     ),
     Command(
         "critic eval",
         "Measure what a scorer is worth, on episodes whose truth is known, and whether its scores may be a reward.",
-        "embodied_rl.schema:CriticEvalConfig",
-        "embodied_rl.commands.critic_eval:run",
+        "CriticEvalConfig", "run",
         (
             "reward=embedded runs/demo/<time>_s0",
             "reward=vlm reward.url=http://127.0.0.1:8000/v1 sim=tabletop episodes=60",
@@ -233,61 +201,51 @@ COMMANDS = (
         ),
         config="critic_eval",
         words=Words("runs", "run", many=True),
-        check="embodied_rl.commands.critic_eval:check_evaluation",
+        check="check_evaluation",
         common=(
             "runs", "dataset", "sim.name", "reward.name", "reward.in_flight", "reward.timeout", "episodes", "others",
             "threshold", "split", "seed", "out",
         ),
-        preparation=_PREPARATION,
     ),
     Command(
         "critic probe",
         "Find out what a vision-language model's server can do, and with which settings to ask it.",
-        "embodied_rl.schema:CriticProbeConfig",
-        "embodied_rl.commands.critic_probe:run",
+        "CriticProbeConfig", "run",
         ("reward.url=http://127.0.0.1:8000/v1", "reward.url=http://127.0.0.1:8000/v1 reward.model=<name> most=16"),
         config="critic_probe",
         common=("reward.timeout", "seconds", "most", "cameras"),
-        preparation=_PREPARATION,
     ),
     Command(
         "critic serve",
         "Serve a critic, or a vision-language model, by the protocol of OpenAI's chat completions.",
-        "embodied_rl.schema:CriticServeConfig",
-        "embodied_rl.commands.critic_serve:run",
+        "CriticServeConfig", "run",
         ("asset:tabletop_critic.safetensors", "<folder of transformers'> port=8000 batch=8"),
         words=Words("model", "critic"),
-        check="embodied_rl.commands.critic_serve:check_start",
+        check="check_start",
         common=("model", "name", "host", "port", "token_variable", "device", "batch", "wait_ms"),
-        preparation=_PREPARATION,
     ),
     Command(
         "doctor",
         "Say what is wrong with this machine, and the remedy.",
-        "embodied_rl.schema:DoctorConfig",
-        "embodied_rl.commands.doctor:run",
+        "DoctorConfig", "run",
         ("", "sim=libero", "run.root=/data/runs", "robot=my_arm.yaml policy=ws://192.168.1.5:8000"),
         config="doctor",
         values=("robot", "policy"),
         common=("sim.name", "robot", "policy", "transport", "seconds", "questions", "run.root"),
-        preparation=_PREPARATION,
         replaces=True,
     ),
     Command(
         "sim",
         "Make a Python environment for a simulator that cannot share this one.",
-        "embodied_rl.schema:EnvironmentConfig",
-        "embodied_rl.commands.sim:run",
+        "EnvironmentConfig", "run",
         ("install maniskill", "install libero replace=true"),
         words=Words("words", "word", many=True),
-        check="embodied_rl.commands.sim:plan_installation",
-        preparation=_PREPARATION,
+        check="plan_installation",
     ),
     Command(
         "bench",
         "Measure a simulator, a policy under delay or on a simulated robot, or the effect of rewards.",
-        "embodied_rl.schema:BenchConfig",
-        "embodied_rl.commands.bench:run",
+        "BenchConfig", "run",
         (
             "tabletop",
             "potentials experiment=demo decisions=50000",
@@ -300,15 +258,25 @@ COMMANDS = (
             "what", "seconds", "policy_file", "episodes", "arms", "seeds", "decisions", "target", "out", "sim.num_envs",
             "seed",
         ),
-        preparation=_PREPARATION,
-    ),
-    Command(
-        "list",
-        "Show the choices: sims, policies, algos, curricula, rewards, loggers, prompts, plans, benchmarks, robots, "
-        "experiments, tasks.",
-        None,
-        "embodied_rl.commands.list:list_choices",
-        replaces=True,
     ),
 )
 # fmt: on
+
+
+def _complete(brief: Command) -> Command:
+    """Return a command of `_BRIEF` with full paths: where no module is named, that of the command itself."""
+    own = f"embodied_rl.commands.{brief.name.replace(' ', '_')}:"
+    body, check = (path if path is None or ":" in path else own + path for path in (brief.body, brief.check))
+    schema, preparation = f"embodied_rl.schema:{brief.schema}", "embodied_rl.commands.preparation:TrainingPreparation"
+    return replace(brief, schema=schema, body=str(body), check=check, preparation=preparation)
+
+
+_LIST = Command(
+    "list",
+    "Show the choices: sims, policies, algos, curricula, rewards, loggers, prompts, plans, benchmarks, robots, "
+    "experiments, tasks.",
+    None,
+    "embodied_rl.commands.list:list_choices",
+    replaces=True,
+)
+COMMANDS = (*map(_complete, _BRIEF), _LIST)

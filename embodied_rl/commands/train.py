@@ -47,7 +47,15 @@ def run(config: TrainConfig) -> None:
 def train_run(config: TrainConfig, folder: RunFolder) -> None:
     """Train a run whose folder this process, or rank 0, has locked; see `run`."""
     if config.resume is not None:
-        print_moves(config, folder)
+        print(f"Device: {describe_placement(config.policy)}")
+        if note := stored.describe_move(folder.path / provenance.FILE):
+            print(note)
+        before = config_file.load_config(TrainConfig, folder.config).policy.device
+        if before != config.policy.device:
+            print(
+                f"The run had policy.device={before} and continues on {config.policy.device}: "
+                "results differ in the last digits."
+            )
     try:
         with nullcontext() if config.resume is not None else folder.removed_if_bare():
             runtimes.launch_ranks(config, train, (config, folder), rank_timeout(config))
@@ -62,25 +70,8 @@ def train_run(config: TrainConfig, folder: RunFolder) -> None:
         raise RunFailed(f"{str(error).rstrip()}\n{remedy}") from error
 
 
-def print_moves(config: TrainConfig, folder: RunFolder) -> None:
-    """Print the device of a resumed run, and whether its machine or device changed."""
-    print(f"Device: {describe_placement(config.policy)}")
-    if note := stored.describe_move(folder.path / provenance.FILE):
-        print(note)
-    before = config_file.load_config(TrainConfig, folder.config).policy.device
-    if before != config.policy.device:
-        print(
-            f"The run had policy.device={before} and continues on {config.policy.device}: "
-            "results differ in the last digits."
-        )
-
-
 def check_start(config: TrainConfig) -> list[tuple[str, str]]:
-    """Check that a run can start or continue, without creating any file; return what it would need, as rows of text.
-
-    Raises:
-        UserError: see `check_run` and `read_run_to_resume`.
-    """
+    """Check that a run can start or continue, without creating any file; return what it would need, as rows of text."""
     if config.resume is None:
         config = resolve_device(name_judge(config))
         known = config if config.plan.allocation == "auto" else count_workers(config)
@@ -195,11 +186,7 @@ def hash_config(config: TrainConfig) -> str:
 
 
 def find_run_to_resume(config: TrainConfig) -> RunFolder:
-    """Return the folder of the run that `resume` selects.
-
-    Raises:
-        UserError: the run does not exist.
-    """
+    """Return the folder of the run that `resume` selects. Raises `UserError`: the run does not exist."""
     if config.resume == "last":
         return RunFolder.latest(config.run.root)
     path = str(config.resume)

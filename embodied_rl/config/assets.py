@@ -16,11 +16,7 @@ def find_assets_folder() -> Path:
 
 
 def find_asset(name: str) -> Path:
-    """Return the path of the asset `name`.
-
-    Raises:
-        UserError: unknown asset, or the name leads out of the folder.
-    """
+    """Return the path of the asset `name`. Raises `UserError`: unknown asset, or the name leads out of the folder."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise UserError(f"{PREFIX}{name}: assets lie in their own folder; .. is not allowed.", code="asset-outside")
     folder = find_assets_folder()

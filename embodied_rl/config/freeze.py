@@ -7,6 +7,7 @@ full key, the given value, the expected value and the text to type instead.
 import sys
 import types
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import MISSING, Field, field, fields, is_dataclass
 from difflib import get_close_matches
 from enum import Enum
@@ -158,16 +159,11 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
-    style = "'" if _looks_like_number(text) or text in _TRUTH_VALUES else None
-    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style=style)
-
-
-def _looks_like_number(text: str) -> bool:
-    try:
+    ambiguous = text in _TRUTH_VALUES
+    with suppress(ValueError):
         float(text)
-    except ValueError:
-        return False
-    return True
+        ambiguous = True
+    return yaml.ScalarNode("tag:yaml.org,2002:str", text, style="'" if ambiguous else None)
 
 
 _Dumper.add_representer(str, _represent_text)

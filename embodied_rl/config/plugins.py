@@ -87,11 +87,7 @@ def list_names(kind: str) -> list[str]:
 
 
 def find_path(kind: str, name: str) -> str:
-    """Return the path "module:Class" of a plug-in without importing it.
-
-    Raises:
-        UserError: unknown plug-in.
-    """
+    """Return the path "module:Class" of a plug-in without importing it. Raises `UserError`: unknown plug-in."""
     known = list_plugins(kind)
     if name not in known:
         suggestion = suggest_name(name, sorted(known)) or " None is installed: is embodied-rl installed (pip install)?"

@@ -1,7 +1,6 @@
 """Check configuration keys against each other, the disk and the simulator, before any worker starts."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -71,7 +70,12 @@ def _check_plan(config: Any, plan: Plan) -> None:
     sim, one_process = getattr(config, "sim", None), isinstance(config, CollectConfig | SftConfig)
     if isinstance(sim, SimNode) and plan.allocation != "auto" and not one_process:
         check_division(sim, plan)
-    check_timeouts(plan)
+    for key, seconds in (("start_timeout", plan.start_timeout), ("call_timeout", plan.call_timeout)):
+        if not seconds <= LONGEST_TIMEOUT:
+            raise UserError(
+                f"plan.{key} must be at most {LONGEST_TIMEOUT} seconds, a day, not {seconds:g}.",
+                code="value-out-of-range",
+            )
 
 
 def check_evaluated_policy(config: EvalConfig) -> None:
@@ -117,7 +121,14 @@ def check_training(config: TrainConfig) -> None:
     plan = config.plan
     check_unused_keys(config)
     if plan.allocation == "auto":
-        check_auto_plan(config.run.overrides)
+        chosen = ("plan.ranks", "plan.slices", "plan.workers", "plan.rollout_workers")
+        for override in config.run.overrides:
+            if override.lstrip("+~").partition("=")[0] in chosen:
+                raise UserError(
+                    f"{override}: plan=auto, the default, chooses this itself. To choose by hand name the allocation, "
+                    f"too, such as plan=colocated {override}, or plan=split.",
+                    code="plan-invalid",
+                )
     if config.mode != "sync" and plan.rollout_workers == 0 and plan.allocation != "auto":
         raise UserError(
             f"mode={config.mode} needs processes besides the ranks: plan.rollout_workers must be at least 1; "
@@ -147,28 +158,6 @@ def check_unused_keys(config: TrainConfig) -> None:
         if key in unused:
             raise UserError(
                 f"{override} has an effect only with {unused[key]}: add that, or leave it out.", code="key-unused"
-            )
-
-
-def check_auto_plan(overrides: Sequence[str]) -> None:
-    """Check that no override sets a key that `plan=auto` chooses."""
-    chosen = ("plan.ranks", "plan.slices", "plan.workers", "plan.rollout_workers")
-    for override in overrides:
-        if override.lstrip("+~").partition("=")[0] in chosen:
-            raise UserError(
-                f"{override}: plan=auto, the default, chooses this itself. To choose by hand name the allocation, too, "
-                f"such as plan=colocated {override}, or plan=split.",
-                code="plan-invalid",
-            )
-
-
-def check_timeouts(plan: Plan) -> None:
-    """Check that no timeout of the plan exceeds `LONGEST_TIMEOUT`."""
-    for key, seconds in (("start_timeout", plan.start_timeout), ("call_timeout", plan.call_timeout)):
-        if not seconds <= LONGEST_TIMEOUT:
-            raise UserError(
-                f"plan.{key} must be at most {LONGEST_TIMEOUT} seconds, a day, not {seconds:g}.",
-                code="value-out-of-range",
             )
 
 

@@ -165,11 +165,7 @@ def check_file(
 
 
 def freeze_file(kind: type[Config], stored: Mapping[str, Any], file: Path, where: str) -> Config:
-    """Build a `kind` from values in a file.
-
-    Raises:
-        UserError: see `check_file` and `freeze_config`.
-    """
+    """Build a `kind` from values in a file."""
     check_file(kind, stored, file, folder=file.parent, where=where)
     return freeze_config(kind, stored, where)
 

@@ -96,15 +96,14 @@ class RowwiseFakeActor(Actor):
         privileged = observation.privileged
         if privileged is None:
             privileged = np.zeros((len(observation), len(self.simulator.privileged_names)), np.float32)
+        words = [[float(word in text.split()) for word in self.simulator.words] for text in observation.instruction]
         return {
             **{f"input/image/{name}": torch.from_numpy(image) for name, image in observation.images.items()},
-            "input/features": torch.from_numpy(self._features(observation)),
+            "input/features": torch.from_numpy(
+                np.concatenate([observation.state, np.array(words, np.float32)], axis=1).astype(np.float32)
+            ),
             "input/privileged": torch.from_numpy(privileged),
         }
-
-    def _features(self, observation: Observation) -> Array:
-        words = [[float(word in text.split()) for word in self.simulator.words] for text in observation.instruction]
-        return np.concatenate([observation.state, np.array(words, np.float32)], axis=1).astype(np.float32)
 
     def _mean(self, features: Tensor) -> Tensor:
         return (features @ self.weight.T).reshape(-1, self.executed, self.simulator.action_dim)

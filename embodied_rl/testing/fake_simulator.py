@@ -90,7 +90,17 @@ class FakeSimulator:
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         executed = np.clip(actions, self.spec.action_low, self.spec.action_high).astype(np.float32)
-        result = self._empty_result(executed)
+        shape = executed.shape[:2]
+        result = StepResult(
+            reward=np.zeros(shape, np.float32),
+            success=np.zeros(shape, bool),
+            steps=np.zeros(shape[0], np.int64),
+            executed=executed,
+            source=np.full(shape, Source.HOLD, np.uint8),
+            terminated=np.zeros(shape[0], bool),
+            truncated=np.zeros(shape[0], bool),
+            observation=Observation({}, np.zeros(0), ()),
+        )
         running = ~self._parked
         for j in range(actions.shape[1]):
             if self.config.seconds:
@@ -103,7 +113,12 @@ class FakeSimulator:
             result.terminated |= result.success[:, j]
             result.truncated |= running & (self._steps >= self.spec.horizon) & ~result.terminated
             running = running & ~result.terminated & ~result.truncated
-        self._restart_ended(result, next_episodes)
+        result.ended = np.flatnonzero(result.terminated | result.truncated)
+        if len(result.ended):
+            result.final_observation = self._observe().select(result.ended)
+        for row in result.ended:
+            self._start(row, next_episodes[row])
+        result.observation = self._observe()
         self._calls += 1
         self._misbehave(result)
         return result
@@ -151,27 +166,6 @@ class FakeSimulator:
 
     def _direction(self) -> Array:
         return np.where(self._task == 1, np.float32(1), np.float32(-1))
-
-    def _empty_result(self, executed: Array) -> StepResult:
-        shape = executed.shape[:2]
-        return StepResult(
-            reward=np.zeros(shape, np.float32),
-            success=np.zeros(shape, bool),
-            steps=np.zeros(shape[0], np.int64),
-            executed=executed,
-            source=np.full(shape, Source.HOLD, np.uint8),
-            terminated=np.zeros(shape[0], bool),
-            truncated=np.zeros(shape[0], bool),
-            observation=Observation({}, np.zeros(0), ()),
-        )
-
-    def _restart_ended(self, result: StepResult, next_episodes: Sequence[Episode | None]) -> None:
-        result.ended = np.flatnonzero(result.terminated | result.truncated)
-        if len(result.ended):
-            result.final_observation = self._observe().select(result.ended)
-        for row in result.ended:
-            self._start(row, next_episodes[row])
-        result.observation = self._observe()
 
     def _observe(self) -> Observation:
         images = np.zeros((self.num_envs, SIZE, SIZE, 3), np.uint8)

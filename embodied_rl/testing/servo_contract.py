@@ -26,7 +26,16 @@ def check_servo(build_robot: Callable[[], ServoedRobot], build: Build, *, tasks:
     assert robot.spec == simulator.spec, "the robot's spec is not its simulator's"
     for task in range(min(tasks, len(robot.spec.tasks))):
         _check_lockstep(robot, simulator, Episode(task, task, 40 + task, final_picture=True))
-    _check_sensors(robot)
+    robot.begin(Episode(0, 0, 1))
+    names, reading = robot.joint_names, robot.read()
+    assert len(set(names)) == len(names) == len(reading.position) == len(reading.velocity), "joints differ in number"
+    assert set(robot.focal) == {camera.name for camera in robot.spec.cameras}, "a camera has no focal length"
+    assert not np.any(reading.velocity), "an episode begins at rest"
+    kept = reading.position.copy()
+    for _ in range(10):
+        robot.servo(np.array(robot.spec.action_high))
+    assert np.array_equal(reading.position, kept), "a reading changes later: it must be a copy"
+    assert not np.array_equal(robot.read().position, kept), "the robot does not move"
     _check_braking(robot, still)
     _check_refusal(robot)
     robot.close()
@@ -61,20 +70,6 @@ def _check_lockstep(robot: ServoedRobot, simulator: Simulator, episode: Episode)
 def _check_pictures(robot: ServoedRobot, images: dict[str, Array], step: int) -> None:
     for name, picture in robot.take_pictures().items():
         assert np.array_equal(picture, images[name][0]), f"before control step {step} the picture of {name} differs"
-
-
-def _check_sensors(robot: ServoedRobot) -> None:
-    """Check that readings have the joints' shape and are copies."""
-    robot.begin(Episode(0, 0, 1))
-    names, reading = robot.joint_names, robot.read()
-    assert len(set(names)) == len(names) == len(reading.position) == len(reading.velocity), "joints differ in number"
-    assert set(robot.focal) == {camera.name for camera in robot.spec.cameras}, "a camera has no focal length"
-    assert not np.any(reading.velocity), "an episode begins at rest"
-    kept = reading.position.copy()
-    for _ in range(10):
-        robot.servo(np.array(robot.spec.action_high))
-    assert np.array_equal(reading.position, kept), "a reading changes later: it must be a copy"
-    assert not np.array_equal(robot.read().position, kept), "the robot does not move"
 
 
 def _check_braking(robot: ServoedRobot, still: float) -> None:

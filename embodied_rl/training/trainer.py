@@ -18,7 +18,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.reward.reward_hacking import RewardHackingMonitor
-from embodied_rl.judge.reward.score_counts import summarise_scores
+from embodied_rl.judge.reward.score_table import summarise_scores
 from embodied_rl.judge.scorers.cost import find_prices
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import is_as_good

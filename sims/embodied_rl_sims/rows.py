@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, make_empty_result, wants_final_picture
+from embodied_rl_sims.common import NoSnapshots, make_empty_result, wants_final_picture
 
 
 @dataclass
@@ -138,6 +138,18 @@ class Rows(NoSnapshots):
         """Return the number of control steps of a row's episode so far."""
         return int(self._clock[row])
 
+    def make_operator(self, act: Callable[[int, Episode], Array]) -> Callable[[], Array]:
+        """Return a function that gives one control step's actions by `act`, float32 [n, A]; zeros for parked rows."""
+
+        def actions() -> Array:
+            chosen = np.zeros((self.num_envs, self.spec.action_dim), np.float32)
+            for row, episode in enumerate(self._episode):
+                if episode is not None:
+                    chosen[row] = act(row, episode)
+            return chosen
+
+        return actions
+
     def _begin(self, row: int, episode: Episode | None) -> None:
         self._episode[row], self._clock[row] = episode, 0
         if episode is not None:
@@ -169,18 +181,15 @@ class Rows(NoSnapshots):
         for place, row in enumerate(rows):
             if self._episode[row] is None:
                 continue
-            view = self._view(int(row), without_picture is None or not without_picture[row])
+            began = time.perf_counter()
+            pictures = bool(self.spec.cameras) and (without_picture is None or not without_picture[row])
+            view = self.environment(int(row)).observe(pictures)
+            self.render_seconds += time.perf_counter() - began
+            if not np.isfinite(view.state).all():
+                raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", int(row))
             state[place], instruction[place] = view.state, self.environment(int(row)).instruction
             for name, image in view.images.items():
                 images[name][place] = image
             if view.privileged is not None:
                 privileged[place] = view.privileged
         return Observation(images, state, tuple(instruction), privileged if self.spec.privileged_names else None)
-
-    def _view(self, row: int, pictures: bool) -> View:
-        began = time.perf_counter()
-        view = self.environment(row).observe(pictures and bool(self.spec.cameras))
-        self.render_seconds += time.perf_counter() - began
-        if not np.isfinite(view.state).all():
-            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
-        return view

@@ -1,7 +1,7 @@
 """Run one benchmark from the repository root: `python -m tests.benchmarks <name> key=value…`.
 
-Each benchmark is a module of this package with a function `run(config)`, which prints tables and returns the figures.
-They are written to `<out>/<name>.json`. Keys are those of `train`, and those of `BenchmarkConfig`.
+Each benchmark is a module of this package with a function `run(config)`, which returns figures. They are printed as
+JSON, and written to `<out>/<name>.json`. Keys are those of `train`, and those of `BenchmarkConfig`.
 """
 
 import json
@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
-from embodied_rl.commands.preparation import TrainingPreparation
+from embodied_rl.commands.preparation import TrainingPreparation, compose_config
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
-from embodied_rl.schema.compose import compose_config
 from embodied_rl.system.atomic_write import make_folder, write_text
 from tests.benchmarks.settings import BenchmarkConfig
 
@@ -36,8 +35,9 @@ def main(arguments: Sequence[str]) -> None:
         found = import_module(f"tests.benchmarks.{name}").run(config)
     except UserError as error:
         sys.exit(str(error))
-    write_text(file, json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2) + "\n")
-    print(f"Written: {file}")
+    text = json.dumps(found | {"hardware": provenance.describe_hardware()}, indent=2)
+    write_text(file, text + "\n")
+    print(text, f"Written: {file}", sep="\n")
 
 
 if __name__ == "__main__":

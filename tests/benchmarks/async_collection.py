@@ -6,15 +6,11 @@ between them are the same as in training; only `update` is a sleep.
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from embodied_rl.commands.bench import make_table
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -91,11 +87,6 @@ class AheadOutcome:
         return asdict(self) | {"share": self.share}
 
 
-def measure_overhead() -> float:
-    """Measure the seconds of an iteration without sleeps: weights go to the worker, a rollout comes to the learner."""
-    return measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), LocalRuntime())[0]
-
-
 def predict_case(case: AheadCase, extra: float) -> float:
     """Predict the seconds of an iteration with the planner's model."""
     step, inference, update = (LinearCost(seconds) for seconds in (case.simulate, case.infer, case.update))
@@ -160,26 +151,9 @@ def make_sleeping_worker(case: AheadCase, number: int, board: BoardReader) -> Ro
     return RolloutWorker(PolicyWorker(actor), board, collector, sampler, handles)
 
 
-def run_case(case: AheadCase, extra: float) -> AheadOutcome:
-    """Predict a case, then measure it on this machine."""
-    predicted = predict_case(case, extra)
-    return AheadOutcome(case, predicted, *measure_case(case, LocalRuntime()))
-
-
-def make_ahead_table(outcomes: Sequence[AheadOutcome]) -> Table:
-    """Build the table of all cases with their predictions."""
-    rows = [
-        (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.share:.1%}", f"{each.behind:.0%}")
-        for each in outcomes
-    ]
-    caption = f"Seconds of an iteration of {ENVS} × {DECISIONS} decisions, medians of {MEASURED}."
-    headings = ("case", "predicted", "measured", "of predicted", "lag ≥ 1")
-    return make_table("collecting ahead, stages that sleep", caption, headings, rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure all cases; the configuration has no effect."""
-    extra = measure_overhead()
-    found = [run_case(case, extra) for case in CASES]
-    Console().print(make_ahead_table(found))
-    return {"overhead": extra, "cases": [each.summary() for each in found]}
+    runtime = LocalRuntime()
+    overhead = measure_case(AheadCase("nothing", 0.0, 0.0, 0.0, 0), runtime)[0]  # weights and rollouts on their way
+    found = [AheadOutcome(case, predict_case(case, overhead), *measure_case(case, runtime)) for case in CASES]
+    return {"overhead": overhead, "cases": [each.summary() for each in found]}

@@ -4,14 +4,9 @@ import statistics
 import tempfile
 import time
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from embodied_rl.commands.bench import make_table
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -88,25 +83,9 @@ def read_queued_seconds() -> float | None:
         return None
 
 
-def make_utilisation_table(found: Utilisation) -> Table:
-    """Make a table of each rank's processor time, as a share of the elapsed time."""
-    caption = (
-        f"Rollout and update: {found.iterations} iterations of {found.seconds:.2f} s, "
-        f"{found.decisions_per_second:.0f} decisions/s.\n"
-        "Had work: busy, or waiting while other programs had the core."
-    )
-    rows = [
-        (str(rank), f"{share:.1%}", "–" if demand is None else f"{demand:.1%}")
-        for rank, (share, demand) in enumerate(zip_longest(found.shares, found.demands))
-    ]
-    return make_table("plan=colocated", caption, ("rank", "core busy", "had work"), rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure colocated ranks, one per core, as many as divide the environments equally."""
     ranks = min(int(provenance.describe_hardware()["cores"]), config.sim.num_envs)
     while config.sim.num_envs % ranks:
         ranks -= 1
-    found = measure_utilisation(config, Plan("colocated", ranks), config.seconds)
-    Console().print(make_utilisation_table(found))
-    return asdict(found)
+    return asdict(measure_utilisation(config, Plan("colocated", ranks), config.seconds))

@@ -57,14 +57,6 @@ class ServerFigures:
     client_ms: float
     load: tuple[float, float]
 
-    def describe(self) -> str:
-        """Return one line for the screen."""
-        return (
-            f"{self.alone_ms:.1f} ms alone ({self.alone_p95_ms:.1f} ms for 95 of 100); with {self.at_once} at once "
-            f"{self.per_second:.0f} answers a second in batches of {self.batch:.0f}, each for "
-            f"{self.server_ms:.1f} ms of the server's processor time and {self.client_ms:.1f} ms of the client's"
-        )
-
 
 def measure_server(critic: Path, spec: SimulatorSpec, seconds: float = 10.0, at_once: int = 64) -> ServerFigures:
     """Measure a critic behind a server that this starts, and ends.
@@ -159,6 +151,4 @@ def _make_request(episode: int, decision: int, spec: SimulatorSpec, words: Seque
 
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure the shipped critic behind `critic serve`."""
-    found = measure_server(find_asset(CRITIC), SimulatorKind.find(config.sim).spec, config.seconds)
-    print(f"{CRITIC} behind `critic serve`, asked from this machine: {found.describe()}")
-    return asdict(found)
+    return asdict(measure_server(find_asset(CRITIC), SimulatorKind.find(config.sim).spec, config.seconds))

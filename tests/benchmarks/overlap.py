@@ -12,11 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 
 from embodied_rl.assembly import build
-from embodied_rl.commands.bench import make_table
 from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 from embodied_rl.rollout.buffer import Rollout
@@ -141,26 +138,8 @@ def measure_stages(
     return Stages(*(statistics.fmean(times) for times in (simulating, inferring, message)))
 
 
-def make_overlap_table(found: Sequence[Overlap]) -> Table:
-    """Make a table of a slice's stage times, and of the resulting round, in milliseconds."""
-    caption = (
-        "Slices × simulator processes of each. Milliseconds of a slice's stages, each alone;\n"
-        "and of a round, a chunk of all environments: stages in turn, at best, and as measured."
-    )
-    rows = list[tuple[str, ...]]()
-    for each in found:
-        stages = each.stages
-        times = stages.simulating, stages.inferring, stages.message, each.alone, each.bound, each.round
-        shown = [f"{1e3 * seconds:.1f}" for seconds in times]
-        rows.append((f"{each.slices} × {each.workers}", *shown, f"{each.share:.1%}"))
-    headings = ("slices", "simulate", "decide", "send", "in turn", "bound", "round", "of bound")
-    return make_table("plan=split", caption, headings, rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure one slice and two, where the environments divide equally."""
     cores, envs = int(provenance.describe_hardware()["cores"]), config.sim.num_envs
     chosen = [slices for slices in (1, 2) if envs % (slices * config.plan.workers) == 0]
-    found = [measure_overlap(config, slices, cores) for slices in chosen]
-    Console().print(make_overlap_table(found))
-    return {"split": [each.summary() for each in found]}
+    return {"split": [measure_overlap(config, slices, cores).summary() for slices in chosen]}

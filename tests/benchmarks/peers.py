@@ -129,11 +129,7 @@ PEERS = {
 
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure all peers for `seconds` each."""
-    found = [measure_peer(name, config.seconds) for name in PEERS]
-    for each in found:
-        rate = each.control_steps_per_second
-        print(f"{each.title}: {each.why_not}" if rate is None else f"{each.title}: {rate:,.0f} steps/s, {each.version}")
-    return {"peers": [asdict(each) for each in found]}
+    return {"peers": [asdict(measure_peer(name, config.seconds)) for name in PEERS]}
 
 
 def main() -> None:

@@ -14,10 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from embodied_rl.commands.bench import make_table
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
@@ -183,20 +180,6 @@ def make_simulators(case: PipelineCase, seed: int, runtime: Runtime | None = Non
             handle.close()
 
 
-def run_case(case: PipelineCase, predicted: float) -> PipelineOutcome:
-    """Measure a case; its jitter has a seed that no prediction used."""
-    return PipelineOutcome(case, predicted, measure_case(case, seed=DRAWS + 1))
-
-
-def make_pipeline_table(outcomes: Sequence[PipelineOutcome]) -> Table:
-    """Build the table of all cases with their predictions."""
-    rows = [
-        (each.case.name, f"{each.predicted:.2f} s", f"{each.measured:.2f} s", f"{each.error:+.1%}") for each in outcomes
-    ]
-    caption, headings = "Seconds of a rollout of 24 decisions, medians.", ("case", "predicted", "measured", "error")
-    return make_table("stages that sleep", caption, headings, rows)
-
-
 def make_remarks(outcomes: Sequence[PipelineOutcome]) -> list[str]:
     """Compare the gain from slices with its bound, and report the gain from ready order."""
     seconds = {each.case.name: each.measured for each in outcomes}
@@ -220,7 +203,8 @@ def run(config: BenchmarkConfig) -> dict[str, Any]:
     extra = measure_overhead()
     predicted = [predict_case(case, extra) for case in CASES]
     write_text(Path(config.out) / "pipeline_predictions.json", json.dumps(predicted) + "\n")
-    cases = [run_case(case, seconds) for case, seconds in zip(CASES, predicted, strict=True)]
-    Console().print(make_pipeline_table(cases))
-    print(*make_remarks(cases), sep="\n")
-    return {"cases": [case.summary() for case in cases]}
+    cases = [  # their jitter has a seed that no prediction used
+        PipelineOutcome(case, seconds, measure_case(case, seed=DRAWS + 1))
+        for case, seconds in zip(CASES, predicted, strict=True)
+    ]
+    return {"cases": [case.summary() for case in cases], "remarks": make_remarks(cases)}

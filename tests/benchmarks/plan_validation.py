@@ -8,10 +8,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
-from embodied_rl.commands.bench import make_table
 from embodied_rl.schema import TrainConfig
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.training.planner import plan_selection, profile
@@ -80,16 +76,6 @@ def choose_plans(config: TrainConfig, measured: CostFile, resources: Resources) 
     return [item for item in wanted.values() if item.prediction is not None]
 
 
-def run_plan(config: TrainConfig, item: Candidate, seconds: float = 20.0) -> LiveRun:
-    """Train for `seconds` under an allocation."""
-    return LiveRun(
-        item,
-        cpu_utilisation.measure_utilisation(
-            config, plan_selection.to_plan(item.allocation, config.plan), seconds
-        ).times,
-    )
-
-
 def make_remarks(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> list[str]:
     """Compare the chosen allocation with the fastest one, and two slices with one and with the theoretical bound."""
     chosen, best = runs[0], min(runs, key=lambda each: each.measured)
@@ -112,17 +98,6 @@ def _with_interval(each: LiveRun) -> str:
     return f"{each.measured:.2f} s [{low:.2f}, {high:.2f}]"
 
 
-def make_live_table(runs: Sequence[LiveRun], costs: Costs, work: Workload) -> Table:
-    """Build the table of all allocations with their predictions."""
-    shares = f"r = {costs.ratio(work.envs):.2f}, f = {costs.fixed_share(work.envs):.2f}"
-    rows = [
-        (str(each.plan.allocation), f"{each.predicted:.2f} s", _with_interval(each), f"{each.error:+.1%}")
-        for each in runs
-    ]
-    caption = f"Seconds of the median iteration; {shares}."
-    return make_table("training", caption, ("allocation", "predicted", "measured", "error"), rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure the stages, write the predictions, then train under each allocation."""
     resources = find_own_resources()
@@ -130,7 +105,9 @@ def run(config: BenchmarkConfig) -> dict[str, Any]:
     plans, work = choose_plans(config, costs, resources), plan_selection.make_workload(config)
     predicted = {"plans": [asdict(item) for item in plans], "costs": json.loads(costs.text())}
     write_text(Path(config.out) / "plan_validation_predictions.json", json.dumps(predicted, indent=2) + "\n")
-    runs = [run_plan(config, item) for item in plans]
-    Console().print(make_live_table(runs, costs.costs, work))
-    print(*make_remarks(runs, costs.costs, work), sep="\n")
-    return {"predicted": predicted, "plans": [run.summary() for run in runs]}
+    runs = list[LiveRun]()
+    for item in plans:
+        plan = plan_selection.to_plan(item.allocation, config.plan)
+        runs.append(LiveRun(item, cpu_utilisation.measure_utilisation(config, plan, 20.0).times))
+    remarks = make_remarks(runs, costs.costs, work)
+    return {"predicted": predicted, "plans": [run.summary() for run in runs], "remarks": remarks}

@@ -56,17 +56,6 @@ class ServedSpeed:
     first_cpu_s: float
     load: tuple[float, float]
 
-    def describe(self) -> str:
-        """Return lines for the screen."""
-        one, many = (self.per_second[count] for count in CLIENTS)
-        return (
-            f"{one:.0f} answers a second for one client, {many:.0f} for {CLIENTS[1]} ({many / one:.1f} times)\n"
-            f"{self.alone_ms:.1f} ms for a client alone: {self.infer_ms:.1f} ms the policy, "
-            f"{self.overhead_ms:.1f} ms the way\n"
-            f"{self.first_s:.1f} s from the start of Python to the first action ({self.first_cpu_s:.1f} s of the "
-            f"processor)\nload {self.load[0]:.1f} before, {self.load[1]:.1f} after"
-        )
-
 
 def measure_serving(policy: str, seconds: float = 10.0) -> ServedSpeed:
     """Measure a policy behind a server that this starts, and ends.
@@ -172,6 +161,4 @@ def _observe(spec: PolicyDescription, seed: int) -> dict[str, Any]:
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure `policy_file`, by default a pocket policy, behind `serve`."""
     policy = config.policy_file or POLICY
-    found = measure_serving(policy, config.seconds)
-    print(f"{policy} behind `serve`, asked from this machine:\n{found.describe()}")
-    return {"policy": policy, **asdict(found)}
+    return {"policy": policy, **asdict(measure_serving(policy, config.seconds))}

@@ -1,19 +1,16 @@
 """Measure the time that a cached prefix saves a flow policy, in a decision and in an update."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from embodied_rl.actors.flow import FlowActor
 from embodied_rl.benchmarks.stopwatch import TurnTimes, hold_one_thread, take_turns
-from embodied_rl.commands.bench import make_table
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, Trace
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -189,45 +186,7 @@ def _batch(trace: Trace, log_prob: Tensor) -> Batch:
     return Batch(trace, log_prob, torch.ones(log_prob.shape[:2], dtype=torch.bool), advantage, torch.arange(rows))
 
 
-def make_denoising_table(found: Sequence[Denoising]) -> Table:
-    """Build the table of milliseconds per decision."""
-    caption = (
-        "Milliseconds of a decision for so many rows, K denoise steps: prefix encoded "
-        "once; with compiled steps; prefix encoded at every step. Actions differ by."
-    )
-    rows = list[tuple[str, ...]]()
-    for each in found:
-        once, again = (f"{1e3 * each.turns.seconds(name):.1f}" for name in ("cached", "uncached"))
-        fused = "–" if each.compiled is None else f"{1e3 * each.turns.seconds('compiled'):.1f}"
-        asked = (f"{each.policy} {each.size.name}", str(each.rows), str(each.steps))
-        rows.append(
-            (*asked, once, fused, again, f"{each.turns.ratio('uncached', 'cached'):.2f}", f"{each.difference:.1g}")
-        )
-    headings = ("policy", "rows", "K", "once", "compiled", "every step", "times", "differ")
-    return make_table("decisions", caption, headings, rows)
-
-
-def make_update_table(found: Sequence[Update]) -> Table:
-    """Build the table of decisions per second of an update."""
-    caption = (
-        "Decisions per second of an update of the action expert alone, from images, image "
-        "features, or the prefix's keys and values, of so many kB; log-probs differ by."
-    )
-    rows = list[tuple[str, ...]]()
-    for each in found:
-        rates = (f"{each.rate(keep):.1f}" for keep in networks.KEEPS)
-        ratio, size = each.turns.ratio("images", "prefix"), each.row_bytes["prefix"] / 1e3
-        name, rest = f"{each.policy} {each.size.name}", (f"{ratio:.2f}", f"{each.difference:.1g}", f"{size:,.0f}")
-        rows.append((name, str(each.rows), *rates, *rest))
-    headings = ("policy", "rows", *networks.KEEPS, "times", "differ", "kB")
-    return make_table("update", caption, headings, rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure decisions and updates of π0 and π0.5."""
     decisions, updates = measure_policies(config)
-    console = Console()
-    console.print(make_denoising_table(decisions))
-    console.print(make_update_table(updates))
-    print(*dict.fromkeys(f"{each.policy} {each.size.text(each.policy)}" for each in decisions), sep="\n")
     return {"decisions": [each.summary() for each in decisions], "updates": [each.summary() for each in updates]}

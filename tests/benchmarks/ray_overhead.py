@@ -8,16 +8,13 @@ import os
 import signal
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from embodied_rl.commands.bench import make_table
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.handle import Deadlines, Handle, NodeShare, Runtime, WorkerDied, restart_and_reset
 from embodied_rl.runtime.processes.local import LocalRuntime
@@ -60,13 +57,6 @@ class ClusterRecovery:
     actor_recovered: float
     node_noticed: float
     node_recovered: float
-
-    def __str__(self) -> str:
-        return (
-            f"A killed actor: noticed after {self.actor_noticed:.2f} s, first new observation after "
-            f"{self.actor_recovered:.2f} s. A lost node: noticed after {self.node_noticed:.2f} s, first new "
-            f"observation {self.node_recovered:.2f} s after another node was there."
-        )
 
 
 @contextmanager
@@ -164,16 +154,7 @@ def _episodes() -> list[Any]:
     return [sampler.episode(index) for index in range(ENVS)]
 
 
-def make_cluster_table(outcomes: Sequence[ClusterOutcome]) -> Table:
-    """Build the table of all plans on this machine and on the cluster."""
-    caption = f"Seconds of a rollout or an iteration, medians of {REPEATS}, in turns; two nodes on this machine."
-    rows = [(each.name, f"{each.local:.2f} s", f"{each.ray:.2f} s", f"{each.share:.1%}") for each in outcomes]
-    return make_table("a Ray cluster, stages that sleep", caption, ("plan", "local", "Ray", "throughput"), rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure all plans and the recovery; the configuration has no effect."""
     outcomes, recovery = measure_cluster()
-    Console().print(make_cluster_table(outcomes))
-    print(recovery)
     return {"plans": [asdict(each) | {"share": each.share} for each in outcomes], "recovery": asdict(recovery)}

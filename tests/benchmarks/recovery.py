@@ -36,12 +36,6 @@ class SimulatorRecovery:
     envs: int
     kills: int
 
-    def __str__(self) -> str:
-        return (
-            f"A killed simulator process of {self.envs} environments: noticed after {1e3 * self.noticed:.0f} ms, first "
-            f"new observation after {self.recovered:.2f} s; lost {self.envs} episodes, its own; median of {self.kills}."
-        )
-
 
 def measure_recovery(kind: SimulatorKind, envs: int, kills: int = KILLS) -> SimulatorRecovery:
     """Kill a simulator's process `kills` times, each time while it executes a long chunk.
@@ -74,6 +68,4 @@ def measure_recovery(kind: SimulatorKind, envs: int, kills: int = KILLS) -> Simu
 
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure the configured simulator, with a quarter of its environments."""
-    found = measure_recovery(SimulatorKind.find(config.sim), max(1, config.sim.num_envs // 4))
-    print(found)
-    return asdict(found)
+    return asdict(measure_recovery(SimulatorKind.find(config.sim), max(1, config.sim.num_envs // 4)))

@@ -1,17 +1,14 @@
 """Compute a lower bound of a decision's time on an accelerator, from its operations and from the bytes it reads."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
 import torch
-from rich.table import Table
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode, sdpa_flop_count
 
 from embodied_rl.actors.learning.update_memory import without_memory
-from embodied_rl.commands.bench import make_table
 from embodied_rl.interfaces.policy import PolicyInput
 from tests.benchmarks import networks
 from tests.benchmarks.networks import NetworkSize
@@ -100,21 +97,6 @@ def count_decision(policy: str, size: NetworkSize, rows: int) -> DecisionLimit:
 def count_decisions(size: NetworkSize) -> list[DecisionLimit]:
     """Count the work of every policy, for one decision and for many at once."""
     return [count_decision(policy, size, rows) for policy, rows in product(networks.POLICIES, ROWS)]
-
-
-def make_limit_table(found: Sequence[DecisionLimit]) -> Table:
-    """Build the table of the lower bounds in milliseconds."""
-    caption = (
-        f"Not measured: milliseconds of a decision in bfloat16 at least, K = {STEPS[0]}/{STEPS[1]}: "
-        "bytes read by bandwidth, or operations (10¹² of prefix + step) by peak speed."
-    )
-    rows = list[tuple[str, ...]]()
-    for each in found:
-        work = f"{each.prefix.operations / 1e12:.2f} + {each.step.operations / 1e12:.3f}"
-        least = ("/".join(f"{1e3 * each.seconds(on, steps):.1f}" for steps in STEPS) for on in ACCELERATORS)
-        rows.append((each.policy, str(each.rows), work, *least))
-    headings = ("policy", "rows", "operations", *(each.name for each in ACCELERATORS))
-    return make_table("limit of a decision", caption, headings, rows)
 
 
 def _operations() -> FlopCounterMode:

@@ -13,13 +13,10 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from embodied_rl.commands.bench import make_table
 from embodied_rl.config.plugins import configure_plugin
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.score_counts import summarise_scores
+from embodied_rl.judge.reward.score_table import summarise_scores
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
@@ -203,31 +200,6 @@ def make_options(reward: RewardNode, spec: Any, folder: str) -> ScoringOptions:
     return ScoringOptions(reward, scorer, spec, DECISIONS, Discount(0.99, "decision"), False, 1, folder)
 
 
-def make_scoring_table(found: Sequence[ScoringCost]) -> Table:
-    """Build the table of all variants."""
-    rows = [
-        (
-            f"{each.stages}: {each.variant}",
-            f"{each.seconds:.3f} s",
-            f"{each.ratio:.3f}",
-            f"{1e3 * each.waited:.0f} ms",
-            f"{each.valid:.0%}",
-            f"{each.held:.0%}",
-            f"{1e3 * each.slowest_chunk:.1f} ms",
-        )
-        for each in found
-    ]
-    caption = (
-        f"A scorer that answers after {LATENCY:g} s; too slow: two answers at once; waits: {WAIT_SHARE:.0%} longer.\n"
-        "Of off: over iterations without a scorer, in turns. Held: potentials that are not the\n"
-        "score of their own observation. Chunk: 99 of 100 simulate at most so long."
-    )
-    headings = ("scores", "iteration", "of off", "waits", "in time", "held", "chunk, p99")
-    return make_table("scores beside a run", caption, headings, rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure all variants on sleeping stages and on those of the configured run."""
-    found = measure_scoring(config, config.seconds)
-    Console().print(make_scoring_table(found))
-    return {"scoring": [asdict(each) for each in found]}
+    return {"scoring": [asdict(each) for each in measure_scoring(config, config.seconds)]}

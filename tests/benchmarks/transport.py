@@ -9,10 +9,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
 
-from embodied_rl.commands.bench import make_table
 from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, SimulatorSpec, Source, StepResult, Task
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime.processes.local import ProcessHandle
@@ -30,11 +27,6 @@ class Load:
     envs: int
     cameras: int
     size: int
-
-    @property
-    def name(self) -> str:
-        """Return the name of the load for the table."""
-        return f"{self.envs} environments, {self.cameras} x {self.size} x {self.size} x 3"
 
 
 LOADS = (Load(32, 1, 64), Load(1, 2, 224), Load(32, 2, 224))
@@ -104,10 +96,6 @@ class TransportTimes:
     whole: float
     pickled: float
 
-    def summary(self) -> dict[str, Any]:
-        """Return the measurement as a dictionary for the report."""
-        return {"load": self.load.name, **asdict(self)}
-
 
 def measure_transport(load: Load, steps: int = STEPS) -> TransportTimes:
     """Measure a step's transport through a handle, then through a plain pipe, in the same run."""
@@ -156,16 +144,6 @@ def _serve(connection: Connection, load: Load) -> None:
         connection.send(simulator.step(*connection.recv()))
 
 
-def make_transport_table(found: Sequence[TransportTimes]) -> Table:
-    """Build the table of milliseconds per step for each way of transport."""
-    caption = "Milliseconds of a step there and back: messages alone, with the copy of the pictures, and by plain pipe."
-    seconds = [(each.load.name, (each.signal, each.whole, each.pickled)) for each in found]
-    rows = [(name, *(f"{1e3 * value:.3f}" for value in values)) for name, values in seconds]
-    return make_table("transport", caption, ("step", "messages", "whole", "plain pipe"), rows)
-
-
 def run(config: BenchmarkConfig) -> dict[str, Any]:
     """Measure all loads; the configuration has no effect."""
-    found = [measure_transport(load) for load in LOADS]
-    Console().print(make_transport_table(found))
-    return {"loads": [each.summary() for each in found]}
+    return {"loads": [asdict(measure_transport(load)) for load in LOADS]}

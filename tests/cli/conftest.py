@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.main import main
 from embodied_rl.config import plugins
 
@@ -111,8 +111,8 @@ def run(toy_package: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path, m
     The toys can do nothing, so that what is found by asking them plays no part here.
     """
     monkeypatch.chdir(tmp_path)
-    for name, command in list(COMMANDS.items()):
-        monkeypatch.setitem(COMMANDS, name, replace(command, check=None))
+    for name, command in list(list_commands().items()):
+        monkeypatch.setitem(list_commands(), name, replace(command, check=None))
 
     def typed(*arguments: str) -> Result:
         code = main(arguments)

@@ -10,7 +10,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from embodied_rl import schema
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command import list_commands
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.provenance import describe_command
@@ -21,8 +21,8 @@ def received(monkeypatch: pytest.MonkeyPatch) -> list:
     """Configurations that the commands' functions were called with."""
     calls: list = []
     monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=calls.append))
-    for name, command in list(COMMANDS.items()):
-        monkeypatch.setitem(COMMANDS, name, replace(command, body="recorder:run"))
+    for name, command in list(list_commands().items()):
+        monkeypatch.setitem(list_commands(), name, replace(command, body="recorder:run"))
     return calls
 
 
@@ -126,7 +126,7 @@ def test_config_dir(run, received, tmp_path) -> None:
 
 def test_the_exit_code_is_the_bodys(run, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=lambda config: 1))
-    monkeypatch.setitem(COMMANDS, "doctor", replace(COMMANDS["doctor"], body="recorder:run"))
+    monkeypatch.setitem(list_commands(), "doctor", replace(list_commands()["doctor"], body="recorder:run"))
     assert run("doctor")[0] == 1
 
 
@@ -149,8 +149,8 @@ def test_a_sweep_ends_with_a_comparison_of_its_runs(run, monkeypatch, tmp_path) 
 
     recorder = SimpleNamespace(run=body, compare=lambda *arguments: compared.append(arguments))
     monkeypatch.setitem(sys.modules, "recorder", recorder)
-    command = replace(COMMANDS["train"], body="recorder:run", compare="recorder:compare")
-    monkeypatch.setitem(COMMANDS, "train", command)
+    command = replace(list_commands()["train"], body="recorder:run", compare="recorder:compare")
+    monkeypatch.setitem(list_commands(), "train", command)
     run("train", "experiment=toy_run", "seed=7")
     assert compared == [], "one run is no sweep"
     assert run("train", "experiment=toy_run", "seed=0,1", "-m")[0] == 0
@@ -164,8 +164,8 @@ def test_runs_of_a_sweep_record_the_typed_command(run, monkeypatch) -> None:
     """Hydra reads `sys.argv`, which is replaced while it runs."""
     seen: list = []
     monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=lambda config: seen.append(describe_command())))
-    command = replace(COMMANDS["train"], body="recorder:run", compare=None)
-    monkeypatch.setitem(COMMANDS, "train", command)
+    command = replace(list_commands()["train"], body="recorder:run", compare=None)
+    monkeypatch.setitem(list_commands(), "train", command)
     monkeypatch.setattr(sys, "argv", ["/opt/bin/embodied-rl", "train", "experiment=toy_run", "seed=0,1", "-m"])
     run("train", "experiment=toy_run", "seed=0,1", "-m")
     assert seen == ["embodied-rl train experiment=toy_run seed=0,1 -m"] * 2
@@ -208,8 +208,8 @@ def test_hydra_info(toy_package) -> None:
 def test_command_of_two_words(run, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[object] = []
     monkeypatch.setitem(sys.modules, "recorder", SimpleNamespace(run=calls.append))
-    two = replace(COMMANDS["doctor"], name="judge probe", summary="Ask it.", body="recorder:run", check=None)
-    monkeypatch.setitem(COMMANDS, "judge probe", two)
+    two = replace(list_commands()["doctor"], name="judge probe", summary="Ask it.", body="recorder:run", check=None)
+    monkeypatch.setitem(list_commands(), "judge probe", two)
     assert run("judge", "probe", "run.root=here")[0] == 0
     assert len(calls) == 1
     for words in (["judge"], ["judge", "--help"]):

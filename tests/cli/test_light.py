@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command import list_commands
 
 pytestmark = pytest.mark.process
 
@@ -28,7 +28,7 @@ print(json.dumps([code, *(name for name in {HEAVY} if name in sys.modules)]))
         ["list"],
         ["list", "algos", "ppo"],
         ["list", "experiments"],
-        *([*name.split(), "--help"] for name in COMMANDS),
+        *([*name.split(), "--help"] for name in list_commands()),
     ],
     ids=" ".join,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from embodied_rl.cli import run_command
-from embodied_rl.cli.command_table import COMMANDS, load_commands
+from embodied_rl.cli.command import list_commands, load_commands
 from embodied_rl.cli.main import CLOSED_PIPE, main
 from embodied_rl.interfaces.errors import RunFailed, TransportError, UserError
 from tests.support.refusals import refuses
@@ -22,38 +22,26 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
     ("typed", "code", "data"),
     [
         ("trian", "command-unknown", "'trian' 'train'"),
-        ("xyzzy", "command-unknown", "'xyzzy'"),
         ("collect from", "checkpoint-missing", "policy=from"),
-        ("TOY run.root=", "path-empty", "run.root="),
         ("collect expert sim=toy out= --dry-run", "path-empty", "out="),
         ("sft export= --dry-run", "path-empty", "export="),
         ("list episodes", "list-unknown", "'episodes' 'curricula'"),
-        ("list sim", "list-unknown", "'sim' 'sims'"),
         ("list sims tyo", "plugin-unknown", "'tyo' 'toy'"),
         ("list robots tabletop", "too-many-words", "robots 'tabletop'"),
-        ("list sims toy tabletop", "too-many-words", "sims 'tabletop'"),
         ("train sim=tyo", "choice-unknown", "sim 'tyo' 'toy'"),
-        ("train policy=poket", "choice-unknown", "policy 'poket' 'pocket'"),
-        ("train algo=grop", "choice-unknown", "algo 'grop' 'grpo'"),
-        ("train experiment=dmo", "choice-unknown", "experiment 'dmo' 'demo'"),
-        ("train plan=spilt", "choice-unknown", "plan 'spilt' 'split'"),
         ("TOY sim.name=tyo", "plugin-unknown", "simulator 'tyo' 'toy'"),
-        ("TOY algo.name=tyo", "plugin-unknown", "algorithm 'tyo' 'toy'"),
         ("TOY trian.iterations=3", "key-unknown", "'trian' 'train'"),
         ("TOY train.iteration=3", "key-unknown", "'train.iteration' 'train.iterations'"),
         ("TOY num_envs=3", "key-unknown", "'num_envs' 'sim.num_envs'"),
-        ("TOY sim.num_env=3", "key-unknown", "'sim.num_env' 'sim.num_envs'"),
         ("TOY sim.gravty=3", "key-unknown", "'sim.gravty' 'sim.gravity'"),
         ("TOY algo.sampler.noise=1", "key-unknown", "'algo.sampler.noise' 'algo.sampler.noise_level'"),
         ("TOY train.iterations=many", "value-wrong-type", "train.iterations: 'many' (str)"),
-        ("TOY sim.gravity=strong", "value-wrong-type", "sim.gravity: 'strong' (str)"),
         ("TOY logger.live=1", "value-wrong-type", "logger.live: 1 (int)"),
         ("TOY train.iterations=0", "value-out-of-range", "train.iterations 1, 0"),
         ("TOY algo.sampler.name=flow_sd", "value-unknown", "algo.sampler.name: 'flow_sd' 'flow_sde'"),
         ("TOY algo.sampler.step_weights=[1,2]", "sampler-invalid", "algo.sampler.step_weights 2"),
         ("TOY plan=colocated sim.num_envs=9", "environments-not-divisible", "plan.ranks × plan.slices = 2"),
         ("TOY plan=split plan.workers=3", "environments-not-divisible", "plan.ranks × plan.workers"),
-        ("TOY plan.start_timeout=0", "value-out-of-range", "plan.start_timeout 1.0, 0"),
         ("TOY reward=oracle reward.weight=inf", "value-out-of-range", "reward.weight 1000000.0, inf"),
         ("TOY plan.call_timeout=inf", "value-out-of-range", "plan.call_timeout 86400 inf"),
         ("TOY policy.checkpoint=nowhere.safetensors", "checkpoint-missing", "policy.checkpoint: nowhere.safetensors"),
@@ -62,14 +50,12 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ("train foo", "setting-invalid", "'foo' train"),
         ("train seed=(1", "value-wrong-type", "seed: '(1'"),
         ("train --seed 3", "option-unknown", "'--seed' seed=3"),
-        ("train --seed=3", "option-unknown", "'--seed' seed=3"),
         ("TOY seed=0,1,2", "override-several-values", "seed=0,1,2 -m"),
         ("TOY ~curriculum", "override-removes-key", "~curriculum"),
         ("TOY hydra.run.dir=x", "override-no-effect", "hydra.run.dir=x run.root"),
         ("train --resolve", "option-without-effect", "--resolve --cfg"),
         ("train --cfg jbo", "option-invalid", "'jbo'"),
         ("TOY seed=range(0) -m", "sweep-empty", "-m"),
-        ("TOY algo=glob(zzz*) -m", "sweep-empty", "-m"),
         ("train --dryrun", "option-unknown", "'--dry-run'"),
         ("train --config-dir nowhere", "folder-missing", "--config-dir nowhere"),
         ("sft experiment=demo", "experiment-of-another-command", "train experiment=demo"),
@@ -81,8 +67,6 @@ TOY = ("train", "experiment=toy_run", "--dry-run")
         ("collect sim=toy split=widny --dry-run", "split-unknown", "'widny' 'windy'"),
         ("collect sim.name=hungry --dry-run", "package-missing", "'a_simulator_nobody_has'"),
         ("train algo.learning_rate=1e-4 --dry-run", "key-unknown", "'algo.learning_rate' 'algo.lr'"),  # others' names
-        ("train algo.batch_size=64 --dry-run", "key-unknown", "'algo.batch_size' 'algo.minibatch'"),
-        ("train n_envs=4 --dry-run", "key-unknown", "'n_envs' 'sim.num_envs'"),
         ("train algo=ppo --dry-run", "choice-unknown", "algo 'ppo' 'flow_sde'"),
         ("train algo.lr_finla=0 --dry-run", "key-unknown", "'algo.lr_finla' 'algo.lr_final'"),
     ],
@@ -164,8 +148,8 @@ def _command_that(run, toy_package, monkeypatch, statement: str) -> None:
         f"import numpy as np\ndef run(config):\n    {statement}\n", encoding="utf-8"
     )
     monkeypatch.delitem(sys.modules, "embodied_rl_body", raising=False)
-    body = replace(COMMANDS["play"], body="embodied_rl_body:run")
-    monkeypatch.setitem(COMMANDS, "play", body)
+    body = replace(list_commands()["play"], body="embodied_rl_body:run")
+    monkeypatch.setitem(list_commands(), "play", body)
 
 
 def test_user_errors_have_no_traceback(run, toy_package, monkeypatch) -> None:

@@ -103,15 +103,6 @@ def test_a_file_that_names_no_simulator_asks_for_one(kind, monkeypatch):
         run()
 
 
-def test_what_eval_writes_compare_reads(kind, tmp_path, capsys):
-    from embodied_rl.commands.compare import run as compare
-
-    for name, changes in {"a": {}, "b": {"ablate": "image"}}.items():
-        run(out=str(tmp_path / name), video=Video(0, 0, 0), **changes)
-    compare(CompareConfig(runs=(str(tmp_path / "a"), str(tmp_path / "b")), out=str(tmp_path / "out")))
-    assert re.search(r"\| 20 \| \d+ \| \d+ \|", capsys.readouterr().out)
-
-
 def test_a_report_says_which_policy_ran_which_task(kind, tmp_path, monkeypatch, capsys):
     """And each part is run by its own policy alone."""
     actors = {}

@@ -54,11 +54,6 @@ def test_without_a_delay_nothing_changes(kind, tmp_path: Path) -> None:
     assert "strategy" not in named["metadata"]
 
 
-def test_the_plan_changes_no_result(kind, tmp_path: Path) -> None:
-    one, other = (run(tmp_path / str(n), delay=1, hold=HOLD, replan=3, plan=Plan(ranks=n)) for n in (1, 3))
-    assert one["episodes"] == other["episodes"] and one["metadata"]["replan"] == 3
-
-
 def test_films_show_what_was_evaluated(kind, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     filmed = []
     monkeypatch.setattr(command, "film_episodes", lambda *given, delay, **counts: filmed.append(delay) or [])

@@ -97,12 +97,6 @@ def test_a_failed_step_says_which_and_its_last_words() -> None:
 
 
 @pytest.mark.process
-def test_nobody_answers_the_questions_of_a_step() -> None:
-    with pytest.raises(ValueError, match="EOFError"):
-        installation.execute_step([sys.executable, "-c", "input('Proceed?')"])
-
-
-@pytest.mark.process
 def test_a_step_without_an_end_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(installation, "STEP_DEADLINE", 0.2)
     with pytest.raises(ValueError, match=r"no end after 0\.2 s: .*sleep"):
@@ -228,22 +222,9 @@ def test_other_words_are_answered_with_what_can_be_typed(words: tuple[str, ...],
         install.run(EnvironmentConfig(words))
 
 
-def test_a_misspelt_simulator_is_answered_with_the_nearest(recipe: Path) -> None:
-    with refuses("plugin-unknown", "'tabeltop'", "'tabletop'"):
-        install.run(EnvironmentConfig(("install", "tabeltop")))
-
-
 def test_a_simulator_that_needs_no_environment_says_so() -> None:
     with refuses("recipe-missing", "'tabletop'"):
         install.run(config())
-
-
-def test_the_beginning_of_a_name_is_enough_where_it_is_of_one() -> None:
-    having = ["isaaclab", "maniskill", "manipulate"]
-    assert install.find_full_name("isaac", having) == "isaaclab"
-    for word in ("mani", "", "x"):
-        with refuses("plugin-unknown"):
-            install.find_full_name(word, having)
 
 
 def test_a_folder_of_something_else_is_not_erased(recipe: Path) -> None:

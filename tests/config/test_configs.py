@@ -1,16 +1,13 @@
 """Every YAML file of the package composes, freezes, names existing plug-ins, and stays short."""
 
-from difflib import SequenceMatcher
-from itertools import combinations
 from pathlib import Path
 
 import pytest
 
 from embodied_rl.cli import run_command
-from embodied_rl.cli.command_table import COMMANDS
-from embodied_rl.cli.options import Options
+from embodied_rl.cli.command import Options, list_commands
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.option_files import find_config_folder, list_experiments
-from embodied_rl.schema.compose import compose_config
 from tests.support.refusals import refuses
 
 FILES = sorted(find_config_folder().rglob("*.yaml"))
@@ -30,16 +27,16 @@ REQUIRED = {
 
 def frozen(command: str, *overrides: str):
     """The configuration of a command, its plug-ins found and their keys checked."""
-    known = COMMANDS[command]
+    known = list_commands()[command]
     typed = [*REQUIRED.get(command, []), *overrides]
     preparation = run_command.load_preparation(known)
     mapping = preparation.compose(known, Options(tuple(typed)))
     return preparation.find_plugins(run_command.freeze_command_config(known, mapping, typed))[0]
 
 
-@pytest.mark.parametrize("command", [name for name, command in COMMANDS.items() if command.schema is not None])
+@pytest.mark.parametrize("command", [name for name, command in list_commands().items() if command.schema is not None])
 def test_every_command_starts_from_a_sound_configuration(command: str) -> None:
-    assert isinstance(frozen(command), run_command.import_name(str(COMMANDS[command].schema)))
+    assert isinstance(frozen(command), run_command.import_name(str(list_commands()[command].schema)))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -95,7 +92,7 @@ def test_curriculum_is_chosen_by_name_and_set_by_key() -> None:
 
 def test_only_known_groups_and_commands_have_files() -> None:
     assert {path.stem for path in find_config_folder().glob("*.yaml")} == {
-        item.config for item in COMMANDS.values() if item.config
+        item.config for item in list_commands().values() if item.config
     }
     folders = {"sim", "policy", "algo", "curriculum", "reward", "logger", "plan", "benchmark", "experiment", "robot"}
     assert {path.name for path in find_config_folder().iterdir() if path.is_dir()} == folders
@@ -111,10 +108,3 @@ def test_names_not_paths(path: Path) -> None:
 @pytest.mark.parametrize("path", sorted(find_config_folder().glob("experiment/*.yaml")), ids=lambda path: path.stem)
 def test_experiments_are_short(path: Path) -> None:
     assert len(path.read_text().splitlines()) <= 15
-
-
-def test_experiments_do_not_repeat_each_other() -> None:
-    """Two experiments that share most of their lines should share a file."""
-    for one, other in combinations(sorted(find_config_folder().glob("experiment/*.yaml")), 2):
-        lines = [[line for line in path.read_text().splitlines() if line[:1] != "#"] for path in (one, other)]
-        assert SequenceMatcher(None, *lines).ratio() <= 0.8, (one.name, other.name)

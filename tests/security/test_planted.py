@@ -77,17 +77,6 @@ def test_a_run_folder_names_code(plant: Plant, typed: Typed, tmp_path: Path, wha
         assert code == 2 and KEYS[what] in said and "Traceback" not in said, said
 
 
-@pytest.mark.parametrize("what", ["interpreter", "package", "options"])
-def test_a_benchmark_names_code(plant: Plant, typed: Typed, tmp_path: Path, what: str) -> None:
-    folder = tmp_path / "configs" / "benchmark"
-    folder.mkdir(parents=True)
-    part = {"sim": NODES[what](plant), "seeds": 1}
-    (folder / "evil.yaml").write_text(json.dumps({"name": "evil", "protocol": "none", "parts": [part]}))
-    code, said = typed("eval", "benchmark=evil", "policy=random", "--config-dir", str(folder.parent))
-    assert not plant.mark.exists()
-    assert code == 2 and f"{KEYS[what]} (code)" in said, said
-
-
 @pytest.mark.process
 def test_what_the_refusal_says_to_type_is_taken(plant: Plant, typed: Typed, tmp_path: Path) -> None:
     """It is then the user's own word: the interpreter is asked, and found to be none."""
@@ -125,12 +114,6 @@ def test_what_a_run_folder_refers_to_is_not_looked_up(
     for arguments in (("eval", f"policy={run}"), ("train", f"resume={run}")):
         code, said = typed(*arguments)
         assert code == 2 and "is damaged" in said and not plant.mark.exists()
-
-
-@pytest.mark.parametrize("changed", ["seed=3", "sim.num_envs=4", "sim.horizon=3", "algo.lr=1"])
-def test_a_resumed_run_takes_nothing_else(plant: Plant, typed: Typed, tmp_path: Path, changed: str) -> None:
-    code, said = typed("train", f"resume={run_folder(tmp_path, {'name': 'tabletop'})}", changed)
-    assert code == 2 and changed.partition("=")[0] in said and "cannot be changed" in said
 
 
 OPENS = {

@@ -14,9 +14,10 @@ import pytest
 
 from embodied_rl.assembly.build import find_sizes, load_backbone
 from embodied_rl.assembly.evaluated_policies import find_simulator
-from embodied_rl.cli.command_table import COMMANDS
+from embodied_rl.cli.command import list_commands
 from embodied_rl.cli.run_command import import_name
 from embodied_rl.commands.eval import read_resumed
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.commands.train import read_run_to_resume
 from embodied_rl.config import assets, plugins
 from embodied_rl.config import freeze as configuration
@@ -43,7 +44,6 @@ from embodied_rl.schema import (
     TrainConfig,
     TrainLoop,
 )
-from embodied_rl.schema.compose import compose_config
 from embodied_rl.schema.untrusted_settings import (
     Setting,
     check_file,
@@ -114,7 +114,7 @@ def list_restricted(kind: type[Any], said: dict[str, Any] | None = None, where: 
 # declarations
 
 
-@pytest.mark.parametrize("name", sorted({command.schema for command in COMMANDS.values() if command.schema}))
+@pytest.mark.parametrize("name", sorted({command.schema for command in list_commands().values() if command.schema}))
 def test_each_key_of_each_command_is_declared(name: str) -> None:
     assert [each.key for each in list_settings(import_name(name)) if each.trust is None] == []
 

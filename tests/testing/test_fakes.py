@@ -26,13 +26,6 @@ def test_points_move_by_velocity_and_drift_until_they_reach_their_side() -> None
     assert result.reward[0].tolist() == [float(j == needed - 1) for j in range(10)]
 
 
-def test_success_on_the_last_step_terminates() -> None:
-    simulator = FakeSimulator(2, FakeSimulator.Config(horizon=5, success_after=5))
-    simulator.reset([Episode(0, 0, seed=0), Episode(1, 1, seed=1)])
-    result = simulator.step(np.zeros((2, 8, 2), np.float32), [None, None])
-    assert result.terminated.all() and not result.truncated.any() and (result.steps == 5).all()
-
-
 def test_the_actor_samples_from_the_gaussian_it_scores() -> None:
     """Over many keys, the mean log-probability is minus the entropy, and actions have the policy's spread."""
     spec = FakeSimulator(1).spec

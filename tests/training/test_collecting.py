@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from embodied_rl.cli import command_table, run_command
+from embodied_rl.cli import run_command
+from embodied_rl.cli.command import list_commands
+from embodied_rl.commands.preparation import compose_config
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.schema import TrainConfig, compose
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL, TABLETOP
@@ -21,11 +23,9 @@ pytestmark = pytest.mark.thorough
 
 def configured(*overrides: str) -> TrainConfig:
     """A small run."""
-    command = command_table.COMMANDS["train"]
+    command = list_commands()["train"]
     words = (*SMALL, *TABLETOP, "plan=colocated", "plan.ranks=1", *overrides)
-    config = run_command.freeze_command_config(
-        command, compose.compose_config(command.config, words, command.values), words
-    )
+    config = run_command.freeze_command_config(command, compose_config(command.config, words, command.values), words)
     return run_command.load_preparation(command).check(config)[0]
 
 

@@ -14,7 +14,7 @@ from embodied_rl.assembly import build
 from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.heads.head_inputs import HeadInputs
-from embodied_rl.judge.heads.rollout_columns import list_columns
+from embodied_rl.judge.heads.labels import list_columns
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import AlgoNode, PolicyNode, SamplerNode, SimNode, TrainConfig

@@ -4,25 +4,20 @@ import json
 import os
 import re
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
+from html import escape
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 
 from embodied_rl.assembly.evaluated_policies import find_run, find_simulator
 from embodied_rl.assembly.policy_factory import find_policy_file, names_file
-from embodied_rl.benchmarks.robot_runs.domain_id import reserve_domain_id
-from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode, RobotEpisodeRunner
-from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses
-from embodied_rl.benchmarks.robot_runs.results import (
-    describe_deployment,
-    describe_sources,
-    film,
-    make_deployment_section,
-    make_report,
-)
+from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode, RobotEpisodeRunner, add_counts
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses, reserve_domain_id
 from embodied_rl.checkpoints.policy_file import verify_weights
 from embodied_rl.config import freeze as configuration
 from embodied_rl.deployment.robots.description import RobotDescription
@@ -32,15 +27,122 @@ from embodied_rl.deployment.transport.extras import require
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.evaluate.benchmark import EvaluationPart, make_parts
 from embodied_rl.evaluate.metadata import make_metadata, measure_end
-from embodied_rl.interfaces.errors import UserError
+from embodied_rl.evaluate.protocol import TIME_LIMIT, measure_smoothness
+from embodied_rl.evaluate.video import SIZE, Recording, tile_recordings, write_mp4
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.robot import Body
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.reports.page import make_definitions, make_html_table
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.summary_table import make_summary_table
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
 from embodied_rl.runs.folder import make_evaluation_folder
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import DeployConfig, EvalConfig, SimChange
+
+FILMED = 16
+"""Episodes in the film."""
+
+
+def make_result(recorded: RobotEpisode) -> EpisodeResult:
+    """Return the result of an episode from the robot's outcome message.
+
+    Raises:
+        RunFailed: the robot's outcome lacks an entry.
+    """
+    episode, outcome, actions = recorded.episode, recorded.outcome, recorded.executed
+    finite = actions[np.isfinite(actions).all(axis=1)] if len(actions) else actions
+    try:
+        success, steps = bool(outcome["success"]), int(outcome["steps"])
+        return EpisodeResult(
+            index=episode.index,
+            task=episode.task,
+            seed=episode.seed,
+            split=episode.split,
+            success=success,
+            success_at_end=bool(outcome.get("success_at_end", success)),
+            steps=steps,
+            reward=float(outcome["reward"]),
+            smoothness=measure_smoothness(finite) if len(finite) else 0.0,
+            initial_state=episode.initial_state,
+            failure="" if success else str(outcome.get("failure") or TIME_LIMIT),
+            steps_to_success=steps if success else None,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunFailed(f"The outcome of episode {episode.index} is incomplete: {error}: {outcome}.") from None
+
+
+def describe_deployment(episodes: Sequence[RobotEpisode], status: Mapping[str, Any], lockstep: bool) -> dict[str, Any]:
+    """Return the report's figures of the robot and the bridge.
+
+    Args:
+        episodes: the episodes.
+        status: the bridge's last status.
+        lockstep: the robot waited for each command.
+    """
+    sources = add_counts(each.count_sources() for each in episodes)
+    return {
+        "lockstep": lockstep,
+        "control_steps": sum(sources.values()),
+        "sources": sources,
+        "holds": add_counts(each.count_reasons("hold") for each in episodes),
+        "filtered": add_counts(each.count_reasons("safety") for each in episodes),
+        **{name: status.get(name) for name in ("latency", "missed_deadlines", "ticks", "counters", "priority", "load")},
+    }
+
+
+def make_deployment_section(figures: Mapping[str, Any]) -> str:
+    """Make the HTML of the figures of `describe_deployment`."""
+
+    def milliseconds(value: float | None) -> str:
+        return "–" if value is None else f"{value:.2f} ms"
+
+    rows = [
+        [escape(name), str(each["count"]), *(milliseconds(each[key]) for key in ("p50_ms", "p99_ms", "max_ms"))]
+        for name, each in (figures.get("latency") or {}).items()
+    ]
+    holds, filtered = (
+        [[escape(why), str(count)] for why, count in figures[name].items()] for name in ("holds", "filtered")
+    )
+    missed, ticks = figures.get("missed_deadlines") or 0, figures.get("ticks") or 0
+    entries = {
+        "time": "lockstep: the robot waits for each command" if figures["lockstep"] else "real",
+        "control steps": describe_sources(figures),
+        "missed deadlines": "there are none in lockstep" if figures["lockstep"] else f"{missed} of {ticks} ticks",
+        "control thread": escape(str(figures.get("priority") or "–")),
+        "recording": escape(str(figures.get("recording") or "none; record=true makes one")),
+        "load of the machine": ", ".join(f"{each:.1f}" for each in figures.get("load") or ()) or "–",
+    }
+    return (
+        make_definitions(entries)
+        + make_html_table(["latency", "measured", "p50", "p99", "longest"], rows)
+        + make_html_table(["why the robot held", "control steps"], holds)
+        + make_html_table(["what the safety filter changed materially", "control steps"], filtered)
+    )
+
+
+def describe_sources(figures: Mapping[str, Any]) -> str:
+    """Format the number of control steps by source."""
+    parts = ", ".join(f"{name} {count}" for name, count in figures["sources"].items())
+    return f"{figures['control_steps']}: {parts}"
+
+
+def film(episodes: Sequence[RobotEpisode], spec: SimulatorSpec, folder: Path) -> list[Path]:
+    """Write a video of the first episodes from the camera's images; return its path, or [] without images."""
+    recordings = list[Recording]()
+    for each in episodes[:FILMED]:
+        if each.frames:  # pixels are repeated until an image has about the size of a video frame
+            factor = max(1, round(SIZE / max(each.frames[0].shape[:2])))
+            frames = [frame.repeat(factor, axis=0).repeat(factor, axis=1) for frame in each.frames]
+            recordings.append(Recording(each.episode, each.instruction, frames, bool(each.outcome["success"])))
+    if not recordings:
+        return []
+    path = folder / "grid.mp4"
+    write_mp4(path, tile_recordings(recordings, spec.control_hz), spec.control_hz, "out")
+    return [path]
+
 
 START_S = 300.0
 """Timeout of loading a policy or a simulator, in seconds."""
@@ -72,14 +174,17 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
     """Find and check what a deployment needs, before a process is started.
 
     Raises:
-        UserError: policy, robot, split or task are unknown, or the policy was made for another robot.
+        UserError: policy, robot, split or task are unknown, the policy was made for another robot, or a variable of
+            ROS 2 has an unsupported value. Unavailable: an extra is missing.
     """
     if not names_file(config.policy):
         raise UserError(
             f"policy={config.policy}: deploy starts the policy server itself. Give a run, a file or asset:<name>.",
             code="policy-not-a-file",
         )
-    check_variables(config)
+    if config.transport == "dds":
+        require("cyclonedds", "deploy with transport=dds")
+        read_environment({name: value for name, value in os.environ.items() if name not in OWN_VARIABLES})
     robot, file = load_robot(config.robot), find_policy_file(config.policy)
     verify_weights(file)
     asked = EvalConfig(
@@ -98,17 +203,6 @@ def plan_deployment(config: DeployConfig) -> PlannedDeployment:
             )
     metadata = make_metadata(asked, {config.policy: file}, [part])
     return PlannedDeployment(config, robot, part, metadata | {"kind": "deployment", "robot": robot.name})
-
-
-def check_variables(config: DeployConfig) -> None:
-    """Check ROS 2's variables for the processes, except the domain, which this command sets.
-
-    Raises:
-        UserError: one of them has an unsupported value. Unavailable: an extra is missing.
-    """
-    if config.transport == "dds":
-        require("cyclonedds", "deploy with transport=dds")
-        read_environment({name: value for name, value in os.environ.items() if name not in OWN_VARIABLES})
 
 
 def check_deployment(config: DeployConfig) -> list[tuple[str, str]]:
@@ -134,11 +228,7 @@ def deploy_policy(config: DeployConfig) -> int:
 
 
 def run_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[RobotEpisode], dict[str, Any]]:
-    """Start the processes, run all episodes, end the processes; return the episodes and the report's robot figures.
-
-    Raises:
-        RunFailed: see `deploy_policy`.
-    """
+    """Start the processes, run all episodes, end the processes; return the episodes and the report's robot figures."""
     config, robot = planned.config, planned.robot
     with ExitStack() as stack:
         variables = stack.enter_context(reserve_domain_id())
@@ -154,8 +244,11 @@ def run_episodes(planned: PlannedDeployment, folder: Path) -> tuple[list[RobotEp
         longest = START_S if config.lockstep else START_S + 3 * planned.part.spec.horizon / robot.control_hz
         episodes = list[RobotEpisode]()
         for episode in planned.part.episodes:
-            episodes.append(runner.run_episode(episode, SILENCE_S, longest))
-            print_progress(episodes, len(planned.part.episodes))
+            episodes.append(last := runner.run_episode(episode, SILENCE_S, longest))
+            success = sum(bool(each.outcome.get("success")) for each in episodes)
+            how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
+            said = f"{how}, {last.outcome.get('steps')} steps; {success} successes"
+            print(f"{len(episodes)} of {len(planned.part.episodes)}: {said}", flush=True)
         return episodes, describe_deployment(episodes, runner.status, config.lockstep)
 
 
@@ -203,21 +296,9 @@ def list_simulator_arguments(kind: SimulatorKind) -> list[str]:
     return arguments
 
 
-def print_progress(episodes: list[RobotEpisode], total: int) -> None:
-    """Print how the newest episode ended."""
-    last = episodes[-1]
-    success = sum(bool(each.outcome.get("success")) for each in episodes)
-    how = "success" if last.outcome.get("success") else str(last.outcome.get("failure") or "failure")
-    print(f"{len(episodes)} of {total}: {how}, {last.outcome.get('steps')} steps; {success} successes", flush=True)
-
-
 def report_deployment(planned: PlannedDeployment, episodes: list[RobotEpisode], folder: Path) -> Report:
-    """Print the report, then write it.
-
-    Raises:
-        StorageError: the disk is full, or the folder is gone.
-    """
-    report = make_report(episodes, planned.part.spec, planned.metadata)
+    """Print the report, then write it. Raises `StorageError`: the disk is full, or the folder is gone."""
+    report = Report.from_results([make_result(each) for each in episodes], planned.part.spec, planned.metadata)
     figures, settings = planned.metadata["deployment"], configuration.to_yaml(planned.config)
     console = Console(highlight=False)
     console.print(make_summary_table(report))

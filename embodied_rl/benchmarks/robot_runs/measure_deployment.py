@@ -11,7 +11,6 @@ import numpy as np
 from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.benchmarks.dds_loopback import STREAMS, measure_stream
 from embodied_rl.benchmarks.robot_runs.deployment import PlannedDeployment, plan_deployment, run_episodes
-from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode
 from embodied_rl.benchmarks.robot_runs.stop_measurement import Fault, measure_stop
 from embodied_rl.deployment.control.fuzzing import fuzz_core
 from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, fuzz_filter
@@ -106,8 +105,12 @@ def compare_lockstep(config: DeployConfig, out: Path) -> tuple[list[Figure], dic
     planned = plan_deployment(replace(config, lockstep=True))
     episodes, _ = run_episodes(planned, make_folder(out / "lockstep", "out"))
     observer = run_in_simulator(planned)
-    differences = [compare_actions(each, observer.actions[each.episode.index]) for each in episodes]
-    outcomes = [bool(each.outcome["success"]) == observer.success[each.episode.index] for each in episodes]
+    differences, outcomes = list[float](), list[bool]()
+    for each in episodes:
+        expected = np.concatenate(observer.actions[each.episode.index])
+        same_shape = each.executed.shape == expected.shape
+        differences.append(float(np.abs(each.executed - expected).max()) if same_shape else np.inf)
+        outcomes.append(bool(each.outcome["success"]) == observer.success[each.episode.index])
     worst = max(differences)
     said = f"actions differ by at most {worst:.1g}; {sum(outcomes)} of {len(outcomes)} outcomes equal"
     wanted = f"{EQUAL:g}; all"
@@ -129,16 +132,10 @@ def run_in_simulator(planned: PlannedDeployment) -> ActionObserver:
     return observer
 
 
-def compare_actions(recorded: RobotEpisode, expected: Sequence[Array]) -> float:
-    """Return the largest difference of executed actions; `inf` if their numbers differ."""
-    actions = np.concatenate(expected)
-    return float(np.abs(recorded.executed - actions).max()) if recorded.executed.shape == actions.shape else np.inf
-
-
 def measure_real_time(config: DeployConfig, out: Path) -> tuple[list[Figure], dict[str, Any]]:
     """Run episodes in real time; return success rate, latencies and missed deadlines."""
     episodes, said = run_episodes(plan_deployment(config), make_folder(out / "real_time", "out"))
-    rate = Rate.from_outcomes([bool(each.outcome["success"]) for each in episodes])
+    rate = Rate.from_count(sum(bool(each.outcome["success"]) for each in episodes), len(episodes))
     load, latency = os.getloadavg()[0], said["latency"]
     share = 100 * said["missed_deadlines"] / max(1, said["ticks"])
     rows = [

@@ -1,17 +1,80 @@
-"""Processes of a deployment: start them, monitor them, and end them with their parent."""
+"""Processes of a deployment: start them in a domain of their own, monitor them, and end them with their parent.
 
+As a script: run a command of this package that ends when its parent process ends, even if the parent is killed.
+
+python -m embodied_rl.benchmarks.robot_runs.processes <parent's process id> serve policy=…
+"""
+
+import fcntl
 import os
+import runpy
 import shutil
 import signal
+import socket
+import stat
 import subprocess
 import sys
+import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
 from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.system.atomic_write import explain_errors
+
+DOMAINS = range(20, 100)
+"""Domain ids whose UDP ports lie below Linux's range of ephemeral ports."""
+FIRST_PORT, PORTS_EACH = 7400, 250
+PARTICIPANTS = 8
+"""Number of participants of a domain whose ports are checked."""
+
+
+@contextmanager
+def reserve_domain_id() -> Iterator[dict[str, str]]:
+    """Reserve a free domain id for this process; yield the environment variables that put ROS 2's nodes there.
+
+    Raises:
+        RunFailed: all are in use, or the lock files cannot be opened.
+    """
+    open_no_follow = lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)  # noqa: E731
+    folder = Path(tempfile.gettempdir(), f"embodied-rl-domains-{os.getuid()}")
+    for domain in DOMAINS:
+        try:
+            with suppress(FileExistsError):
+                folder.mkdir(0o700)
+            found = folder.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o022:
+                raise PermissionError("it must be a folder that only you can write to")
+            file = open(folder / str(domain), "a", opener=open_no_follow)  # noqa: SIM115 - closed below
+        except OSError as error:
+            raise RunFailed(
+                f"{folder} cannot hold lock files: {error}. Remove it, or set TMPDIR to another folder."
+            ) from None
+        with file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if not _has_free_ports(domain):
+                continue
+            yield {"ROS_DOMAIN_ID": str(domain), "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST"}
+            return
+    raise RunFailed(f"All domains of ROS 2 from {DOMAINS[0]} to {DOMAINS[-1]} are in use on this machine.")
+
+
+def _has_free_ports(domain: int) -> bool:
+    """Return whether the ports of a domain's first participants are free."""
+    for participant in range(PARTICIPANTS):
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            try:
+                probe.bind(("127.0.0.1", FIRST_PORT + PORTS_EACH * domain + 10 + 2 * participant))
+            except OSError:
+                return False
+    return True
+
 
 LOOKING_S = 0.02
 GRACE_S = 15.0
@@ -33,14 +96,7 @@ class DeploymentProcess:
 
     def __init__(self, name: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
         self.name, self.log = name, log
-        command = [
-            sys.executable,
-            "-u",
-            "-m",
-            "embodied_rl.benchmarks.robot_runs.exit_with_parent",
-            str(os.getpid()),
-            *arguments,
-        ]
+        command = [sys.executable, "-u", "-m", __name__, str(os.getpid()), *arguments]
         with explain_errors(log, "out"), log.open("wb") as output:
             self.process = subprocess.Popen(
                 command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL, stdout=output,
@@ -124,3 +180,36 @@ class DeploymentProcesses:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+PARENT_LOOKING_S = 0.2
+PATIENCE_S = 10.0
+"""Seconds from the signal, after which the robot is brought to rest, until this process is killed."""
+
+
+def end_with(parent: int, patience_s: float = PATIENCE_S) -> None:
+    """Watch the parent in a thread; when it has ended, send this process SIGTERM, and kill it after `patience_s`.
+
+    A kernel timer kills it, because this thread ends with the interpreter, and a library may hang after that.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(PARENT_LOOKING_S)
+        signal.setitimer(signal.ITIMER_REAL, patience_s)
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(patience_s)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="parent watch", daemon=True).start()
+
+
+def main(arguments: list[str]) -> None:
+    """Run `embodied-rl <arguments[1:]>` for the parent `arguments[0]`."""
+    end_with(int(arguments[0]))
+    sys.argv = ["embodied-rl", *arguments[1:]]
+    runpy.run_module("embodied_rl", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -13,9 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from embodied_rl.benchmarks.robot_runs.deployment import START_S, PlannedDeployment, start_processes
-from embodied_rl.benchmarks.robot_runs.domain_id import reserve_domain_id
 from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisodeRunner
-from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcess, DeploymentProcesses
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcess, DeploymentProcesses, reserve_domain_id
 from embodied_rl.deployment.transport.environment import read_environment
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.opening import open_transport
@@ -67,8 +66,15 @@ class StopTestBench:
         robot = self.planned.robot
         deep = QoS("best_effort", depth=200)
         (joints,) = (each for each in robot.topics.values() if each.type_name == "sensor_msgs/msg/JointState")
-        self.node.create_subscription(joints.name, joints.type_name, deep, self._on_joints)
-        self.node.create_subscription(robot.command.name, robot.command.type_name, deep, self._on_command)
+
+        def note_joints(message: Any, received_ns: int, source_ns: int) -> None:
+            self.speeds.append((time.monotonic(), float(np.abs(message.velocity).max())))
+
+        def note_command(message: Any, received_ns: int, source_ns: int) -> None:
+            self.commands.append((time.monotonic(), float(np.linalg.norm(message.data[:3]))))
+
+        self.node.create_subscription(joints.name, joints.type_name, deep, note_joints)
+        self.node.create_subscription(robot.command.name, robot.command.type_name, deep, note_command)
         self._faults = self.node.create_publisher(FAULTS, "std_msgs/msg/String", "command")
         self._estop = self.node.create_publisher(robot.operator.estop, "std_msgs/msg/Bool", "latched")
 
@@ -84,7 +90,11 @@ class StopTestBench:
         """
         self.runner.begin(self.planned.part.episodes[index])
         began = time.monotonic()
-        moves = lambda: bool(self.speeds) and self.speeds[-1][1] > MOVING and self._is_commanded(began)  # noqa: E731
+
+        def moves() -> bool:
+            commanded = any(now > began and speed > 0 for now, speed in self.commands[-20:])
+            return commanded and bool(self.speeds) and self.speeds[-1][1] > MOVING
+
         self.runner.wait_for("The robot's motion", moves, PATIENCE_S)
 
     def inject(self, fault: Fault) -> None:
@@ -111,7 +121,11 @@ class StopTestBench:
         until = since + PATIENCE_S
         while time.monotonic() < until:
             self.node.spin_until(lambda: False, 0.05)
-            began = self._find_standstill(since)
+            began = None
+            for now, speed in reversed(self.speeds):
+                if speed >= STILL or now < since:
+                    break
+                began = now
             if began is not None and self.speeds[-1][0] - began >= QUIET_S:
                 return began - since
         raise RunFailed(f"The robot was not still within {PATIENCE_S:g} s. {self.runner.describe()}")
@@ -127,24 +141,6 @@ class StopTestBench:
             elif descent is None and speed < before:
                 descent = now
         return None if descent is None or self.commands[-1][1] > 1e-6 else descent - since
-
-    def _find_standstill(self, since: float) -> float | None:
-        """Return the time since which all speeds are below `STILL`; None if the last one is not."""
-        rest = None
-        for now, speed in reversed(self.speeds):
-            if speed >= STILL or now < since:
-                break
-            rest = now
-        return rest
-
-    def _is_commanded(self, since: float) -> bool:
-        return any(now > since and speed > 0 for now, speed in self.commands[-20:])
-
-    def _on_joints(self, message: Any, received_ns: int, source_ns: int) -> None:
-        self.speeds.append((time.monotonic(), float(np.abs(message.velocity).max())))
-
-    def _on_command(self, message: Any, received_ns: int, source_ns: int) -> None:
-        self.commands.append((time.monotonic(), float(np.linalg.norm(message.data[:3]))))
 
 
 @contextmanager

@@ -101,7 +101,7 @@ def _load_recorded(
     folder: Path, episode: int | None, robot: RobotDescription, measured_by: tuple[int, ...]
 ) -> Demonstration:
     from embodied_rl.deployment.recording.conversion import Conversion  # imports rosbags
-    from embodied_rl.deployment.recording.description_file import read_description
+    from embodied_rl.deployment.recording.recording_folder import read_description
     from embodied_rl.deployment.transport.messages import Messages
 
     messages = Messages()

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from embodied_rl.cli.options import make_option_parser, read_config_folder
+from embodied_rl.cli.command import make_option_parser, read_config_folder
 from embodied_rl.cli.text import print_columns
 from embodied_rl.config.option_files import list_options
 from embodied_rl.interfaces.errors import UserError

@@ -52,15 +52,30 @@ def make_observation_layout(config: GymnasiumConfig, space: Any) -> ObservationL
     leaves = {".".join(path): (path, leaf) for path, leaf in _leaves(space)}
     chosen = _keys(config, list(leaves))
     for key in chosen:
-        _check_numbers(config, leaves[key][1], key)
+        if not _is_numbers(space := leaves[key][1]):
+            raise UserError(
+                f"sim.id={config.id}: its observation{f' {key!r}' if key else ''} is {space}, which is no list of "
+                "numbers. Arrays of one or two dimensions, and dicts of them, can make a state; pictures are drawn by "
+                "`render`." + (" Choose others: sim.state_keys=[…]" if key else ""),
+                code="observation-space-unsupported",
+            )
     leaves = {key: (path, leaf) for key, (path, leaf) in leaves.items() if _is_numbers(leaf)}
     names, place = [], {}
     for key, (_, leaf) in leaves.items():
         count = int(np.prod(leaf.shape))
         place[key] = np.arange(len(names), len(names) + count)
         names += fetch.name_entries(config.id, key, count) or [f"{key or 'state'}_{number}" for number in range(count)]
-    positions = np.concatenate([place[key] for key in chosen])
-    return ObservationLayout(tuple(path for path, _ in leaves.values()), tuple(names), _entries(config, positions))
+    positions, entries = np.concatenate([place[key] for key in chosen]), config.state_entries
+    if entries is None and config.observations == "rgb" and config.state_keys is None:
+        entries = fetch.find_robot_entries(config.id, len(positions))
+    if entries is not None:
+        if max(entries, default=0) >= len(positions):
+            raise UserError(
+                f"sim.state_entries={list(entries)}: the state of {config.id} has {len(positions)} numbers.",
+                code="observation-entry-unknown",
+            )
+        positions = positions[np.array(entries, np.int64)]
+    return ObservationLayout(tuple(path for path, _ in leaves.values()), tuple(names), positions)
 
 
 def find_action_limits(config: GymnasiumConfig, space: Any) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -100,16 +115,6 @@ def _is_numbers(space: Any) -> bool:
     return bool(shape) and len(shape) <= 2 and np.dtype(space.dtype).kind in "fiub"
 
 
-def _check_numbers(config: GymnasiumConfig, space: Any, key: str) -> None:
-    if not _is_numbers(space):
-        raise UserError(
-            f"sim.id={config.id}: its observation{f' {key!r}' if key else ''} is {space}, which is no list of numbers. "
-            "Arrays of one or two dimensions, and dicts of them, can make a state; pictures are drawn by `render`."
-            + (" Choose others: sim.state_keys=[…]" if key else ""),
-            code="observation-space-unsupported",
-        )
-
-
 def _keys(config: GymnasiumConfig, known: Sequence[str]) -> list[str]:
     """Return the names of the arrays that form the state."""
     if config.state_keys is None:
@@ -130,17 +135,3 @@ def _keys(config: GymnasiumConfig, known: Sequence[str]) -> list[str]:
             code="observation-entry-twice",
         )
     return chosen
-
-
-def _entries(config: GymnasiumConfig, positions: Array) -> Array:
-    entries = config.state_entries
-    if entries is None and config.observations == "rgb" and config.state_keys is None:
-        entries = fetch.find_robot_entries(config.id, len(positions))
-    if entries is None:
-        return positions
-    if max(entries, default=0) >= len(positions):
-        raise UserError(
-            f"sim.state_entries={list(entries)}: the state of {config.id} has {len(positions)} numbers.",
-            code="observation-entry-unknown",
-        )
-    return positions[np.array(entries, np.int64)]

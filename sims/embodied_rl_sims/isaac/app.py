@@ -85,7 +85,13 @@ def adapt_config(config: IsaacLabConfig, own: Any) -> None:
         UserError: a camera or an option does not exist.
     """
     for path, value in config.options.items():
-        _set(own, path, value)
+        *parents, last = path.split(".")
+        holder = own
+        for parent in parents:
+            holder = getattr(holder, parent, None)
+        if not hasattr(holder, last):
+            raise UserError(f"sim.options: the environment's configuration has no '{path}'.", code="option-unknown")
+        setattr(holder, last, value)
     own.sim.render_interval = own.decimation
     if config.horizon is not None:  # half a step less, because it is divided by the step and rounded up
         own.episode_length_s = (config.horizon - 0.5) * own.sim.dt * own.decimation
@@ -96,15 +102,6 @@ def adapt_config(config: IsaacLabConfig, own: Any) -> None:
             camera.data_types = [*camera.data_types, "rgb"]
     if config.cameras:
         own.num_rerenders_on_reset = max(1, own.num_rerenders_on_reset)
-
-
-def _set(own: Any, path: str, value: Any) -> None:
-    *parents, last = path.split(".")
-    for parent in parents:
-        own = getattr(own, parent, None)
-    if not hasattr(own, last):
-        raise UserError(f"sim.options: the environment's configuration has no '{path}'.", code="option-unknown")
-    setattr(own, last, value)
 
 
 def _camera(own: Any, name: str) -> Any:

@@ -20,14 +20,18 @@ from embodied_rl.interfaces.sim import (
     StepResult,
     Task,
 )
-from embodied_rl_sims.chunks import NoSnapshots, make_empty_result
+from embodied_rl_sims.common import (
+    NoSnapshots,
+    diagnose_package,
+    find_versions,
+    fold_seed,
+    make_empty_result,
+    resize_picture,
+)
 from embodied_rl_sims.isaac import app
 from embodied_rl_sims.isaac.app import EXPERIMENTAL, is_licence_accepted
 from embodied_rl_sims.isaac.settings import IsaacLabConfig
 from embodied_rl_sims.isaac.views import ObservationTensors, ViewReader, restore_histories
-from embodied_rl_sims.packages import diagnose_package, find_versions
-from embodied_rl_sims.pictures import resize_picture
-from embodied_rl_sims.seeds import fold_seed
 
 PINS = {"isaacsim": "5.1.0.0", "isaaclab": "2.3.2.post1"}
 """Versions that the adapter was written for and that `embodied-rl sim install isaaclab` installs."""
@@ -35,31 +39,23 @@ PINS = {"isaacsim": "5.1.0.0", "isaaclab": "2.3.2.post1"}
 _REMEDY = "embodied-rl sim install isaaclab"
 
 
-def diagnose() -> list[Diagnosis]:
-    """Check packages, licence and driver; report missing parts without raising."""
+def diagnose(config: IsaacLabConfig) -> list[Diagnosis]:
+    """Check packages against pins, licence and driver; do not start the application."""
     return [
         Diagnosis("isaaclab adapter", "warn", "experimental", EXPERIMENTAL),
         *(diagnose_package(name, pinned, _REMEDY, "written against") for name, pinned in PINS.items()),
-        _licence(),
-        _driver(),
+        Diagnosis("Omniverse licence", "ok", "accepted")
+        if is_licence_accepted()
+        else Diagnosis("Omniverse licence", "fail", "not accepted", "read it, and set OMNI_KIT_ACCEPT_EULA=YES"),
+        Diagnosis("NVIDIA driver", "ok", "installed")
+        if shutil.which("nvidia-smi")
+        else Diagnosis("NVIDIA driver", "fail", "not found", "Isaac Sim needs an RTX GPU and its driver"),
     ]
 
 
-def provenance() -> dict[str, str]:
+def provenance(config: IsaacLabConfig) -> dict[str, str]:
     """Return package → version of the installed packages."""
     return find_versions(PINS)
-
-
-def _licence() -> Diagnosis:
-    if is_licence_accepted():
-        return Diagnosis("Omniverse licence", "ok", "accepted")
-    return Diagnosis("Omniverse licence", "fail", "not accepted", "read it, and set OMNI_KIT_ACCEPT_EULA=YES")
-
-
-def _driver() -> Diagnosis:
-    if shutil.which("nvidia-smi"):
-        return Diagnosis("NVIDIA driver", "ok", "installed")
-    return Diagnosis("NVIDIA driver", "fail", "not found", "Isaac Sim needs an RTX GPU and its driver")
 
 
 _SEED_BITS = 31
@@ -91,6 +87,8 @@ class IsaacLab(NoSnapshots):
 
     Config = IsaacLabConfig
     spec_of = staticmethod(spec_of)
+    diagnose = staticmethod(diagnose)
+    provenance = staticmethod(provenance)
 
     def __init__(self, config: IsaacLabConfig, num_envs: int) -> None:
         self.config, self.num_envs = config, num_envs
@@ -99,7 +97,21 @@ class IsaacLab(NoSnapshots):
         self._environment = app.make_environment(config, num_envs)
         observation, _ = self._environment.reset(seed=0)
         self._view_reader = ViewReader(config, self._environment, observation)
-        self.spec = _spec(config, self._environment, self._view_reader)
+        dimensions = int(np.prod(self._environment.single_action_space.shape))
+        self.spec = SimulatorSpec(
+            cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
+            state_names=self._view_reader.state_names,
+            action_names=tuple(f"action_{number}" for number in range(dimensions)),
+            action_low=(-config.action_limit,) * dimensions,
+            action_high=(config.action_limit,) * dimensions,
+            control_hz=1 / float(self._environment.step_dt),
+            horizon=int(self._environment.max_episode_length),
+            tasks=(Task(config.id, config.id.rpartition("-v")[0] or config.id),),
+            words=tuple(dict.fromkeys(make_instruction(config).split())),
+            privileged_names=self._view_reader.privileged_names,
+            final_observation="previous",
+            seeded=False,
+        )
         self._instruction = make_instruction(config)
         self._observed = self._view_reader.read(observation)
         self._running = np.zeros(num_envs, bool)
@@ -125,7 +137,9 @@ class IsaacLab(NoSnapshots):
             running &= ~over & ~late
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
-            result.final_observation = self._finals(finals, result.ended)
+            result.final_observation = Observation.concatenate(
+                [finals[row].observation([row], self._instruction) for row in result.ended.tolist()]
+            )
             self._begin(result.ended[~begun[result.ended]])
             for row in result.ended:
                 self._running[row] = next_episodes[row] is not None
@@ -141,16 +155,6 @@ class IsaacLab(NoSnapshots):
     def close(self) -> None:
         """Close the environments; the application keeps running until the process ends, see `app.launch_app`."""
         self._environment.close()
-
-    @staticmethod
-    def diagnose(config: IsaacLabConfig) -> Sequence[Diagnosis]:
-        """Check packages against pins, the licence and the driver; do not start the application."""
-        return diagnose()
-
-    @staticmethod
-    def provenance(config: IsaacLabConfig) -> dict[str, str]:
-        """Return the versions of the packages that results depend on."""
-        return provenance()
 
     def _control_step(self, result: StepResult, j: int, running: Array) -> tuple[Array, Array, Array]:
         """Step all environments once.
@@ -203,24 +207,18 @@ class IsaacLab(NoSnapshots):
             return
         running = self._torch.ones(self.num_envs, dtype=self._torch.bool, device=self._environment.device)
         running[rows] = False
-        with restore_histories(getattr(self._environment, "observation_manager", None), running):
-            observation = self._reset(rows)
-        self._observed = self._view_reader.read(observation).keep(self._observed, running)
-
-    def _reset(self, rows: Array) -> Any:
         environment, numbers = self._environment, self._torch.from_numpy(rows).to(self._environment.device)
-        if hasattr(environment, "observation_manager"):
-            return environment.reset(env_ids=numbers)[0]
-        # a direct environment's public `reset` resets all; these are its steps for some
-        environment._reset_idx(numbers)
-        environment.scene.write_data_to_sim()
-        environment.sim.forward()
-        for _ in range(environment.cfg.num_rerenders_on_reset if self.config.cameras else 0):
-            environment.sim.render()
-        return environment._get_observations()
-
-    def _finals(self, finals: dict[int, ObservationTensors], ended: Array) -> Observation:
-        return Observation.concatenate([finals[row].observation([row], self._instruction) for row in ended.tolist()])
+        with restore_histories(getattr(environment, "observation_manager", None), running):
+            if hasattr(environment, "observation_manager"):
+                observation = environment.reset(env_ids=numbers)[0]
+            else:  # a direct environment's public `reset` resets all; these are its steps for some
+                environment._reset_idx(numbers)
+                environment.scene.write_data_to_sim()
+                environment.sim.forward()
+                for _ in range(environment.cfg.num_rerenders_on_reset if self.config.cameras else 0):
+                    environment.sim.render()
+                observation = environment._get_observations()
+        self._observed = self._view_reader.read(observation).keep(self._observed, running)
 
     def _observe(self) -> Observation:
         observation = self._observed.observation(range(self.num_envs), self._instruction)
@@ -236,21 +234,3 @@ def make_instruction(config: IsaacLabConfig) -> str:
         return config.instruction
     name = config.id.removeprefix("Isaac-")
     return (name.rpartition("-v")[0] or name).replace("-", " ").lower()
-
-
-def _spec(config: IsaacLabConfig, environment: Any, eyes: ViewReader) -> SimulatorSpec:
-    dimensions = int(np.prod(environment.single_action_space.shape))
-    return SimulatorSpec(
-        cameras=tuple(Camera(name, config.image_size, config.image_size) for name in config.cameras),
-        state_names=eyes.state_names,
-        action_names=tuple(f"action_{number}" for number in range(dimensions)),
-        action_low=(-config.action_limit,) * dimensions,
-        action_high=(config.action_limit,) * dimensions,
-        control_hz=1 / float(environment.step_dt),
-        horizon=int(environment.max_episode_length),
-        tasks=(Task(config.id, config.id.rpartition("-v")[0] or config.id),),
-        words=tuple(dict.fromkeys(make_instruction(config).split())),
-        privileged_names=eyes.privileged_names,
-        final_observation="previous",
-        seeded=False,
-    )

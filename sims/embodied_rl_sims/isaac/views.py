@@ -87,19 +87,17 @@ class ViewReader:
             UserError: a camera's picture does not have the configured size.
         """
         state = _flat(observation[_POLICY])[:, self._entries]
-        images = {name: self._picture(name) for name in self._config.cameras}
+        images, size = {}, self._config.image_size
+        for name in self._config.cameras:
+            output = self._environment.scene.sensors[name].data.output
+            picture = output["rgb" if "rgb" in output else "rgba"][..., :3]
+            if (found := tuple(picture.shape[1:])) != (size, size, 3):
+                raise UserError(
+                    f"camera '{name}' gives pictures of {found}: sim.image_size={size} did not reach it.",
+                    code="image-size-mismatch",
+                )
+            images[name] = picture.clone()
         return ObservationTensors(state, _flat(observation[self._truth]), images)
-
-    def _picture(self, name: str) -> Any:
-        output = self._environment.scene.sensors[name].data.output
-        picture = output["rgb" if "rgb" in output else "rgba"][..., :3]
-        size = self._config.image_size
-        if (found := tuple(picture.shape[1:])) != (size, size, 3):
-            raise UserError(
-                f"camera '{name}' gives pictures of {found}: sim.image_size={size} did not reach it.",
-                code="image-size-mismatch",
-            )
-        return picture.clone()
 
 
 def _widths(environment: Any, observation: Mapping[str, Any], group: str) -> dict[str, int]:

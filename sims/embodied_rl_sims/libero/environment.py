@@ -68,12 +68,25 @@ class LiberoEnvironment:
         self.instruction = ""
 
     def begin(self, episode: Episode) -> None:
-        scene = self._scene_of(episode.task)
+        if self._scene is None or episode.task != self._task:
+            if self._scene is not None:
+                self._scenes.give_back(self._task, self._scene)
+            self._task, self._scene = episode.task, self._scenes.take(episode.task)
+        scene = self._scene
         problem = self._problems[episode.task]
         self.instruction, self._clock = problem.instruction, 0
         self._operator = Operator()
         self._interest = package.read_objects_of_interest(problem.bddl)
-        scene.begin(episode.seed, _initial_state(problem, episode))
+        states = package.read_initial_states(problem.states)
+        number = episode.initial_state
+        if number is None:
+            number = int(np.random.default_rng([episode.seed, _STATE_STREAM]).integers(len(states)))
+        if not 0 <= number < len(states):
+            raise UserError(
+                f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.",
+                code="initial-state-unknown",
+            )
+        scene.begin(episode.seed, states[number])
 
     def step(self, action: Array) -> StepOutcome:
         assert self._scene is not None
@@ -86,7 +99,11 @@ class LiberoEnvironment:
         assert scene is not None
         size = self._config.image_size
         images = {name: scene.draw(name, size, size) for name in self._config.cameras} if pictures else {}
-        return View(scene.state(), images, self._privileged(scene))
+        poses = np.zeros((self._slots, len(POSE)), np.float32)
+        for slot, (place, quaternion) in enumerate(scene.objects(self._interest)):
+            poses[slot] = [*place, *quaternion]
+        clock = self._clock / self._config.episode_steps
+        return View(scene.state(), images, np.array([*poses.reshape(-1), scene.goal(), clock], np.float32))
 
     def operate(self) -> Array:
         """Return the scripted operator's next action, float32 [7]."""
@@ -103,35 +120,3 @@ class LiberoEnvironment:
         if self._scene is not None:
             self._scene.close()
         self._task, self._scene = -1, None
-
-    def _scene_of(self, task: int) -> LiberoScene:
-        if self._scene is None or task != self._task:
-            if self._scene is not None:
-                self._scenes.give_back(self._task, self._scene)
-            self._task, self._scene = task, self._scenes.take(task)
-        return self._scene
-
-    def _privileged(self, scene: LiberoScene) -> Array:
-        poses = np.zeros((self._slots, len(POSE)), np.float32)
-        for slot, (place, quaternion) in enumerate(scene.objects(self._interest)):
-            poses[slot] = [*place, *quaternion]
-        clock = self._clock / self._config.episode_steps
-        return np.array([*poses.reshape(-1), scene.goal(), clock], np.float32)
-
-
-def _initial_state(problem: package.Problem, episode: Episode) -> Array:
-    """Return the episode's numbered official initial state, or draw one from its seed.
-
-    Raises:
-        UserError: the number does not exist.
-    """
-    states = package.read_initial_states(problem.states)
-    number = episode.initial_state
-    if number is None:
-        number = int(np.random.default_rng([episode.seed, _STATE_STREAM]).integers(len(states)))
-    if not 0 <= number < len(states):
-        raise UserError(
-            f"'{problem.name}' has initial states 0 to {len(states) - 1}, and no {number}.",
-            code="initial-state-unknown",
-        )
-    return states[number]

@@ -32,7 +32,9 @@ def coarsen_meshes(model: Any) -> None:
     Only the triangles of these meshes change in the compiled model: masses, frames, vertices and hulls stay, so physics
     stays the same to the bit. (Rays would hit other surfaces; LIBERO casts none.)
     """
-    for mesh in set(range(model.nmesh)) - _solid(model):
+    collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
+    collides[model.pair_geom1] = collides[model.pair_geom2] = True
+    for mesh in set(range(model.nmesh)) - set(model.geom_dataid[collides].tolist()):
         first, count = model.mesh_faceadr[mesh], model.mesh_facenum[mesh]
         least, cells, most = ROBOT if model.mesh(mesh).name.startswith(_ROBOT_PREFIXES) else NEAR
         if count < least:
@@ -83,10 +85,3 @@ def _key(rows: Array) -> Array:
     """Encode each row of three numbers from 0 to below two million as one number; `np.unique` is slow on rows."""
     most = int(rows.max()) + 1
     return rows @ np.array([most * most, most, 1], np.int64)
-
-
-def _solid(model: Any) -> set[int]:
-    """Return the meshes of geometries that may collide, by their masks or as a pair."""
-    collides = (model.geom_contype != 0) | (model.geom_conaffinity != 0)
-    collides[model.pair_geom1] = collides[model.pair_geom2] = True
-    return set(model.geom_dataid[collides].tolist())

@@ -14,7 +14,7 @@ from types import ModuleType
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl_sims.libero import assets, package
+from embodied_rl_sims.libero import package
 
 DRIVERS = {"egl": "libegl1 and libgl1-mesa-dri, or the graphics card's own", "osmesa": "libosmesa6"}
 """Renderer → Debian and Ubuntu packages of its driver."""
@@ -73,7 +73,7 @@ def _scratch() -> tempfile.TemporaryDirectory[str]:
 def _import_quietly() -> ModuleType:
     """Import `libero.libero` with the user's or a temporary configuration; without one it asks on the terminal."""
     before = os.environ.get("LIBERO_CONFIG_PATH")
-    if assets.read_user_config() is None:
+    if package.read_user_config() is None:
         os.environ["LIBERO_CONFIG_PATH"] = _write_config()
     libero = import_module("libero.libero")
     if before is None:

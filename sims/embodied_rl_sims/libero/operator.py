@@ -1,6 +1,5 @@
 """A scripted operator for libero_object: it puts objects into a basket, and uses the simulator's true state."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -47,52 +46,36 @@ class Operator:
         self.steps += 1
         action = np.zeros(7)
         action[6] = CLOSE if Phase.GRIP <= self.phase <= Phase.LOWER else OPEN
-        moves: dict[Phase, Callable[[Array, Array, Array, Array], bool]] = {
-            Phase.ABOVE: self._above,
-            Phase.DOWN: self._down,
-            Phase.GRIP: self._grip,
-            Phase.UP: self._up,
-            Phase.CARRY: self._carry,
-            Phase.LOWER: self._lower,
-        }
-        if self.phase in moves and moves[self.phase](action, thing, basket, gripper):
-            self._go(Phase(self.phase + 1))
+        offset, done = thing - gripper, False
+        match self.phase:
+            case Phase.ABOVE:
+                offset[2] += _HOVER
+                action[:3] = np.clip(offset / REACH, -1, 1)
+                if self.tries % 2 and self.turned < _QUARTER:
+                    self.turned += 1
+                    action[5] = _TURN
+                else:
+                    done = np.linalg.norm(offset[:2]) < 0.008 and abs(offset[2]) < 0.03
+            case Phase.DOWN:
+                action[:3] = np.clip(offset / REACH, -1, 1)
+                done = gripper[2] - thing[2] < 0.01 or self.steps > 30
+            case Phase.GRIP:
+                self.height = gripper[2] + _LIFT
+                done = self.steps > 12
+            case Phase.UP:
+                action[2] = 1
+                done = gripper[2] > self.height or self.steps > 20
+            case Phase.CARRY if np.linalg.norm(offset) > _AWAY:
+                self.phase, self.steps, self.tries, self.turned = Phase.ABOVE, 0, self.tries + 1, 0
+            case Phase.CARRY:
+                way = (basket - gripper)[:2]
+                action[:2] = np.clip(way / REACH, -1, 1)
+                done = np.linalg.norm(way) < 0.015 or self.steps > 60
+            case Phase.LOWER:
+                action[2] = -0.6
+                done = self.steps > 10
+            case Phase.RELEASE:
+                pass
+        if done:
+            self.phase, self.steps = Phase(self.phase + 1), 0
         return action.astype(np.float32)
-
-    def _above(self, action: Array, thing: Array, _: Array, gripper: Array) -> bool:
-        offset = thing - gripper
-        offset[2] += _HOVER
-        action[:3] = np.clip(offset / REACH, -1, 1)
-        if self.tries % 2 and self.turned < _QUARTER:
-            self.turned += 1
-            action[5] = _TURN
-            return False
-        return bool(np.linalg.norm(offset[:2]) < 0.008 and abs(offset[2]) < 0.03)
-
-    def _down(self, action: Array, thing: Array, _: Array, gripper: Array) -> bool:
-        action[:3] = np.clip((thing - gripper) / REACH, -1, 1)
-        return bool(gripper[2] - thing[2] < 0.01 or self.steps > 30)
-
-    def _grip(self, _: Array, __: Array, ___: Array, gripper: Array) -> bool:
-        self.height = gripper[2] + _LIFT
-        return self.steps > 12
-
-    def _up(self, action: Array, _: Array, __: Array, gripper: Array) -> bool:
-        action[2] = 1
-        return bool(gripper[2] > self.height or self.steps > 20)
-
-    def _carry(self, action: Array, thing: Array, basket: Array, gripper: Array) -> bool:
-        if np.linalg.norm(thing - gripper) > _AWAY:
-            self.tries, self.turned = self.tries + 1, 0
-            self._go(Phase.ABOVE)
-            return False
-        offset = (basket - gripper)[:2]
-        action[:2] = np.clip(offset / REACH, -1, 1)
-        return bool(np.linalg.norm(offset) < 0.015 or self.steps > 60)
-
-    def _lower(self, action: Array, _: Array, __: Array, ___: Array) -> bool:
-        action[2] = -0.6
-        return self.steps > 10
-
-    def _go(self, phase: Phase) -> None:
-        self.phase, self.steps = phase, 0

@@ -1,6 +1,6 @@
 """One task of LIBERO, built by its package; it runs one episode after another and draws on request."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -9,10 +9,108 @@ import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
+from embodied_rl_sims.libero import light
 from embodied_rl_sims.libero.loading import explain_driver_errors
 from embodied_rl_sims.libero.package import Problem
-from embodied_rl_sims.libero.robosuite_env import STATE_SENSORS, build_environment, make_camera_time_sensor
 from embodied_rl_sims.libero.settings import LiberoConfig
+
+STATE_SENSORS = ("robot0_eef_pos", "robot0_eef_quat", "robot0_gripper_qpos")
+"""robosuite's sensors that form the state."""
+
+_MODEL_ARRAYS = ("body_pos", "body_quat", "site_rgba")
+"""Fields that LIBERO and robosuite write into the model: poses of fixtures, visibility of markers."""
+
+
+def build_environment(environments: ModuleType, problem: Problem, config: LiberoConfig) -> Any:
+    """Build the package's environment with the arguments of its `OffScreenRenderEnv`, but without drawing."""
+    import robosuite  # pyright: ignore[reportMissingImports]
+
+    name = environments.env_wrapper.BDDLUtils.get_problem_info(str(problem.bddl))["problem_name"]
+    return _with_soft_reset(environments.TASK_MAPPING[name], config.rendering == "light")(
+        str(problem.bddl),
+        robots=["Panda"],
+        controller_configs=robosuite.load_controller_config(default_controller="OSC_POSE"),
+        gripper_types="default",
+        initialization_noise=None,
+        use_camera_obs=False,
+        has_renderer=False,
+        has_offscreen_renderer=False,
+        control_freq=config.control_freq,
+        ignore_done=True,
+        hard_reset=False,
+    )
+
+
+def _with_soft_reset(domain: type, simple: bool) -> type:
+    """Subclass the package's class so that a soft reset restores a newly built scene; a hard reset takes seconds."""
+
+    class SoftResetEnvironment(domain):
+        def _initialize_sim(self, xml_string: str | None = None) -> None:
+            super()._initialize_sim(xml_string)
+            model = self.sim.model._model
+            if simple:
+                light.simplify_model(model)
+            self._pristine = {name: getattr(model, name).copy() for name in _MODEL_ARRAYS}
+            # A hard reset appends these samplers a second time, and each of them draws.
+            self.object_property_initializers = 2 * list(self.object_property_initializers)
+
+        def _reset_internal(self) -> None:
+            model = self.sim.model._model
+            for name, array in self._pristine.items():
+                getattr(model, name)[:] = array
+            for robot in self.robots:
+                robot.gripper.current_action = np.zeros(robot.gripper.dof)
+            super()._reset_internal()
+
+        def step(self, action: Array) -> Any:
+            """Run a control step. robosuite computes the scene three times per substep; once gives the same bits."""
+            self.sim.forward, self.sim.step = _split_step(self.sim)
+            try:
+                return super().step(action)
+            finally:
+                del self.sim.forward, self.sim.step
+
+        def _setup_observables(self) -> dict[str, Any]:
+            found = super()._setup_observables()
+            return {name: found[name] for name in STATE_SENSORS}
+
+    SoftResetEnvironment.__name__ = domain.__name__  # the package compares it with the bddl file
+    return SoftResetEnvironment
+
+
+def _split_step(sim: Any) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Split MuJoCo's step into two functions.
+
+    The first part depends on positions and velocities; controllers read it, and it is computed only once. The second
+    part depends on controls and includes the integration.
+    """
+    import mujoco
+
+    model, data, known = sim.model._model, sim.data._data, [False]
+
+    def forward() -> None:
+        if not known[0]:
+            mujoco.mj_step1(model, data)
+            known[0] = True
+
+    def step() -> None:
+        mujoco.mj_step2(model, data)
+        known[0] = False
+
+    return forward, step
+
+
+def make_camera_time_sensor(keep: Any, control_freq: int) -> Any:
+    """Make a sensor that calls `keep` when robosuite would read its cameras; it has no value."""
+    from robosuite.utils.observables import Observable, sensor  # pyright: ignore[reportMissingImports]
+
+    @sensor(modality="moment")
+    def moment(_cache: dict[str, Any]) -> Array:
+        keep()
+        return np.zeros(1)
+
+    return Observable("moment", moment, sampling_rate=control_freq)
+
 
 STILL = (0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -1.0)
 """Action while a scene settles: no motion, gripper open, as in OpenVLA-OFT and openpi."""
@@ -44,7 +142,11 @@ class LiberoScene:
         self._domain.add_observable(make_camera_time_sensor(self._keep_moment, config.control_freq))
         self._pictures: Any = None
         if config.cameras:
-            _check_cameras(config.cameras, self._domain.sim.model.camera_names)
+            known = self._domain.sim.model.camera_names
+            if unknown := ", ".join(sorted(set(config.cameras) - set(known))):
+                raise UserError(
+                    f"sim.cameras: LIBERO's scenes have no {unknown}, but {', '.join(known)}.", code="camera-unknown"
+                )
             self._pictures = self._make_pictures()
 
     def begin(self, seed: int, state: Array) -> None:
@@ -53,9 +155,17 @@ class LiberoScene:
         An initial state contains the joints, but not the poses of fixtures (a cabinet, a stove): LIBERO draws these at
         every reset from NumPy's global generator. Here they depend on `seed`.
         """
+        from robosuite.utils.errors import RandomizationError  # pyright: ignore[reportMissingImports]
+
         domain = self._domain
         with _global_seed(seed):
-            self._reset()
+            for attempt in range(_RESET_ATTEMPTS):
+                try:
+                    domain.reset()
+                    break
+                except RandomizationError:
+                    if attempt == _RESET_ATTEMPTS - 1:
+                        raise
         domain.sim.set_state_from_flattened(state)
         domain.sim.forward()
         domain._check_success()
@@ -118,17 +228,6 @@ class LiberoScene:
             self._pictures = None
         self._domain.close()
 
-    def _reset(self) -> None:
-        from robosuite.utils.errors import RandomizationError  # pyright: ignore[reportMissingImports]
-
-        for attempt in range(_RESET_ATTEMPTS):
-            try:
-                self._domain.reset()
-                return
-            except RandomizationError:
-                if attempt == _RESET_ATTEMPTS - 1:
-                    raise
-
     def _keep_moment(self) -> None:
         sim = self._domain.sim
         self._mujoco.mj_copyData(self._moment, sim.model._model, sim.data._data)
@@ -144,15 +243,6 @@ class LiberoScene:
             pictures = MjRenderContextOffscreen(sim, device_id=-1)
         pictures.vopt.geomgroup[0], pictures.vopt.geomgroup[1] = 0, 1  # draw visual geometry, not collision geometry
         return pictures
-
-
-def _check_cameras(wanted: tuple[str, ...], known: tuple[str, ...]) -> None:
-    unknown = set(wanted) - set(known)
-    if unknown:
-        raise UserError(
-            f"sim.cameras: LIBERO's scenes have no {', '.join(sorted(unknown))}, but {', '.join(known)}.",
-            code="camera-unknown",
-        )
 
 
 @contextmanager

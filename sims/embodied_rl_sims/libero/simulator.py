@@ -2,11 +2,9 @@
 
 from collections.abc import Callable
 
-import numpy as np
-
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Array, Camera, SimulatorSpec, Task
-from embodied_rl_sims.libero import assets, diagnosis, loading, package
+from embodied_rl.interfaces.sim import Array, Camera, Episode, SimulatorSpec, Task
+from embodied_rl_sims.libero import diagnosis, loading, package
 from embodied_rl_sims.libero.environment import POSE, LiberoEnvironment, Scenes
 from embodied_rl_sims.libero.scene import LiberoScene
 from embodied_rl_sims.libero.settings import LiberoConfig
@@ -62,8 +60,8 @@ class Libero(Rows):
     provenance = staticmethod(diagnosis.provenance)
 
     def __init__(self, config: LiberoConfig, num_envs: int) -> None:
-        place = assets.find_assets_folder(config.assets)
-        assets.require_assets(config.suite, place)
+        place = package.find_assets_folder(config.assets)
+        package.require_assets(config.suite, place)
         environments = loading.load_package(config.renderer, place)
         self.config, self._problems = config, package.list_problems(config.suite)
         self._scenes = Scenes(lambda task: LiberoScene(environments, self._problems[task], config), config.keep)
@@ -84,15 +82,12 @@ class Libero(Rows):
                 code="operator-missing",
             )
 
-        def actions() -> Array:
-            moves = np.zeros((self.num_envs, self.spec.action_dim), np.float32)
-            for row in range(self.num_envs):
-                environment = self.environment(row) if self.episode(row) is not None else None
-                if isinstance(environment, LiberoEnvironment):
-                    moves[row] = environment.operate()
-            return moves
+        def act(row: int, _: Episode) -> Array:
+            environment = self.environment(row)
+            assert isinstance(environment, LiberoEnvironment)
+            return environment.operate()
 
-        return actions
+        return self.make_operator(act)
 
     def close(self) -> None:
         super().close()

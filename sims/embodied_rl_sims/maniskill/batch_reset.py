@@ -5,8 +5,7 @@ one reset serves all rows, and a task's random numbers are drawn row by row from
 gets the same numbers as the package's single environment on the processor with the same seed.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -46,18 +45,12 @@ class RowResetter:
                 env.reset(seed=[seed] * env.num_envs, options={"env_idx": chosen[i : i + 1]})
             return
         env._episode_seed[list(rows)] = seeds
-        with self._initialized_by(self._initialize):
-            env.reset(options={"env_idx": chosen})
-
-    @contextmanager
-    def _initialized_by(self, initialize: Callable[[Any, dict[str, Any]], None]) -> Iterator[None]:
-        """Replace the task's `_initialize_episode`, as an attribute of the environment that hides its class's."""
-        self._env._initialize_episode = initialize
+        env._initialize_episode = self._initialize  # as an attribute, it hides the class's method
         try:
-            yield
+            env.reset(options={"env_idx": chosen})
         finally:
-            del self._env._initialize_episode
-            self._env._episode_rng = self._env._batched_episode_rng.rngs[0]
+            del env._initialize_episode
+            env._episode_rng = env._batched_episode_rng.rngs[0]
 
     def _initialize(self, chosen: Any, options: dict[str, Any]) -> None:
         if len(chosen) >= _FEW and self._together:
@@ -79,7 +72,14 @@ class RowResetter:
         Raises:
             RowSplitError: several rows were requested, and the task cannot draw them together.
         """
-        env, states, generators = self._env, *self._seed(chosen.tolist())
+        env, rows = self._env, chosen.tolist()
+        states = [env._batched_episode_rng.rngs[row] for row in rows]
+        # a single row uses torch's global generator, seeded below
+        generators = [torch.default_generator] if len(rows) == 1 else [self._generators[row] for row in rows]
+        for row, state, generator in zip(rows, states, generators, strict=True):
+            state.seed(seed := int(env._episode_seed[row]))
+            if len(rows) > 1:
+                generator.manual_seed(seed)
         env.scene._reset_mask = torch.zeros(env.num_envs, dtype=torch.bool, device=env.device)
         env.scene._reset_mask[chosen] = True
         with torch.random.fork_rng():
@@ -90,18 +90,6 @@ class RowResetter:
                 type(env)._initialize_episode(env, chosen, options)
             if len(states) > 1 and _default_states(env.device) != before:
                 raise RowSplitError("an unsupported random function")
-
-    def _seed(self, rows: Sequence[int]) -> tuple[list[Any], list[Any]]:
-        """Return NumPy's and torch's generators of rows; a single row uses torch's global one."""
-        states = []
-        generators = [torch.default_generator] if len(rows) == 1 else [self._generators[row] for row in rows]
-        for row, generator in zip(rows, generators, strict=True):
-            seed = int(self._env._episode_seed[row])
-            states.append(self._env._batched_episode_rng.rngs[row])
-            states[-1].seed(seed)
-            if len(rows) > 1:
-                generator.manual_seed(seed)
-        return states, generators
 
 
 class _RowSampling(TorchFunctionMode):
@@ -115,27 +103,25 @@ class _RowSampling(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in _FACTORIES:
             self._has_drawn = True
-            return self._fill(func, args, kwargs)
+            limits = _find_limits(func, args, kwargs)
+            size = kwargs.pop("size", args[-1:] if func is torch.randint else args)
+            size = tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
+            device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
+            rows = len(self._generators)
+            if kwargs or (rows > 1 and (not size or size[0] != rows)):
+                raise RowSplitError(f"{func.__name__} of {size} for {rows} rows")
+            drawn = torch.empty(size, dtype=dtype or (torch.int64 if limits else None), device="cpu")
+            for part, generator in zip(drawn.split(1) if rows > 1 else [drawn], self._generators, strict=True):
+                if limits:
+                    part.random_(*limits, generator=generator)
+                elif func is torch.rand:
+                    part.uniform_(generator=generator)
+                else:
+                    part.normal_(generator=generator)
+            return drawn.to(device or torch.get_default_device())
         if func in _DECISIONS and self._has_drawn and len(self._generators) > 1:
             raise RowSplitError("the number of draws depends on earlier draws")
         return func(*args, **kwargs)
-
-    def _fill(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        limits = _find_limits(func, args, kwargs)
-        size = _find_size(func, args, kwargs)
-        device, dtype = kwargs.pop("device", None), kwargs.pop("dtype", None)
-        rows = len(self._generators)
-        if kwargs or (rows > 1 and (not size or size[0] != rows)):
-            raise RowSplitError(f"{func.__name__} of {size} for {rows} rows")
-        drawn = torch.empty(size, dtype=dtype or (torch.int64 if limits else None), device="cpu")
-        for part, generator in zip(drawn.split(1) if rows > 1 else [drawn], self._generators, strict=True):
-            if limits:
-                part.random_(*limits, generator=generator)
-            elif func is torch.rand:
-                part.uniform_(generator=generator)
-            else:
-                part.normal_(generator=generator)
-        return drawn.to(device or torch.get_default_device())
 
 
 def _find_limits(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...]:
@@ -146,11 +132,6 @@ def _find_limits(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...
     if len(given) == 2:
         return int(given[0]), int(given[1])
     return int(kwargs.pop("low", 0)), int(given[0] if given else kwargs.pop("high"))
-
-
-def _find_size(func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[int, ...]:
-    size = kwargs.pop("size", args[-1:] if func is torch.randint else args)
-    return tuple(size[0]) if len(size) == 1 and not isinstance(size[0], int) else tuple(size)
 
 
 def _default_states(device: Any) -> list[bytes]:

@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, SimulatorSpec, Source, StepResult
-from embodied_rl_sims.chunks import NoSnapshots, make_empty_result, wants_final_picture
-from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.common import NoSnapshots, make_empty_result, wants_final_picture
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader, join_columns
-from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig, make_instruction
 from embodied_rl_sims.maniskill.single import find_seed
 
 
@@ -98,7 +97,10 @@ class BatchedSimulator(NoSnapshots):
         if len(broken):
             row = int(broken[0])
             raise NotFinite(f"the reward of control step {self._clock[row]} is {earned[row]}", row)
-        success, fail = (self._flag(info, key) & running for key in ("success", "fail"))
+        success, fail = (
+            (info[key].cpu().numpy().astype(bool) if key in info else np.zeros(self.num_envs, bool)) & running
+            for key in ("success", "fail")
+        )
         result.reward[running, j], result.success[:, j] = earned[running], success
         result.source[running, j] = Source.POLICY
         result.steps += running
@@ -107,15 +109,15 @@ class BatchedSimulator(NoSnapshots):
         result.truncated |= running & ~terminated & (self._clock >= self.spec.horizon)
         return np.flatnonzero(running & (result.terminated | result.truncated))
 
-    def _flag(self, info: dict[str, Any], key: str) -> Array:
-        return info[key].cpu().numpy().astype(bool) if key in info else np.zeros(self.num_envs, bool)
-
     def _observe(self, rows: Array, pictures: bool) -> Observation:
         """Observe `rows`; parked rows are zero, and all pictures are black if `pictures` is False."""
         began = time.perf_counter()
         chosen, running = self._on_device(rows), self._on_device(self._running()[rows])
         known, hidden = (join_columns(part, self.num_envs)[chosen] for part in self._reader.state(self.env.get_info()))
-        self._check(known, rows)
+        finite = known.isfinite().all(dim=1).cpu().numpy() | ~self._running()[rows]
+        if not finite.all():
+            row = int(rows[np.flatnonzero(~finite)[0]])
+            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
         known, hidden = (part.where(running[:, None], 0) for part in (known, hidden))
         images = self._pictures(chosen, running, pictures and bool(self.spec.cameras))
         self.render_seconds += time.perf_counter() - began
@@ -131,12 +133,6 @@ class BatchedSimulator(NoSnapshots):
             return {name: image[chosen] * running[:, None, None, None] for name, image in shown.items()}
         shapes = {camera.name: (len(chosen), camera.height, camera.width, 3) for camera in self.spec.cameras}
         return {name: torch.zeros(shape, dtype=torch.uint8, device=chosen.device) for name, shape in shapes.items()}
-
-    def _check(self, state: Any, rows: Array) -> None:
-        finite = state.isfinite().all(dim=1).cpu().numpy() | ~self._running()[rows]
-        if not finite.all():
-            row = int(rows[np.flatnonzero(~finite)[0]])
-            raise NotFinite(f"the state is no longer finite after control step {self._clock[row]}", row)
 
     def _in_order(self, finals: list[tuple[Array, Observation]], dark: Array) -> Observation:
         """Join rows that ended at several steps in one observation, ascending; `dark` rows get black pictures."""

@@ -2,7 +2,6 @@
 
 import hashlib
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from importlib import import_module, metadata
@@ -12,16 +11,21 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Diagnosis, Unavailable
-from embodied_rl_sims.maniskill.assets import explain_missing, list_missing_assets
+from embodied_rl_sims.common import diagnose_package, find_version, find_versions, measure_rate
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader
-from embodied_rl_sims.maniskill.package import check_device, find_entry, make_environment
+from embodied_rl_sims.maniskill.package import (
+    check_device,
+    explain_missing,
+    find_entry,
+    list_missing_assets,
+    make_environment,
+)
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
-from embodied_rl_sims.packages import find_version, find_versions
 
 TRIED = {"mani_skill": "3.0.1", "sapien": "3.0.3", "gymnasium": "1.4.0", "torch": "2.13.0", "numpy": "1.26.4"}
 """Versions that the adapter is tested with."""
 
-_FRAMES = 20
+_INSTALL = "embodied-rl sim install maniskill"
 
 
 def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
@@ -36,12 +40,12 @@ def diagnose(config: ManiSkillConfig) -> list[Diagnosis]:
     ]
     if config.backend == "gpu":
         checks += [("CUDA device", _device), ("PhysX on CUDA", _physx)]
-    lines = [_version(name, tried) for name, tried in TRIED.items()]
+    lines = [diagnose_package(name, tried, _INSTALL) for name, tried in TRIED.items()]
     for name, check in checks:
         try:
             lines.append(check(config))
         except ModuleNotFoundError as error:
-            lines.append(Diagnosis(name, "fail", str(error), "embodied-rl sim install maniskill"))
+            lines.append(Diagnosis(name, "fail", str(error), _INSTALL))
         except (ValueError, RuntimeError) as error:  # a fault of the configuration or the machine
             lines.append(Diagnosis(name, "fail", "not usable", str(error)))
     return lines
@@ -53,16 +57,15 @@ def provenance(config: ManiSkillConfig) -> dict[str, str]:
     env = make_environment(replace(config, backend="cpu"))
     device = env._render_device
     env.close()
-    return {**found, "mani_skill files sha256": _files_hash(), "render device": str(device and device.name)}
-
-
-def _version(name: str, tried: str) -> Diagnosis:
-    version = find_version(name)
-    if version is None:
-        return Diagnosis(name, "fail", "not installed", "embodied-rl sim install maniskill")
-    if version.partition("+")[0] == tried:
-        return Diagnosis(name, "ok", version)
-    return Diagnosis(name, "warn", version, f"this adapter is tested with {name}=={tried}")
+    files: list[Any] = sorted(metadata.files("mani_skill") or (), key=str)
+    hashes = [f"{file}={file.hash.value}" for file in files if file.hash is not None]
+    if not hashes:
+        raise Unavailable("mani_skill has no record of its files: install it with pip.")
+    return {
+        **found,
+        "mani_skill files sha256": hashlib.sha256("\n".join(hashes).encode()).hexdigest(),
+        "render device": str(device and device.name),
+    }
 
 
 def _assets(config: ManiSkillConfig) -> Diagnosis:
@@ -77,11 +80,7 @@ def _renderer(config: ManiSkillConfig) -> Diagnosis:
     env = make_environment(replace(config, backend="cpu"))
     try:
         reader = ObservationReader(env, "rgb")
-        reader.pictures()
-        began = time.perf_counter()
-        for _ in range(_FRAMES):
-            reader.pictures()
-        rate = _FRAMES / (time.perf_counter() - began)
+        rate = measure_rate(reader.pictures, 20)
         device = env._render_device
         cameras = len(env._sensor_configs)
     finally:
@@ -117,12 +116,3 @@ def _physx(_: ManiSkillConfig) -> Diagnosis:
     command = f"{sys.executable} -c 'import sapien.physx; sapien.physx.enable_gpu()'"
     advice = f"the first episode downloads it from GitHub, which takes minutes; to do it now: {command}"
     return Diagnosis("PhysX on CUDA", "warn", f"no library in {folder}", advice)
-
-
-def _files_hash() -> str:
-    """Hash the hashes that the installer has recorded, instead of reading all files."""
-    files: list[Any] = sorted(metadata.files("mani_skill") or (), key=str)
-    hashes = [f"{file}={file.hash.value}" for file in files if file.hash is not None]
-    if not hashes:
-        raise Unavailable("mani_skill has no record of its files: install it with pip.")
-    return hashlib.sha256("\n".join(hashes).encode()).hexdigest()

@@ -1,16 +1,55 @@
-"""Build ManiSkill's environments; report missing parts and the command that installs them."""
+"""Build ManiSkill's environments; report missing parts and assets, and the command that installs them."""
 
 import difflib
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl_sims.maniskill.assets import explain_missing, find_named, list_missing_assets, refuse_download
 from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+
+
+def list_missing_assets(entry: Any) -> list[str]:
+    """List the declared assets of a task that are incomplete on this machine."""
+    assets = import_module("mani_skill.utils.assets")
+
+    def is_here(uid: str) -> bool:
+        is_group = uid in assets.DATA_GROUPS
+        parts = assets.expand_data_group_into_individual_data_source_ids(uid) if is_group else [uid]
+        return all(assets.is_data_source_downloaded(part) for part in parts)
+
+    return [uid for uid in entry.asset_download_ids or () if not is_here(uid)]
+
+
+def explain_missing(task: str, uids: list[str]) -> Unavailable:
+    """Build the error for missing assets of a task."""
+    commands = " && ".join(f"{sys.executable} -m mani_skill.utils.download_asset {uid}" for uid in uids)
+    return Unavailable(f"'{task}' needs the assets {', '.join(uids)}; this downloads them: {commands}")
+
+
+def find_named(text: str) -> list[str]:
+    """Return the assets that an error of the package names, by their id or by a path below them."""
+    assets = import_module("mani_skill.utils.assets")
+    words = set(re.findall(r"[\w/.-]+", text))
+    known = [uid for uid in (*assets.DATA_SOURCES, *assets.DATA_GROUPS) if uid in words]
+    if known:
+        return known[:1]
+    paths = {uid: str(source.output_dir / source.target_path) for uid, source in assets.DATA_SOURCES.items()}
+    return [uid for uid, path in paths.items() if path in text][:1]
+
+
+def refuse_download(task: str) -> Callable[[str], bool]:
+    """Return a replacement of the package's interactive download question that always raises."""
+
+    def answer(question: str) -> bool:
+        raise explain_missing(task, find_named(question) or [task])
+
+    return answer
+
 
 _DRIVER = (
     "ManiSkill needs a Vulkan driver, even without pictures, and found none that serves ({error}). On a machine with "
@@ -35,6 +74,11 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
         raise explain_missing(config.task, missing)
     cameras = {"width": config.image_size, "height": config.image_size, "shader_pack": config.shader}
     keywords: dict[str, Any] = {} if config.robot is None else {"robot_uids": config.robot}
+    render_on = config.renderer
+    if render_on == "auto":
+        import torch
+
+        render_on = "gpu" if torch.cuda.is_available() else "cpu"
     with _translated(config):
         made = import_module("gymnasium").make(
             config.task,
@@ -44,7 +88,7 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
             reward_mode=config.reward,
             reconfiguration_freq=config.reconfiguration_freq,
             sim_backend="physx_cuda" if config.backend == "gpu" else "physx_cpu",
-            render_backend=_renderer(config),
+            render_backend=render_on,
             sensor_configs=cameras,
             human_render_camera_configs={"shader_pack": config.shader},
             **keywords,
@@ -53,11 +97,7 @@ def make_environment(config: ManiSkillConfig, num_envs: int = 1) -> Any:
 
 
 def check_device(config: ManiSkillConfig) -> None:
-    """Check that a CUDA device exists if the settings require one.
-
-    Raises:
-        Unavailable: it does not exist.
-    """
+    """Check that a CUDA device exists if the settings require one. Raises `Unavailable`: it does not exist."""
     import torch
 
     if config.backend == "gpu" and not torch.cuda.is_available():
@@ -93,14 +133,6 @@ def _check_name(key: str, name: str, known: list[str]) -> None:
         close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
         hint = f"Did you mean {' or '.join(close)}?" if close else f"There are {len(known)}, as {', '.join(known[:5])}."
         raise UserError(f"sim.{key}={name}: ManiSkill has no such {key}. {hint}", code="choice-unknown")
-
-
-def _renderer(config: ManiSkillConfig) -> str:
-    import torch
-
-    if config.renderer == "auto":
-        return "gpu" if torch.cuda.is_available() else "cpu"
-    return config.renderer
 
 
 @contextmanager

@@ -11,10 +11,9 @@ from embodied_rl.interfaces.sim import Array, Camera, Episode, Observation, Simu
 from embodied_rl_sims.maniskill.batched import BatchedSimulator
 from embodied_rl_sims.maniskill.diagnosis import diagnose, provenance
 from embodied_rl_sims.maniskill.experts import make_expert
-from embodied_rl_sims.maniskill.instructions import make_instruction
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader, name_entries
 from embodied_rl_sims.maniskill.package import find_entry, make_environment
-from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig, make_instruction
 from embodied_rl_sims.maniskill.single import SingleEnvironment
 from embodied_rl_sims.rows import Rows
 
@@ -39,6 +38,12 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
     names, low, high = _actions(config, env)
     size = config.image_size
     cameras = tuple(Camera(name, size, size) for name in env._sensor_configs) if config.observations == "rgb" else ()
+    horizon = config.horizon or find_entry(config).max_episode_steps
+    if horizon is None:
+        raise UserError(
+            f"sim.horizon=null: '{config.task}' has no time limit; give a number of control steps.",
+            code="horizon-missing",
+        )
     return SimulatorSpec(
         cameras=cameras,
         state_names=name_entries(known),
@@ -46,8 +51,8 @@ def read_spec(config: ManiSkillConfig, env: Any) -> SimulatorSpec:
         action_low=low,
         action_high=high,
         control_hz=float(env.control_freq),
-        horizon=_horizon(config),
-        tasks=(Task(config.task, _family(env)),),
+        horizon=int(horizon),
+        tasks=(Task(config.task, type(env).__module__.rpartition(".tasks.")[2].partition(".")[0]),),
         words=tuple(dict.fromkeys(make_instruction(config.task).split())),
         instruction_length=len(make_instruction(config.task).split()),
         privileged_names=name_entries(hidden),
@@ -79,7 +84,13 @@ class ManiSkill:
         self._expert: Callable[[], Array] | None = None
         first = make_environment(config, num_envs if config.backend == "gpu" else 1)
         self.spec = read_spec(config, first)
-        self._inner = BatchedSimulator(config, self.spec, first) if config.backend == "gpu" else self._rows(first)
+        self._inner: Rows | BatchedSimulator
+        if config.backend == "gpu":
+            self._inner = BatchedSimulator(config, self.spec, first)
+        else:
+            waiting = [first]
+            make = lambda _: SingleEnvironment(config, waiting.pop() if waiting else make_environment(config))  # noqa: E731
+            self._inner = Rows(self.spec, num_envs, make)
 
     @property
     def render_seconds(self) -> float:
@@ -123,15 +134,6 @@ class ManiSkill:
     def close(self) -> None:
         self._inner.close()
 
-    def _rows(self, first: Any) -> Rows:
-        """Build rows of single environments; the first environment already exists."""
-        waiting = [first]
-        return Rows(
-            self.spec,
-            self.num_envs,
-            lambda _: SingleEnvironment(self.config, waiting.pop() if waiting else make_environment(self.config)),
-        )
-
 
 def _actions(config: ManiSkillConfig, env: Any) -> tuple[tuple[str, ...], tuple[float, ...], tuple[float, ...]]:
     """Return names and limits of the actions: "arm_0" … "gripper", after the package's controllers."""
@@ -158,18 +160,3 @@ def _hold(config: ManiSkillConfig, names: tuple[str, ...]) -> tuple[float, ...] 
     if config.control_mode not in ("pd_ee_delta_pos", "pd_ee_delta_pose", "pd_joint_delta_pos"):
         return None
     return tuple(1.0 if name == "gripper" else 0.0 for name in names)
-
-
-def _horizon(config: ManiSkillConfig) -> int:
-    horizon = config.horizon or find_entry(config).max_episode_steps
-    if horizon is None:
-        raise UserError(
-            f"sim.horizon=null: '{config.task}' has no time limit; give a number of control steps.",
-            code="horizon-missing",
-        )
-    return int(horizon)
-
-
-def _family(env: Any) -> str:
-    """Return the package's group of tasks: "tabletop", "control" …"""
-    return type(env).__module__.rpartition(".tasks.")[2].partition(".")[0]

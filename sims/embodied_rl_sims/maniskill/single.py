@@ -7,12 +7,10 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.interfaces.sim import Array, Episode
-from embodied_rl_sims.maniskill.instructions import make_instruction
+from embodied_rl_sims.common import fold_seed
 from embodied_rl_sims.maniskill.observation_reader import ObservationReader, join_columns
-from embodied_rl_sims.maniskill.physics import renew_scene
-from embodied_rl_sims.maniskill.settings import ManiSkillConfig
+from embodied_rl_sims.maniskill.settings import ManiSkillConfig, make_instruction
 from embodied_rl_sims.rows import StepOutcome, View
-from embodied_rl_sims.seeds import fold_seed
 
 _SEED_BITS = 32  # range of the package's seeds
 
@@ -65,7 +63,14 @@ class SingleEnvironment:
         )
 
     def render(self, width: int, height: int) -> Array:
-        camera = self._film_camera(width, height)
+        if self._film[0] is not self.env.scene:
+            self._film = (self.env.scene, {})
+        cameras = self._film[1]
+        if (width, height) not in cameras:
+            configs = self.env._human_render_camera_configs or self.env._sensor_configs
+            config = dataclasses.replace(next(iter(configs.values())), width=width, height=height)
+            cameras[width, height] = import_module("mani_skill.sensors.camera").Camera(config, self.env.scene)
+        camera = cameras[width, height]
         for body in self.env._hidden_objects:
             body.show_visual()
         self.env.scene.update_render(update_sensors=False, update_human_render_cameras=True)
@@ -77,13 +82,31 @@ class SingleEnvironment:
         self._film = (None, {})
         self.env.close()
 
-    def _film_camera(self, width: int, height: int) -> Any:
-        """Return the package's camera for videos in another size; each rebuild of the scene requires a new one."""
-        if self._film[0] is not self.env.scene:
-            self._film = (self.env.scene, {})
-        cameras = self._film[1]
-        if (width, height) not in cameras:
-            configs = self.env._human_render_camera_configs or self.env._sensor_configs
-            config = dataclasses.replace(next(iter(configs.values())), width=width, height=height)
-            cameras[width, height] = import_module("mani_skill.sensors.camera").Camera(config, self.env.scene)
-        return cameras[width, height]
+
+def renew_scene(env: Any) -> None:
+    """Move all bodies of a single environment into a new, empty PhysX scene.
+
+    The package's reset sets poses and velocities, but PhysX keeps cached contacts: the order in which it solves them,
+    and the contacts in the next observation (an episode that begins after one that ended in a grasp observes a grasp).
+    A body also keeps its rest time until it is woken. A complete rebuild (`reconfigure`) clears this too, but takes
+    about fifty times as long, because it reads the meshes again.
+
+    Args:
+        env: a `BaseEnv` with one environment on the processor.
+    """
+    sapien = import_module("sapien")
+    scene = env.scene
+    before = scene.sub_scenes[0]
+    bodies = list(before.entities)
+    for body in bodies:
+        before.remove_entity(body)
+    env._set_scene_config()
+    physics = sapien.physx.PhysxCpuSystem()
+    physics.timestep = scene.px.timestep
+    after = sapien.Scene([physics, before.render_system] if before.render_system else [physics])
+    for body in bodies:
+        after.add_entity(body)
+    for moved in physics.rigid_dynamic_components:
+        if not moved.kinematic:
+            moved.wake_up()
+    scene.px, scene.sub_scenes[0] = physics, after

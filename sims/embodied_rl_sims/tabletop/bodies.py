@@ -12,7 +12,6 @@ import numpy as np
 
 from embodied_rl.interfaces.sim import Array, NotFinite
 from embodied_rl_sims.tabletop import arm
-from embodied_rl_sims.tabletop.bare import View, bare_loop
 from embodied_rl_sims.tabletop.layout import KINDS, REST_HEIGHT, Layout
 from embodied_rl_sims.tabletop.settings import SUBSTEPS
 
@@ -22,6 +21,9 @@ _OBJECT_START = np.array([9, 16, 23])  # where the objects' free joints begin in
 _CAPS = slice(30, 32)
 STATE = int(mujoco.mjtState.mjSTATE_INTEGRATION)
 _FINGER_OPEN = 0.04
+
+View = tuple[Array, Array]
+"""A picture's camera position [3], and its rays, flat [3 · pixels]."""
 
 
 class Bodies:
@@ -156,7 +158,7 @@ class Bodies:
             mujoco.mj_setState(self.model, data, state, STATE)
 
     def bare_loop(self, views: Sequence[View], controls: Array) -> Callable[[], None]:
-        """Return a function that runs `bare.bare_loop` on copies of the simulations, each time from this state."""
+        """Return a function that runs `bare_loop` on copies of the simulations, each time from this state."""
         states, scenes = self.save(), [copy(data) for data in self.data]
 
         def run() -> None:
@@ -165,3 +167,20 @@ class Bodies:
             bare_loop(self.model, scenes, views, controls, SUBSTEPS)
 
         return run
+
+
+def bare_loop(
+    model: mujoco.MjModel, scenes: Sequence[mujoco.MjData], views: Sequence[View], controls: Array, substeps: int
+) -> None:
+    """Step each scene through `controls` [chunks, H, n, 9], and cast one picture's rays after each chunk."""
+    pixels = len(views[0][1]) // 3
+    groups = np.array([1, 1, 1, 0, 1, 1], np.uint8)
+    geometry, distance, normal = np.zeros(pixels, np.int32), np.zeros(pixels), np.zeros(3 * pixels)
+    for chunk in controls:
+        for row, (scene, (origin, rays)) in enumerate(zip(scenes, views, strict=True)):
+            for control in chunk[:, row]:
+                scene.ctrl[:] = control
+                mujoco.mj_step(model, scene, substeps)
+            mujoco.mj_multiRay(
+                model, scene, origin, rays, groups, 1, -1, geometry, distance, normal, pixels, 10.0
+            )  # fmt: skip

@@ -74,7 +74,9 @@ class RayCamera:
         """Build the camera's view of an episode, with the table already shaded."""
         if not (look.camera_shift.any() or look.camera_turn.any()):
             return CameraView(self, self._home, look)
-        frame = self._frame @ _small_rotation(look.camera_turn)
+        turn, quaternion = np.zeros(9), np.array([1.0, *(look.camera_turn / 2)])  # of a small rotation
+        mujoco.mju_quat2Mat(turn, quaternion / np.linalg.norm(quaternion))
+        frame = self._frame @ turn.reshape(3, 3)
         return CameraView(self, Pose.from_rays(self._origin + look.camera_shift, frame, self.lens), look)
 
     def cast(self, data: mujoco.MjData, pose: Pose) -> tuple[NDArray[np.int64], NDArray[np.int32], Array]:
@@ -122,7 +124,10 @@ class CameraView:
         self.pose = pose
         self.light, self.ambient = look.light, look.ambient
         self._camera = camera
-        self.background = _table(pose, look)
+        shade = look.ambient + (1 - look.ambient) * max(look.light[2], 0.0)
+        tone = 1 + look.strength * _pattern(pose.table / look.scale, look.pattern)
+        colour = np.where(pose.on_table[:, None], look.table * tone[:, None] * shade, _SKY)
+        self.background = (np.clip(colour, 0, 1) * 255).astype(np.uint8)
 
     def render(self, data: mujoco.MjData, colours: NDArray[np.float32]) -> NDArray[np.uint8]:
         """Draw a picture uint8 [h, w, 3] with Lambertian shading; `colours` [geometries, 3] in 0…255."""
@@ -132,21 +137,6 @@ class CameraView:
         picture = self.background.copy()
         picture[pixels] = colours[geometry] * shade[:, None]
         return picture.reshape(camera.height, camera.width, 3)
-
-
-def _small_rotation(turn: Array) -> Array:
-    matrix = np.zeros(9)
-    quaternion = np.array([1.0, *(turn / 2)])
-    mujoco.mju_quat2Mat(matrix, quaternion / np.linalg.norm(quaternion))
-    return matrix.reshape(3, 3)
-
-
-def _table(pose: Pose, look: Look) -> NDArray[np.uint8]:
-    """Draw the empty table, [pixels, 3], with the episode's pattern."""
-    shade = look.ambient + (1 - look.ambient) * max(look.light[2], 0.0)
-    tone = 1 + look.strength * _pattern(pose.table / look.scale, look.pattern)
-    colour = np.where(pose.on_table[:, None], look.table * tone[:, None] * shade, _SKY)
-    return (np.clip(colour, 0, 1) * 255).astype(np.uint8)
 
 
 def _pattern(point: Array, name: str) -> Array:

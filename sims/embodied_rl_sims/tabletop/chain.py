@@ -34,16 +34,12 @@ def _draw_goals(episode: Episode, own: Layout, length: int, attempt: int) -> lis
     rest, chain = [replace(goal, displacement=None) for goal in list_goals(own)[1:]], [own]
     for number in np.random.default_rng([episode.seed, _STREAM, attempt]).permutation(len(rest)):
         goal = rest[number]
-        if len(chain) < length and _is_apart(goal, chain) and (goal.family != "push" or is_push_clear(goal)):
+        things = [(each.family == "press", each.target) for each in chain]
+        places = [each.goal for each in chain if each.goal >= 0]
+        is_apart = (goal.family == "press", goal.target) not in things and goal.goal not in places
+        if len(chain) < length and is_apart and (goal.family != "push" or is_push_clear(goal)):
             chain.append(goal)
     return chain
-
-
-def _is_apart(goal: Layout, others: list[Layout]) -> bool:
-    """Return whether a goal's object or button, and its place, differ from those of the others."""
-    things = [(each.family == "press", each.target) for each in others]
-    places = [each.goal for each in others if each.goal >= 0]
-    return (goal.family == "press", goal.target) not in things and goal.goal not in places
 
 
 class GoalChains:

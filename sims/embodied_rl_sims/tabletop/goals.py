@@ -113,17 +113,16 @@ class Goals:
             return ""
         if terminated:
             return _WRONG[self._kind[row]]
-        return f"time limit: {self._explain_lateness(row, place)}"
-
-    def _explain_lateness(self, row: int, place: Array) -> str:
         kind = _KINDS[self._kind[row]]
+        radius = {"pick": 0.0, "bowl": IN_BOWL}.get(kind, ON_PLATE)
         if kind == "press":
-            return "button not pressed"
-        if not self.raised[row]:
-            return "object never lifted"
-        if place[2] >= ON_TABLE:
-            return "object not lifted high enough" if kind == "pick" else "object not put down"
-        near = kind != "pick" and np.hypot(*(place[:2] - self.position[row])) < (
-            IN_BOWL if kind == "bowl" else ON_PLATE
-        )
-        return "object not released" if near else "object dropped"
+            found = "button not pressed"
+        elif not self.raised[row]:
+            found = "object never lifted"
+        elif place[2] >= ON_TABLE:
+            found = "object not lifted high enough" if kind == "pick" else "object not put down"
+        elif np.hypot(*(place[:2] - self.position[row])) < radius:
+            found = "object not released"
+        else:
+            found = "object dropped"
+        return f"time limit: {found}"

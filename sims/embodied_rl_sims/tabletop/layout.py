@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.interfaces.sim import Episode, Task
+from embodied_rl.interfaces.sim import Array, Episode, Task
 
 KINDS = ("cube", "cube", "cylinder")  # of the three objects, in the scene's order
 FIXTURES = ("zone", "zone", "plate", "bowl", "button", "button")  # in the scene's order
@@ -103,7 +103,8 @@ def draw_layout(episode: Episode, randomise: bool = True, attempt: int = 0) -> L
     task = TASKS[episode.task]
     target, goal, present = _choose(rng, task)
     kind = "button" if task.family == "press" else KINDS[target]
-    named = _draw_colour(rng, task.family, kind, episode.split == "semantic")
+    semantic = episode.split == "semantic"
+    named = str(rng.choice([colour for colour in COLOURS if is_held_out(task.family, kind, colour) == semantic]))
     others = [colour for colour in COLOURS if colour != named]
     rng.shuffle(others)
     object_colours = [others.pop() for _ in KINDS]
@@ -149,13 +150,15 @@ def list_goals(layout: Layout) -> list[Layout]:
         else:
             family = "push" if FIXTURES[fixture] == "zone" else "put"
             goals += [(family, target, fixture) for target in range(len(KINDS))]
-    own = layout.family, layout.target, layout.goal
-    allowed = [own, *(goal for goal in goals if goal != own and not _is_reserved(layout, *goal))]
-    colours = layout.object_colours, layout.fixture_colours
-    return [
-        replace(layout, family=goal[0], target=goal[1], goal=goal[2], instruction=_instruction(*goal, *colours))
-        for goal in allowed
-    ]
+    colours, found = (layout.object_colours, layout.fixture_colours), [layout]
+    for family, target, goal in goals:
+        press = family == "press"
+        colour = layout.fixture_colours[goal] if press else layout.object_colours[target]
+        is_own = (family, target, goal) == (layout.family, layout.target, layout.goal)
+        if not is_own and not is_held_out(family, "button" if press else KINDS[target], colour):
+            instruction = _instruction(family, target, goal, *colours)
+            found.append(replace(layout, family=family, target=target, goal=goal, instruction=instruction))
+    return found
 
 
 def is_push_clear(layout: Layout) -> bool:
@@ -163,12 +166,6 @@ def is_push_clear(layout: Layout) -> bool:
     present = np.flatnonzero(np.isfinite(layout.fixtures[:, 0])).tolist()
     points = np.concatenate([layout.objects, layout.fixtures[present]])
     return _push_is_clear(points, layout.target, len(KINDS) + present.index(layout.goal))
-
-
-def _is_reserved(layout: Layout, family: str, target: int, goal: int) -> bool:
-    press = family == "press"
-    colour = layout.fixture_colours[goal] if press else layout.object_colours[target]
-    return is_held_out(family, "button" if press else KINDS[target], colour)
 
 
 def _choose(rng: np.random.Generator, task: Task) -> tuple[int, int, list[int]]:
@@ -185,11 +182,6 @@ def _choose(rng: np.random.Generator, task: Task) -> tuple[int, int, list[int]]:
     return int(rng.choice(candidates)), goal, present
 
 
-def _draw_colour(rng: np.random.Generator, family: str, kind: str, semantic: bool) -> str:
-    allowed = [colour for colour in COLOURS if is_held_out(family, kind, colour) == semantic]
-    return str(rng.choice(allowed))
-
-
 def _place(
     rng: np.random.Generator, family: str, target: int, goal: int, present: list[int]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -198,7 +190,7 @@ def _place(
     Many candidates are tested at once; the generator's state afterwards equals that after drawing them one by one.
     """
     names = ["object"] * len(KINDS) + ["fixture"] * len(present)
-    gap = np.array([[_gap(a, b) for b in names] for a in names])
+    gap = np.array([[(_CLEARANCE.get((a, b)) or _CLEARANCE[b, a]) for b in names] for a in names])
     np.fill_diagonal(gap, 0.0)
     low, high = np.array([AREA_X, AREA_Y]).T
     while True:
@@ -214,10 +206,6 @@ def _place(
             fixtures = np.full((len(FIXTURES), 2), np.nan)
             fixtures[present] = points[len(KINDS) :]
             return points[: len(KINDS)], fixtures
-
-
-def _gap(first: str, second: str) -> float:
-    return _CLEARANCE.get((first, second)) or _CLEARANCE[second, first]
 
 
 def _push_is_clear(points: NDArray[np.float64], target: int, zone: int) -> bool:
@@ -276,3 +264,24 @@ def _vary(rng: np.random.Generator, rgb: tuple[float, float, float], wide: float
     hue += 0.03 * wide * rng.uniform(-1, 1)
     value *= 1 + 0.25 * wide * rng.uniform(-1, 1)
     return colorsys.hsv_to_rgb(hue % 1.0, saturation, min(value, 1.0))
+
+
+_FIELDS = ("index", "task", "seed", "initial_state", "group", "split", "final_picture")
+
+
+def pack_episode(episode: Episode | None) -> list[int]:
+    """Return the fields of an episode; -1 everywhere for a parked environment."""
+    if episode is None:
+        return [-1] * len(_FIELDS)
+    state = -1 if episode.initial_state is None else episode.initial_state
+    split = ("train", *SPLITS).index(episode.split)
+    return [episode.index, episode.task, episode.seed, state, episode.group, split, int(episode.final_picture)]
+
+
+def unpack_episode(packed: Array) -> Episode | None:
+    """Return the episode that `pack_episode` packed."""
+    index, task, seed, state, group, split, *pictured = (int(value) for value in packed)
+    if seed < 0:
+        return None
+    shown = pictured == [1]  # snapshots of earlier versions lack this field
+    return Episode(index, task, seed, None if state < 0 else state, group, ("train", *SPLITS)[split], shown)

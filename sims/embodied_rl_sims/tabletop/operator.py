@@ -66,8 +66,13 @@ class OperatorView:
 
 def choose_action(scene: OperatorView, faults: Faults = Faults()) -> Vector:
     """Return one control step's action: [dx, dy, dz in metres, gripper in -1…1]."""
-    chosen = {"pick": _pick, "put": _put, "push": _push, "press": _press}[scene.family]
-    return chosen(scene, faults)
+    if scene.family in ("push", "press"):
+        return (_push if scene.family == "push" else _press)(scene, faults)
+    if not _holds(scene, faults):
+        return _reach(scene, faults)
+    if scene.family == "pick":
+        return _go(scene, (scene.tool[0], scene.tool[1], 0.20), CLOSED)
+    return _put(scene, faults)
 
 
 def _go(scene: OperatorView, point: Iterable[float], gripper: float) -> Vector:
@@ -93,15 +98,8 @@ def _reach(scene: OperatorView, faults: Faults) -> Vector:
     return _go(scene, (x, y, height), OPEN if scene.tool[2] > height + 0.008 else CLOSED)
 
 
-def _pick(scene: OperatorView, faults: Faults) -> Vector:
-    if not _holds(scene, faults):
-        return _reach(scene, faults)
-    return _go(scene, (scene.tool[0], scene.tool[1], 0.20), CLOSED)
-
-
 def _put(scene: OperatorView, faults: Faults) -> Vector:
-    if not _holds(scene, faults):
-        return _reach(scene, faults)
+    """Carry the object in hand to its goal, go down, open the gripper."""
     goal = scene.goal + np.array(faults.place_off)
     away = float(np.linalg.norm(goal - scene.target[:2]))
     if away > 0.015:

@@ -43,21 +43,20 @@ class ProgressMeter:
         self.start[self._fresh] = now[self._fresh]
         self._fresh[:] = False
         then = self.start
-        reach = self._share_reached(now, then)
+        margin = np.choose(self._family, [{"push": 0.02, "press": 0.006}.get(family, 0.012) for family in FAMILIES])
+        reach = _share(self._distance_to_reach(now), self._distance_to_reach(then), margin)
         away, away_then = _distance_to_goal(now), _distance_to_goal(then)
         moved = _share(away, away_then, THERE)
         by_family = {
             "push": 0.4 * np.maximum(reach, moved) + 0.6 * moved,
-            "pick": 0.5 * reach + 0.15 * _is_held(now, truth.width) + 0.35 * _share_lifted(now),
+            "pick": 0.5 * reach
+            + 0.15 * _is_held(now, truth.width)
+            + 0.35 * np.clip((now[:, 5] - RESTING) / (LIFTED - RESTING), 0, 1),
             "put": _put(now, truth.width, reach, moved, away < THERE),
             "press": 0.75 * reach + 0.25 * np.clip((CAP_REST - now[:, 5]) / CAP_TRAVEL, 0, 1),
         }
         value = np.choose(self._family, [by_family[family] for family in FAMILIES])
         return np.where(success, 1.0, np.minimum(value, BEFORE_GOAL))
-
-    def _share_reached(self, now: Array, then: Array) -> Array:
-        margin = np.choose(self._family, [{"push": 0.02, "press": 0.006}.get(family, 0.012) for family in FAMILIES])
-        return _share(self._distance_to_reach(now), self._distance_to_reach(then), margin)
 
     def _distance_to_reach(self, where: Array) -> Array:
         """Return the distance of the tool to the object; for a push, to the place behind it."""
@@ -82,10 +81,6 @@ def _is_held(now: Array, width: Array) -> Array:
     beside = np.linalg.norm(now[:, 3:5] - now[:, :2], axis=1) < HELD_ASIDE
     level = np.abs(now[:, 5] - now[:, 2]) < HELD_ABOVE
     return beside & level & (width > HELD_WIDTH[0]) & (width < HELD_WIDTH[1])
-
-
-def _share_lifted(now: Array) -> Array:
-    return np.clip((now[:, 5] - RESTING) / (LIFTED - RESTING), 0, 1)
 
 
 def _put(now: Array, width: Array, reach: Array, moved: Array, there: Array) -> Array:

@@ -9,10 +9,10 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import Pose, RobotOutcome, RobotReading
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl_sims.chunks import make_empty_result
+from embodied_rl_sims.common import make_empty_result
+from embodied_rl_sims.tabletop.arm import follow_action
 from embodied_rl_sims.tabletop.settings import SUBSTEPS, TIMESTEP, TabletopConfig
 from embodied_rl_sims.tabletop.simulator import Tabletop
-from embodied_rl_sims.tabletop.steering import follow_action
 
 JOINTS = (*(f"joint{number}" for number in range(1, 8)), "finger1", "finger2")
 _DOWN = np.array([1.0, 0.0, 0.0, 0.0])  # x, y, z, w: the hand points down, its fingers open along world y
@@ -53,7 +53,21 @@ class TabletopServo(Tabletop):
     # -- episodes -------------------------------------------------------------------------------------------------
 
     def begin(self, episode: Episode) -> None:
-        _check_episode(episode, self.spec.tasks, self.spec.splits)
+        if not 0 <= episode.task < len(self.spec.tasks):
+            raise UserError(
+                f"task={episode.task}: there are tasks 0 … {len(self.spec.tasks) - 1}.", code="task-unknown"
+            )
+        if episode.split not in ("train", *self.spec.splits):
+            raise UserError(
+                f"split={episode.split!r} is none of {', '.join(('train', *self.spec.splits))}.", code="split-unknown"
+            )
+        if episode.initial_state is not None:
+            raise UserError(
+                f"initial_state={episode.initial_state}: the tabletop's tasks have no numbered initial states.",
+                code="initial-states-missing",
+            )
+        if episode.seed < 0:
+            raise UserError(f"seed={episode.seed} must be at least 0.", code="seed-invalid")
         self._gripper, self._substeps = _OPEN, -1
         self._lead, self._braked = None, 0
         self._outcome, self._rewards, self._reached = None, 0.0, False
@@ -123,17 +137,13 @@ class TabletopServo(Tabletop):
         if self._substeps >= 0 and self._outcome is None:
             self._substeps += 1
             if self._substeps % SUBSTEPS == 0:
-                self._end_control_step(moved)
-
-    def _end_control_step(self, moved: Array) -> None:
-        """Count and judge a control step that consisted of many steps of the servo."""
-        running = self._running()
-        result = make_empty_result(self.spec, moved[:, None])
-        self._count_step(running)
-        self._end_step(result, 0, running)
-        result.ended = np.flatnonzero(result.terminated | result.truncated)
-        result.failures = self._explain_failures(result)
-        self._record_result(result)
+                running = self._running()
+                result = make_empty_result(self.spec, moved[:, None])
+                self._count_step(running)
+                self._end_step(result, 0, running)
+                result.ended = np.flatnonzero(result.terminated | result.truncated)
+                result.failures = self._explain_failures(result)
+                self._record_result(result)
 
     # -- sensors --------------------------------------------------------------------------------------------------
 
@@ -154,17 +164,3 @@ class TabletopServo(Tabletop):
     def _find_focal(self, camera: str, height: int) -> float:
         fovy = float(self._bodies.model.camera(camera).fovy[0])
         return height / 2 / float(np.tan(np.deg2rad(fovy) / 2))
-
-
-def _check_episode(episode: Episode, tasks: tuple[object, ...], splits: tuple[str, ...]) -> None:
-    if not 0 <= episode.task < len(tasks):
-        raise UserError(f"task={episode.task}: there are tasks 0 … {len(tasks) - 1}.", code="task-unknown")
-    if episode.split not in ("train", *splits):
-        raise UserError(f"split={episode.split!r} is none of {', '.join(('train', *splits))}.", code="split-unknown")
-    if episode.initial_state is not None:
-        raise UserError(
-            f"initial_state={episode.initial_state}: the tabletop's tasks have no numbered initial states.",
-            code="initial-states-missing",
-        )
-    if episode.seed < 0:
-        raise UserError(f"seed={episode.seed} must be at least 0.", code="seed-invalid")

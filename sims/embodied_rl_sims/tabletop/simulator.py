@@ -1,27 +1,25 @@
 """The embedded simulator: a MuJoCo tabletop with ray-cast cameras, controlled by end-effector displacements."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
-import mujoco
 import numpy as np
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.goals import GoalWatch
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
-from embodied_rl_sims.chunks import make_empty_result, wants_final_picture
+from embodied_rl_sims.common import make_empty_result, wants_final_picture
 from embodied_rl_sims.tabletop import operator
 from embodied_rl_sims.tabletop.all_goals import AllGoals
+from embodied_rl_sims.tabletop.arm import follow_action
 from embodied_rl_sims.tabletop.bodies import FIXTURES, OBJECTS, Bodies
 from embodied_rl_sims.tabletop.camera import CameraView, RayCamera
 from embodied_rl_sims.tabletop.chain import GoalChains, draw_chain
-from embodied_rl_sims.tabletop.episodes import pack_episode, unpack_episode
 from embodied_rl_sims.tabletop.goals import Goals
-from embodied_rl_sims.tabletop.layout import Layout
+from embodied_rl_sims.tabletop.layout import Layout, pack_episode, unpack_episode
 from embodied_rl_sims.tabletop.observation import Privileged, Truth, add_noise
 from embodied_rl_sims.tabletop.progress import ProgressMeter
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
-from embodied_rl_sims.tabletop.steering import follow_action
 from embodied_rl_sims.tabletop.video import VideoRenderer
 
 _CAMERA = "front"
@@ -69,11 +67,17 @@ class Tabletop:
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
         result = make_empty_result(self.spec, actions)
         running = self._running()
-        self._hold_for_delay(running)
+        waited = 0
+        while len(rows := np.flatnonzero(running & (self._delay > waited))):
+            self._bodies.advance(rows)
+            self._bodies.gather()
+            waited += 1
         for j in range(actions.shape[1]):
             if not running.any():
                 break
-            self._control_step(result.executed[:, j], running)
+            self._command, control = follow_action(self._command, self._bodies.tool, result.executed[:, j], running)
+            self._bodies.advance(np.flatnonzero(running), control)
+            self._count_step(running)
             running &= ~self._end_step(result, j, running)
         result.ended = np.flatnonzero(result.terminated | result.truncated)
         if len(result.ended):
@@ -203,34 +207,8 @@ class Tabletop:
     def _running(self) -> Array:
         return np.array([episode is not None for episode in self._episode])
 
-    def _control_step(self, action: Array, running: Array) -> None:
-        self._command, control = follow_action(self._command, self._bodies.tool, action, running)
-        self._bodies.advance(np.flatnonzero(running), control)
-        self._count_step(running)
-
     def _count_step(self, running: Array) -> None:
         self._clock += running
-        self._displace_target(running)
-        self._bodies.gather()
-
-    def _end_step(self, result: StepResult, j: int, running: Array) -> Array:
-        """Judge and record a finished control step; return bool [n], whether it ended the episode."""
-        success, failure = self._judge(running)
-        over = failure | (success & self.config.terminate_on_success)
-        late = running & ~over & (self._clock >= self.config.horizon)
-        self._record(result, j, running, success, over, late)
-        return over | late
-
-    def _hold_for_delay(self, running: Array) -> None:
-        """Let the arm hold still for the inference delay of a slow robot."""
-        waited = 0
-        while len(rows := np.flatnonzero(running & (self._delay > waited))):
-            self._bodies.advance(rows)
-            self._bodies.gather()
-            waited += 1
-
-    def _displace_target(self, running: Array) -> None:
-        """Move the target once in an episode of the "execution" split."""
         for row in np.flatnonzero(running & (self._clock == self._goals.displaced_at)).tolist():
             layout = self._layout[row]
             assert layout is not None and layout.displacement is not None
@@ -242,26 +220,23 @@ class Tabletop:
                     self._watch.move(row, self._bodies.fixtures(row))
             else:
                 self._bodies.shift_object(row, layout.target, shift)
+        self._bodies.gather()
 
-    def _judge(self, running: Array) -> tuple[Array, Array]:
+    def _end_step(self, result: StepResult, j: int, running: Array) -> Array:
+        """Judge and record a finished control step; return bool [n], whether it ended the episode."""
         bodies = self._bodies
         bodies.check_finite(running, self._clock)
         success, failure = self._goals.judge(bodies.objects, bodies.caps, bodies.width)
         last = self._chains.is_last_goal
-        if len(reached := np.flatnonzero(success & running & ~last)):
-            self._begin_next_goals(reached)
-        return success & running & last, failure & running & ~success
-
-    def _begin_next_goals(self, rows: Array) -> None:
-        """Begin the next goals of rows that reached their present one, without moving any body."""
-        bodies = self._bodies
-        for row in rows.tolist():
-            self._set_goal(row, self._chains.advance(row, int(self._clock[row])))
-            self._goals.excuse(row, bodies.objects, bodies.caps, bodies.width)
-        if self._progress is not None:
-            self._progress.measure(Truth.from_bodies(bodies, self._goals, self._command), ~self._running())
-
-    def _record(self, result: StepResult, j: int, running: Array, success: Array, over: Array, late: Array) -> None:
+        if len(reached := np.flatnonzero(success & running & ~last)):  # the next goals begin; no body moves
+            for row in reached.tolist():
+                self._set_goal(row, self._chains.advance(row, int(self._clock[row])))
+                self._goals.excuse(row, bodies.objects, bodies.caps, bodies.width)
+            if self._progress is not None:
+                self._progress.measure(Truth.from_bodies(bodies, self._goals, self._command), ~self._running())
+        success, failure = success & running & last, failure & running & ~success
+        over = failure | (success & self.config.terminate_on_success)
+        late = running & ~over & (self._clock >= self.config.horizon)
         fresh = success & ~self._goals.rewarded
         self._goals.rewarded |= fresh
         result.reward[:, j] = fresh
@@ -270,6 +245,7 @@ class Tabletop:
         result.steps += running
         result.terminated |= over & running
         result.truncated |= late
+        return over | late
 
     def _explain_failures(self, result: StepResult) -> tuple[str, ...]:
         objects, caps = self._bodies.objects, self._bodies.caps
@@ -299,7 +275,12 @@ class Tabletop:
         began = time.perf_counter()
         self._draw(shown if drawn is None else shown[drawn[shown]], pictures)
         self.render_seconds += time.perf_counter() - began
-        self._add_noise(shown, drawn, state, pictures)
+        noise = self.config.state_noise, self.config.image_noise
+        for row in shown if any(noise) else ():
+            episode = self._episode[row]
+            assert episode is not None
+            picture = pictures[row] if drawn is None or drawn[row] else None
+            add_noise(episode, int(self._clock[row]), state[row], picture, *noise)
         instruction = tuple(layout.instruction if (layout := self._layout[row]) else "" for row in rows)
         progress = None if self._progress is None else self._measure_progress(truth)[rows]
         return Observation({_CAMERA: pictures[rows]}, state[rows], instruction, privileged[rows], progress)
@@ -308,16 +289,6 @@ class Tabletop:
         assert self._progress is not None
         success, _ = self._goals.judge(self._bodies.objects, self._bodies.caps, self._bodies.width)
         return self._chains.overall_progress(self._progress.measure(truth, success)).astype(np.float32)
-
-    def _add_noise(self, rows: Iterable[int], drawn: Array | None, state: Array, pictures: Array) -> None:
-        noise = self.config.state_noise, self.config.image_noise
-        if not any(noise):
-            return
-        for row in rows:
-            episode = self._episode[row]
-            assert episode is not None
-            picture = pictures[row] if drawn is None or drawn[row] else None
-            add_noise(episode, int(self._clock[row]), state[row], picture, *noise)
 
     # -- episodes -------------------------------------------------------------------------------------------------
 
@@ -331,7 +302,10 @@ class Tabletop:
             return
         layout = self._chains.begin(row, draw_chain(episode, self.config.randomise, self.config.goals))
         self._view[row] = self._camera.view(layout.look)
-        paint_scene(self._bodies.model, self._colours[row], layout)
+        names = (*layout.object_colours, *layout.fixture_colours)
+        for geometry, name in zip((*OBJECTS, *FIXTURES), names, strict=True):
+            if name:
+                self._colours[row][self._bodies.model.geom(geometry).id] = np.array(layout.look.colours[name]) * 255
         self._bodies.place(row, layout)
         self._set_goal(row, layout)
         if self._watch is not None:
@@ -347,11 +321,3 @@ class Tabletop:
         self._privileged.begin(row, layout)
         if self._progress is not None:
             self._progress.begin(row, layout.family)
-
-
-def paint_scene(model: mujoco.MjModel, colours: Array, layout: Layout) -> None:
-    """Write the colours of a layout into `colours` [geometries, 3], 0…255; others keep the model's colour."""
-    names = (*layout.object_colours, *layout.fixture_colours)
-    for geometry, name in zip((*OBJECTS, *FIXTURES), names, strict=True):
-        if name:
-            colours[model.geom(geometry).id] = np.array(layout.look.colours[name]) * 255

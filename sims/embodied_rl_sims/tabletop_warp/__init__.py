@@ -1,6 +1,5 @@
 """The tabletop on `mujoco_warp`: the same scenes, tasks and pictures; one device steps all environments."""
 
-from embodied_rl_sims.tabletop_warp.settings import TabletopWarpConfig
-from embodied_rl_sims.tabletop_warp.simulator import TabletopWarp
+from embodied_rl_sims.tabletop_warp.simulator import TabletopWarp, TabletopWarpConfig
 
 __all__ = ["TabletopWarp", "TabletopWarpConfig"]

@@ -12,11 +12,7 @@ _RECORDING = Lock()  # Warp records only one graph at a time, in all threads tog
 
 
 def choose_device(name: str) -> str:
-    """Return the device that `sim.device` selects.
-
-    Raises:
-        Unavailable: the CUDA device does not exist.
-    """
+    """Return the device that `sim.device` selects. Raises `Unavailable`: the CUDA device does not exist."""
     wp.config.log_level = wp.LOG_ERROR if name == "cpu" else wp.LOG_WARNING  # hide warnings about an unused driver
     found = [device.alias for device in wp.get_cuda_devices()]
     wanted = {"auto": found[0] if found else "cpu", "cuda": "cuda:0"}.get(name, name)

@@ -16,14 +16,14 @@ import pytest
 
 from embodied_rl.benchmarks.robot_runs.deployment import (
     deploy_policy,
+    describe_deployment,
     list_simulator_arguments,
     plan_deployment,
     report_deployment,
     run_episodes,
 )
-from embodied_rl.benchmarks.robot_runs.domain_id import DOMAINS
 from embodied_rl.benchmarks.robot_runs.episode_runner import RobotEpisode
-from embodied_rl.benchmarks.robot_runs.results import describe_deployment
+from embodied_rl.benchmarks.robot_runs.processes import DOMAINS
 from embodied_rl.benchmarks.robot_runs.stop_measurement import Fault, StopTestBench, measure_stop, open_test_bench
 from embodied_rl.cli.main import main
 from embodied_rl.interfaces.errors import RunFailed, UserError

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.benchmarks.robot_runs.domain_id import DOMAINS, reserve_domain_id
+from embodied_rl.benchmarks.robot_runs.processes import DOMAINS, reserve_domain_id
 from embodied_rl.interfaces.errors import RunFailed
 
 

@@ -10,8 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from embodied_rl.benchmarks.robot_runs.domain_id import reserve_domain_id
-from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses
+from embodied_rl.benchmarks.robot_runs.processes import DeploymentProcesses, reserve_domain_id
 from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.ended import gone, wait_for
@@ -29,7 +28,7 @@ time.sleep(600)
 
 HANGING = """
 import ctypes, signal, sys, time
-from embodied_rl.benchmarks.robot_runs.exit_with_parent import end_with
+from embodied_rl.benchmarks.robot_runs.processes import end_with
 end_with(int(sys.argv[1]), 1.0)
 libc = ctypes.CDLL(None)
 libc.__cxa_atexit(ctypes.cast(libc.pause, ctypes.c_void_p), None, None)  # a library that hangs after the interpreter

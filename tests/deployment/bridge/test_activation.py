@@ -20,8 +20,7 @@ from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.schema import BridgeConfig, FaultsNode
-from embodied_rl.simulated_robot.node import SimulatedRobot
-from embodied_rl.simulated_robot.settings import RobotSettings
+from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.bridging import RealTimeBench

@@ -18,7 +18,7 @@ from embodied_rl.deployment.execution.return_points import (
     save_return_points,
 )
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.deployment.recording.description_file import write_description
+from embodied_rl.deployment.recording.recording_folder import write_description
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.robots.return_file import ReturnFile

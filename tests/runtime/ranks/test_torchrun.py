@@ -15,7 +15,7 @@ from typing import IO, Any
 import pytest
 
 from embodied_rl import schema
-from embodied_rl.commands.preparation import set_torchrun_ranks
+from embodied_rl.commands.preparation import TrainingPreparation
 from embodied_rl.runtime.ranks import launch as ranks
 from embodied_rl.runtime.ranks import torchrun, torchrun_store
 from embodied_rl.runtime.ranks.collective import make_store
@@ -193,19 +193,19 @@ def configured(*overrides: str, **plan: object) -> schema.TrainConfig:
 
 def test_the_number_of_processes_sets_the_ranks(of_two: None) -> None:
     """A YAML value is replaced; a typed one must agree. Nothing is planned."""
-    assert set_torchrun_ranks("train", configured(ranks=7)).plan == schema.Plan(ranks=2)
-    assert set_torchrun_ranks("train", configured(allocation="auto")).plan == schema.Plan(
+    assert TrainingPreparation().adapt("train", configured(ranks=7)).plan == schema.Plan(ranks=2)
+    assert TrainingPreparation().adapt("train", configured(allocation="auto")).plan == schema.Plan(
         allocation="colocated", ranks=2
     )
-    split = set_torchrun_ranks("train", configured("plan.ranks=2", allocation="split", ranks=2, slices=3)).plan
+    split = TrainingPreparation().adapt("train", configured("plan.ranks=2", allocation="split", ranks=2, slices=3)).plan
     assert split == schema.Plan(allocation="split", ranks=2, slices=3)
     with refuses("ranks-mismatch", "2 processes", "plan.ranks=3"):
-        set_torchrun_ranks("train", configured("plan.ranks=3", ranks=3))
+        TrainingPreparation().adapt("train", configured("plan.ranks=3", ranks=3))
 
 
 def test_a_resumed_run_keeps_its_number_of_ranks(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(configured(ranks=5), resume="last")
-    assert set_torchrun_ranks("train", config) is config
+    assert TrainingPreparation().adapt("train", config) is config
     monkeypatch.setenv("RANK", "0")
     with refuses("ranks-mismatch", "2 processes", "plan.ranks=5"):
         torchrun.launch_here(print, None, 5)
@@ -213,9 +213,9 @@ def test_a_resumed_run_keeps_its_number_of_ranks(of_two: None, monkeypatch: pyte
 
 def test_other_commands_are_one_process(of_two: None, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="type it without torchrun"):
-        set_torchrun_ranks("eval", object())
+        TrainingPreparation().adapt("eval", object())
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert set_torchrun_ranks("eval", "as it is") == "as it is"
+    assert TrainingPreparation().adapt("eval", "as it is") == "as it is"
 
 
 class FakeStore(torchrun_store.StoreClient):

@@ -15,7 +15,7 @@ import torch
 
 from embodied_rl.interfaces.sim import Episode, Unavailable
 from embodied_rl.testing.simulator_contract import check_simulator
-from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batch_reset, batched, package, physics, simulator
+from embodied_rl_sims.maniskill import ManiSkill, ManiSkillConfig, batch_reset, batched, package, simulator, single
 
 CHECKS: dict[str, Callable[[], None]] = {}
 _SIZE = 32
@@ -35,7 +35,7 @@ def reused(config: ManiSkillConfig, num_envs: int = 1) -> Any:
     pool = _free.setdefault(key, [])
     if pool:
         env = pool.pop()
-        physics.renew_scene(env)  # as at the end of any episode that has been stepped
+        single.renew_scene(env)  # as at the end of any episode that has been stepped
         return env
     env = package.make_environment(config, num_envs)
     env.close = lambda: pool.append(env)

@@ -112,12 +112,6 @@ def test_vision_shows_other_patterns_from_another_place() -> None:
     assert max(look.strength for look in trained) < min(np.quantile([look.strength for look in held_out], 0.2), 0.15)
 
 
-def test_vision_reaches_beyond_the_light_and_colours_of_training() -> None:
-    trained, held_out = ([layout.look for _, layout in layouts(split)] for split in ("train", "vision"))
-    for value in (lambda look: look.ambient, lambda look: look.light[0], lambda look: look.colours["red"][0]):
-        assert np.ptp([value(look) for look in held_out]) > 1.2 * np.ptp([value(look) for look in trained])
-
-
 def test_execution_starts_elsewhere_and_displaces_the_target_once() -> None:
     trained, held_out = ([layout for _, layout in layouts(split)] for split in ("train", "execution"))
     assert all(layout.displacement is None for layout in trained)

@@ -102,11 +102,6 @@ def test_readings_are_mujoco_s_and_are_copies(robot: TabletopServo) -> None:
     assert np.array_equal(reading.position, kept)
 
 
-def test_an_upright_hand_is_as_it_is_commanded(robot: TabletopServo) -> None:
-    turned, wanted = robot.read().tool[1], robot.read().commanded[1]
-    assert abs(float(turned @ wanted)) == pytest.approx(1.0, abs=1e-6)
-
-
 def test_the_focal_length_projects_the_tool_to_where_the_camera_shows_it() -> None:
     """A point one metre before the camera, a tenth beside its axis, is that many pixels from the middle."""
     robot = TabletopServo(TabletopConfig(image_size=64))

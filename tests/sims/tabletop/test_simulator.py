@@ -11,7 +11,7 @@ from embodied_rl.interfaces.sim import Array, Episode, NotFinite, Observation, S
 from embodied_rl.testing.contract import check_simulator
 from embodied_rl.testing.simulator_contract import assert_same
 from embodied_rl_sims.tabletop import Tabletop, bodies, chain
-from embodied_rl_sims.tabletop.bare import bare_loop
+from embodied_rl_sims.tabletop.bodies import bare_loop
 from embodied_rl_sims.tabletop.layout import FAMILIES, SPLITS, TASKS, Layout, draw_layout
 
 TASK = {task.name: number for number, task in enumerate(TASKS)}
@@ -194,12 +194,6 @@ def test_privileged_state_says_where_things_are(make) -> None:
     np.testing.assert_allclose(shown, 8 * (others - middle), atol=1e-6)
     assert [truth[f"is_{family}"] for family in FAMILIES] == [float(family == "put") for family in FAMILIES]
     assert truth["clock"] == 0
-
-
-def test_the_state_is_in_metres(make) -> None:
-    episode = Episode(0, TASK["pick_cube"], 12)
-    state = make().reset([episode]).state[0]
-    np.testing.assert_allclose(state, [*draw_layout(episode).start, 0.08, 0, 0, 0], atol=1e-6)
 
 
 def test_moves_are_metres(make) -> None:

@@ -10,10 +10,9 @@ import pytest
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.datasets.lerobot import stream
-from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_reader import DatasetSamples, LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import Feature, make_features
-from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SimNode
