@@ -81,7 +81,7 @@ def test_the_strings_are_found() -> None:
     ("module", "named", "count"),
     [
         ("embodied_rl.config.plugins", "embodied_rl.commands.train", 1),
-        ("embodied_rl.runtime.ray.handle", "embodied_rl.serving.access:find_token", 1),
+        ("embodied_rl.runtime.ray.handle", "embodied_rl.serving.listening:find_token", 1),
         ("embodied_rl.judge.prompts.prompt", "embodied_rl.judge.reward", 1),
         ("embodied_rl.commands.table", "embodied_rl.config.plugins:find", 0),
     ],

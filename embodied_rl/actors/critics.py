@@ -1,7 +1,4 @@
-"""Critics (value heads) on privileged state, on the prefix, or on the action expert's features.
-
-Each reads one of three inputs, which `needs` names, and ignores the others.
-"""
+"""Critics (value heads) on privileged state, on the prefix, or on the action expert's features."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -12,93 +9,60 @@ from embodied_rl.interfaces.errors import UserError
 
 
 class CriticNeed(StrEnum):
-    """The input that a critic reads."""
+    """The input that a critic reads.
+
+    Attributes:
+        PRIVILEGED: the simulator's privileged state, which the policy never sees (an asymmetric critic).
+        PREFIX: the prefix, pooled over its valid tokens; V_vlm of pi_RL (arXiv:2510.25889, section 4.3).
+        EXPERT: the expert's features, averaged over the executed actions; V_expert of pi_RL.
+    """
 
     PRIVILEGED = "privileged"
     PREFIX = "prefix"
     EXPERT = "expert"
 
 
-def make_value_head(inputs: int, hidden: Sequence[int]) -> nn.Sequential:
-    """Make an MLP with one output; the last layer starts near zero (pi_RL, arXiv:2510.25889: N(0, 0.02), bias 0)."""
-    layers: list[nn.Module] = []
-    for size in hidden:
-        layers += [nn.Linear(inputs, size), nn.SiLU()]
-        inputs = size
-    last = nn.Linear(inputs, 1)
-    nn.init.normal_(last.weight, std=0.02)
-    nn.init.zeros_(last.bias)
-    return nn.Sequential(*layers, last)
-
-
 class Critic(nn.Module):
-    """A value head. `needs` names its input; `detach` keeps its gradient out of the backbone."""
+    """A value head that reads one of three inputs and ignores the others.
 
-    needs: CriticNeed
-    detach: bool = True
+    The last layer starts near zero (pi_RL: N(0, 0.02), bias 0).
+    """
 
-    def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
-        """Compute value float32 [n] from privileged [n, P], pooled prefix [n, F] or expert features [n, Hx, F]."""
-        raise NotImplementedError
+    def __init__(self, needs: CriticNeed, inputs: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
+        """Create the critic.
 
-
-class PrivilegedCritic(Critic):
-    """An asymmetric critic: reads the simulator's privileged state, which the policy never sees."""
-
-    needs = CriticNeed.PRIVILEGED
-
-    def __init__(self, dim: int, hidden: Sequence[int] = (192, 192)) -> None:
-        """Create the critic. dim: P, entries of the privileged state; hidden: units of each layer.
+        Args:
+            needs: the input that it reads.
+            inputs: width of that input.
+            hidden: units of each layer.
+            detach: keep its gradient out of the backbone.
 
         Raises:
-            UserError: the simulator has no privileged state.
+            UserError: it needs privileged state, and the simulator has none.
         """
         super().__init__()
-        if dim < 1:
+        if needs == CriticNeed.PRIVILEGED and inputs < 1:
             raise UserError(
                 "This simulator has no privileged state for policy.critic=privileged; try prefix.",
                 code="privileged-state-missing",
             )
-        self.head = make_value_head(dim, hidden)
+        self.needs, self.detach = needs, detach
+        self.norm = nn.Identity() if needs == CriticNeed.PRIVILEGED else nn.LayerNorm(inputs)
+        layers: list[nn.Module] = []
+        for size in hidden:
+            layers += [nn.Linear(inputs, size), nn.SiLU()]
+            inputs = size
+        last = nn.Linear(inputs, 1)
+        nn.init.normal_(last.weight, std=0.02)
+        nn.init.zeros_(last.bias)
+        self.head = nn.Sequential(*layers, last)
 
     def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
-        assert privileged is not None, "a privileged critic was called without privileged state"
-        return self.head(privileged).squeeze(-1)
-
-
-class PrefixCritic(Critic):
-    """The critic V_vlm of pi_RL (section 4.3): reads the prefix, pooled over its valid tokens."""
-
-    needs = CriticNeed.PREFIX
-
-    def __init__(self, context_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
-        """Create it. context_dim: width of `Context.pooled`; hidden: layer units; detach: no backbone gradient."""
-        super().__init__()
-        self.detach = detach
-        self.norm = nn.LayerNorm(context_dim)
-        self.head = make_value_head(context_dim, hidden)
-
-    def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
-        assert pooled is not None, "a prefix critic was called without the prefix"
-        return self.head(self.norm(pooled.detach() if self.detach else pooled)).squeeze(-1)
-
-
-class ExpertCritic(Critic):
-    """The critic V_expert of pi_RL (section 4.3): reads the expert's features, averaged over the executed actions."""
-
-    needs = CriticNeed.EXPERT
-
-    def __init__(self, feature_dim: int, hidden: Sequence[int] = (192, 192), detach: bool = True) -> None:
-        """Create it. feature_dim: width of the features; hidden: layer units; detach: no backbone gradient."""
-        super().__init__()
-        self.detach = detach
-        self.norm = nn.LayerNorm(feature_dim)
-        self.head = make_value_head(feature_dim, hidden)
-
-    def forward(self, privileged: Tensor | None, pooled: Tensor | None, features: Tensor | None) -> Tensor:
-        assert features is not None, "an expert critic was called without features"
-        mean = features.mean(dim=1)
-        return self.head(self.norm(mean.detach() if self.detach else mean)).squeeze(-1)
+        """Compute value float32 [n] from privileged [n, P], pooled prefix [n, F] or expert features [n, Hx, F]."""
+        given = {CriticNeed.PRIVILEGED: privileged, CriticNeed.PREFIX: pooled, CriticNeed.EXPERT: features}[self.needs]
+        assert given is not None, f"a critic on {self.needs} was called without it"
+        given = given.mean(dim=1) if self.needs == CriticNeed.EXPERT else given
+        return self.head(self.norm(given.detach() if self.detach else given)).squeeze(-1)
 
 
 def make_critic(
@@ -113,14 +77,13 @@ def make_critic(
     """Make the critic that `policy.critic` names: "privileged", "prefix", "expert"; None for "none".
 
     Raises:
-        UserError: the kind is unknown.
+        UserError: the kind is unknown, or the simulator has no privileged state.
     """
     if kind == "none":
         return None
-    if kind == CriticNeed.PRIVILEGED:
-        return PrivilegedCritic(privileged_dim, hidden)
-    if kind == CriticNeed.PREFIX:
-        return PrefixCritic(context_dim, hidden, detach)
-    if kind == CriticNeed.EXPERT:
-        return ExpertCritic(feature_dim, hidden, detach)
-    raise UserError(f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.", code="critic-unknown")
+    sizes = {"privileged": privileged_dim, "prefix": context_dim, "expert": feature_dim}
+    if kind not in sizes:
+        raise UserError(
+            f"policy.critic={kind!r} is not one of privileged, prefix, expert, none.", code="critic-unknown"
+        )
+    return Critic(CriticNeed(kind), sizes[kind], hidden, detach)

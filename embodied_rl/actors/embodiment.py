@@ -1,4 +1,4 @@
-"""Connection of a network to one robot, with all normalisation of training, evaluation and deployment."""
+"""Connection of a network to one robot, with all normalisation between the robot's units and the network's."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -11,16 +11,103 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from embodied_rl.actors import tokenizer
-from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.config.freeze import freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.robot import Body
 from embodied_rl.interfaces.sim import Observation, SimulatorSpec
 
+KINDS = ("identity", "mean_std", "quantiles", "quantile10", "min_max", "limits")
+SMALLEST_STD = 1e-4
+LARGEST_PAD = 1e-5
+"""Largest centre and scale of padding entries: openpi adds 1e-6 to a spread of 0."""
+
 BLIND = ("none", "image", "instruction")
 GRIPPERS = {"same": (1.0, 0.0), "inverted": (-1.0, 0.0), "zero_one": (2.0, -1.0), "one_zero": (-2.0, 1.0)}
 """Convention of the policy's gripper entries → (factor, offset) that turn them into the simulator's [-1, 1]."""
+
+
+@dataclass(frozen=True)
+class Normalisation:
+    """An affine map of each entry: normalised = (value - center) / scale.
+
+    Attributes:
+        kind: statistics behind center and scale: mean and standard deviation; the 1 % and 99 % quantiles, the
+            10 % and 90 % quantiles, or minimum and maximum, which become -1 and 1; the simulator's limits; or
+            "identity", none.
+        center, scale: of each entry.
+    """
+
+    kind: str
+    center: tuple[float, ...]
+    scale: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        """Check the statistics, so that errors appear at construction and not later.
+
+        Raises:
+            UserError: the kind is unknown, or the statistics differ in length, have no spread, or are not finite.
+        """
+        if self.kind not in KINDS:
+            raise UserError(
+                f"Statistics of kind {self.kind!r} are unknown; known: {', '.join(KINDS)}.", code="statistics-invalid"
+            )
+        if len(self.center) != len(self.scale):
+            raise UserError(
+                f"Statistics of {len(self.center)} centres and {len(self.scale)} scales do not fit.",
+                code="statistics-invalid",
+            )
+        if not np.isfinite([*self.center, *self.scale]).all() or min((*self.scale, 1.0)) <= 0:
+            raise UserError("Statistics must be finite, and every scale positive.", code="statistics-invalid")
+
+    def __len__(self) -> int:
+        return len(self.center)
+
+    @staticmethod
+    def identity(entries: int) -> "Normalisation":
+        """Return a normalisation that keeps all units."""
+        return Normalisation("identity", (0.0,) * entries, (1.0,) * entries)
+
+    @staticmethod
+    def from_bounds(
+        kind: str, low: Sequence[float] | NDArray[Any], high: Sequence[float] | NDArray[Any]
+    ) -> "Normalisation":
+        """Return a normalisation that maps `low` to -1 and `high` to 1."""
+        bottom, top = np.asarray(low, np.float64), np.asarray(high, np.float64)
+        return Normalisation(kind, _floats((bottom + top) / 2), _floats((top - bottom) / 2))
+
+    @staticmethod
+    def from_values(values: NDArray[Any], kind: str = "mean_std") -> "Normalisation":
+        """Compute statistics of each column of [m, entries]; a constant column gets scale 1 to stay readable."""
+        if kind == "quantiles":
+            low, high = np.quantile(values.astype(np.float64), (0.01, 0.99), axis=0)
+            still = high - low < SMALLEST_STD
+            return Normalisation.from_bounds(kind, np.where(still, low - 1, low), np.where(still, high + 1, high))
+        mean, std = values.mean(axis=0, dtype=np.float64), values.std(axis=0, dtype=np.float64)
+        return Normalisation("mean_std", _floats(mean), _floats(np.where(std < SMALLEST_STD, 1.0, std)))
+
+    def unpadded(self, entries: int) -> "Normalisation":
+        """Return the first entries if the others are only padding, as openpi's may be; else return it unchanged."""
+        beyond = self.center[entries:] + self.scale[entries:]
+        if not beyond or max(map(abs, beyond)) > LARGEST_PAD:
+            return self
+        return Normalisation(self.kind, self.center[:entries], self.scale[:entries])
+
+    def normalise(self, values: Tensor) -> Tensor:
+        """Convert values [..., entries] in the robot's units to the network's numbers, float32.
+
+        It computes in double precision: the scale of a constant entry can be below the resolution of float32.
+        """
+        wide = values.double()
+        return ((wide - wide.new_tensor(self.center)) / wide.new_tensor(self.scale)).float()
+
+    def restore(self, values: NDArray[Any]) -> NDArray[np.float32]:
+        """Convert arrays [..., entries] back to the robot's units: the inverse of `normalise`."""
+        return (values * np.array(self.scale, np.float32) + np.array(self.center, np.float32)).astype(np.float32)
+
+
+def _floats(values: NDArray[Any]) -> tuple[float, ...]:
+    return tuple(map(float, values))
 
 
 @dataclass(frozen=True)
@@ -70,7 +157,22 @@ class Embodiment:
         Raises:
             UserError: lengths differ, limits have no finite range, statistics have no spread, or a setting is unknown.
         """
-        self._check_lengths()
+        states, actions, privileged = len(self.state_names), len(self.action_names), len(self.privileged_names)
+        counts = {"state": states, "action": actions, "action_low": actions, "action_high": actions}
+        counts |= {"privileged_mean": privileged, "privileged_std": privileged}
+        counts |= {"views": len(self.cameras)} if self.views else {}
+        counts |= {"relative": actions} if self.relative else {}
+        for entry, count in counts.items():
+            if len(getattr(self, entry)) != count:
+                raise UserError(
+                    f"embodiment.{entry} must have {count} entries, one for each name.", code="embodiment-invalid"
+                )
+        if max(self.relative, default=-1) >= states:
+            raise UserError(
+                f"embodiment.relative names state entry {max(self.relative)}, and the state has {states} entries: "
+                "actions that are relative to the state need as many entries there.",
+                code="embodiment-invalid",
+            )
         for name, low, high in zip(self.action_names, self.action_low, self.action_high, strict=True):
             if not (np.isfinite([low, high]).all() and low < high):
                 raise UserError(
@@ -86,32 +188,6 @@ class Embodiment:
         if self.gripper not in GRIPPERS:
             raise UserError(
                 f"policy.gripper={self.gripper!r} is not one of {', '.join(GRIPPERS)}.", code="gripper-unknown"
-            )
-
-    def _check_lengths(self) -> None:
-        for prefix, parts in (("state", ("",)), ("action", ("", "_low", "_high")), ("privileged", ("_mean", "_std"))):
-            names = getattr(self, f"{prefix}_names")
-            for part in parts:
-                if len(getattr(self, f"{prefix}{part}")) != len(names):
-                    raise UserError(
-                        f"embodiment.{prefix}{part} must have {len(names)} entries, one for each name.",
-                        code="embodiment-invalid",
-                    )
-        if self.views and len(self.views) != len(self.cameras):
-            raise UserError(
-                f"embodiment.views must have {len(self.cameras)} entries, one for each camera.",
-                code="embodiment-invalid",
-            )
-        if self.relative and len(self.relative) != len(self.action_names):
-            raise UserError(
-                f"embodiment.relative must have {len(self.action_names)} entries, one for each action.",
-                code="embodiment-invalid",
-            )
-        if max(self.relative, default=-1) >= len(self.state_names):
-            raise UserError(
-                f"embodiment.relative names state entry {max(self.relative)}, and the state has "
-                f"{len(self.state_names)} entries: actions that are relative to the state need as many entries there.",
-                code="embodiment-invalid",
             )
 
     @staticmethod
@@ -146,11 +222,7 @@ class Embodiment:
         )
 
     def check_body(self, body: Body, words: Sequence[str] = ()) -> None:
-        """Check that this embodiment was made for a robot.
-
-        Args:
-            body: the robot, simulated or real.
-            words: that instructions may hold.
+        """Check that this embodiment was made for a simulated or real robot, and for the `words` of its instructions.
 
         Raises:
             UserError: cameras, state or action entries, limits or words differ; the message names them.
@@ -238,13 +310,11 @@ class Embodiment:
 
     def normalise_privileged(self, privileged: NDArray[Any] | Tensor, names: Sequence[str]) -> Tensor:
         """Normalise privileged state [n, P] with columns `names` to float32 [n, P]; unknown names keep their units."""
-        known = {
-            name: (mean, std)
-            for name, mean, std in zip(self.privileged_names, self.privileged_mean, self.privileged_std, strict=True)
-        }
-        pairs = [known.get(name, (0.0, 1.0)) for name in names]
+        means = dict(zip(self.privileged_names, self.privileged_mean, strict=True))
+        deviations = dict(zip(self.privileged_names, self.privileged_std, strict=True))
         values = torch.as_tensor(privileged)
-        return ((values - values.new_tensor([p[0] for p in pairs])) / values.new_tensor([p[1] for p in pairs])).float()
+        mean = values.new_tensor([means.get(name, 0.0) for name in names])
+        return ((values - mean) / values.new_tensor([deviations.get(name, 1.0) for name in names])).float()
 
     def actions(self, x: Tensor, state: NDArray[Any] | Tensor) -> NDArray[np.float32]:
         """Convert the executed ones of model actions [n, H, D] to simulator actions float32 [n, Hx, A]."""

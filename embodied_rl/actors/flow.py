@@ -14,20 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.actors.backbone import (
-    Keep,
-    check_fit,
-    freeze_parameters,
-    is_frozen,
-    make_input_spec,
-    make_input_trace,
-    read_inputs,
-    select_entries,
-    select_learning,
-)
 from embodied_rl.actors.critics import Critic, CriticNeed
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow_inference import DeployedFlow, autocast_method
+from embodied_rl.actors.flow_inference import DeployedFlow, Keep, autocast_method, keep_inputs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import (
     Context,
@@ -35,16 +24,20 @@ from embodied_rl.interfaces.policy import (
     Evaluation,
     FlowBackbone,
     NoiseKeys,
+    PolicyInput,
     TensorSpec,
     Trace,
     copy_to,
 )
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.mathematics.flow.committed import Committed, give_times
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
+from embodied_rl.mathematics.flow.transition import Committed, give_times
 
 FLOW, PRIVILEGED, INITIAL = "flow/", "input/privileged", "critic/initial"
 COMMITTED, ACTIONS = f"{FLOW}committed", "actions"
+IMAGE, FEATURES, PREFIX = "input/image/", "input/features/", "input/prefix/"
+TOKENS, STATE = "input/tokens", "input/state"
+"""Names, or starts of names, of the entries of a trace."""
 
 
 class FlowActor(DeployedFlow):
@@ -86,16 +79,20 @@ class FlowActor(DeployedFlow):
         """
         check_fit(backbone, embodiment, freeze_perception)
         if freeze_perception:
-            freeze_parameters(backbone.perception_parameters())
+            for parameter in backbone.perception_parameters():
+                parameter.requires_grad_(False)
         super().__init__(backbone, sampler, embodiment, keep or ("features" if freeze_perception else "images"), delay)
         self.critic = critic
         self.privileged_names, self.freeze_perception = tuple(privileged_names), freeze_perception
 
     def keepable(self) -> list[Keep]:
         """Return what a trace may store, largest saving first: outputs of frozen parts need not be recomputed."""
-        prefix, perception = self.backbone.prefix_parameters(), self.backbone.perception_parameters()
-        found: list[Keep] = ["prefix"] if prefix and is_frozen(prefix) else []
-        return [*found, *(["features"] if perception and is_frozen(perception) else []), "images"]
+        parts: dict[Keep, list[nn.Parameter]] = {
+            "prefix": self.backbone.prefix_parameters(),
+            "features": self.backbone.perception_parameters(),
+        }
+        learning = {keep for keep, part in parts.items() if any(parameter.requires_grad for parameter in part)}
+        return [*(keep for keep, part in parts.items() if part and keep not in learning), "images"]
 
     def keep_within(self, rows: int, budget: float) -> Keep:
         """Set `keep` to the most useful part of which `rows` rows fit into `budget` bytes, and return it."""
@@ -203,7 +200,13 @@ class FlowActor(DeployedFlow):
     @autocast_method
     def trace_spec(self) -> TensorSpec:
         """Return the shapes and dtypes of one row of `Decision.trace`."""
-        spec, rows = self.backbone.spec, make_input_spec(self.backbone, self.keep, self.device)
+        spec = self.backbone.spec
+        blank = torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8, device=self.device)
+        tokens = torch.zeros(1, spec.token_length, dtype=torch.int64, device=self.device)
+        state = torch.zeros(1, spec.state_dim, device=self.device)
+        with torch.no_grad():
+            kept = keep_inputs(self.backbone, PolicyInput(dict.fromkeys(spec.cameras, blank), state, tokens), self.keep)
+        rows = {name: (tuple(value.shape[1:]), value.dtype) for name, value in make_input_trace(kept).items()}
         if self._keeps_privileged:
             rows[PRIVILEGED] = ((len(self.privileged_names),), torch.float32)
         if self._critic_needs(CriticNeed.EXPERT):
@@ -220,9 +223,9 @@ class FlowActor(DeployedFlow):
 
     def parameter_groups(self) -> Mapping[str, list[nn.Parameter]]:
         """Return trainable parameters: "actor" (with a learned sampler's), "critic", and unfrozen "perception"."""
-        perception = select_learning(self.backbone.perception_parameters())
+        perception = [parameter for parameter in self.backbone.perception_parameters() if parameter.requires_grad]
         seen = {id(parameter) for parameter in perception}
-        actor = [parameter for parameter in select_learning(self.backbone.parameters()) if id(parameter) not in seen]
+        actor = [each for each in self.backbone.parameters() if each.requires_grad and id(each) not in seen]
         if isinstance(self.sampler, nn.Module):
             actor += self.sampler.parameters()
         groups = {"actor": actor, "critic": [] if self.critic is None else list(self.critic.parameters())}
@@ -268,19 +271,14 @@ class FlowActor(DeployedFlow):
             return torch.zeros(rows, device=self.device)
         if self.critic.needs == CriticNeed.PRIVILEGED and PRIVILEGED not in trace:
             return torch.full((rows,), torch.nan, device=self.device)
-        pooled = None if context is None else context.pooled
-        return self.critic(trace.get(PRIVILEGED), pooled, self._expert_features(trace, context)).float()
-
-    def _expert_features(self, trace: Trace, context: Context | None) -> Tensor | None:
-        """Compute features [n, Hx, F] at t = 1 and the recorded x_1 for a critic on the expert; else return None."""
-        if context is None or self.critic is None or not self._critic_needs(CriticNeed.EXPERT):
-            return None
-        start = trace[INITIAL]
-        known = Committed(start, trace[COMMITTED]) if COMMITTED in trace else None
-        times = give_times(known, torch.ones(len(start), device=start.device))
-        with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
-            features = self._velocity(context)(start, times)[1]
-        return self._following(features, known)
+        features = None
+        if context is not None and self._critic_needs(CriticNeed.EXPERT):  # at t = 1 and the recorded x_1
+            start = trace[INITIAL]
+            known = Committed(start, trace[COMMITTED]) if COMMITTED in trace else None
+            times = give_times(known, torch.ones(len(start), device=start.device))
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not self.critic.detach):
+                features = self._following(self._velocity(context)(start, times)[1], known)
+        return self.critic(trace.get(PRIVILEGED), None if context is None else context.pooled, features).float()
 
     def _critic_needs(self, need: CriticNeed) -> bool:
         return self.critic is not None and self.critic.needs == need
@@ -293,3 +291,60 @@ class FlowActor(DeployedFlow):
     @property
     def _keeps_privileged(self) -> bool:
         return self._critic_needs(CriticNeed.PRIVILEGED) or self._learns_auxiliary
+
+
+def make_input_trace(inputs: PolicyInput) -> Trace:
+    """Return the entries of a trace from which `read_inputs` makes the same inputs."""
+    trace = {TOKENS: inputs.tokens, STATE: inputs.state}
+    trace |= {IMAGE + name: image for name, image in inputs.images.items()}
+    trace |= {FEATURES + name: value for name, value in (inputs.features or {}).items()}
+    return trace | {PREFIX + name: value for name, value in (inputs.prefix or {}).items()}
+
+
+def read_inputs(trace: Trace) -> PolicyInput:
+    """Return the inputs that a trace keeps."""
+    images, features, prefix = (select_entries(trace, start) for start in (IMAGE, FEATURES, PREFIX))
+    return PolicyInput(images, trace[STATE], trace[TOKENS], features or None, prefix or None)
+
+
+def select_entries(trace: Trace, start: str) -> Trace:
+    """Return the entries of a trace with a name that begins with `start`, by the rest of their names."""
+    return {name.removeprefix(start): value for name, value in trace.items() if name.startswith(start)}
+
+
+def check_fit(backbone: FlowBackbone, embodiment: Embodiment, freeze_perception: bool) -> None:
+    """Check that a network fits a robot, and has the perception that is to be frozen.
+
+    Raises:
+        UserError: they do not fit; the message names the entry.
+    """
+    spec = backbone.spec
+    pairs = {
+        "cameras": (spec.cameras, embodiment.view_names),
+        "image size": (spec.image_size, embodiment.image_size),
+        "instruction tokens": (spec.token_length, embodiment.token_length),
+    }
+    for name, (network, robot) in pairs.items():
+        if network != robot:
+            raise UserError(
+                f"The policy has {network} {name}, the embodiment {robot}: build both from one simulator.",
+                code="policy-robot-mismatch",
+            )
+    if (states := len(embodiment.state_names)) > spec.state_dim:
+        raise UserError(
+            f"The policy has {spec.state_dim} state entries, the robot {states}.", code="policy-robot-mismatch"
+        )
+    if embodiment.executed > spec.horizon:
+        raise UserError(
+            f"policy.executed={embodiment.executed} exceeds the {spec.horizon} actions of a chunk.",
+            code="executed-too-long",
+        )
+    if (robot_dim := len(embodiment.action_names)) > spec.action_dim:
+        raise UserError(
+            f"The policy has {spec.action_dim} action dimensions, the robot {robot_dim}.", code="policy-robot-mismatch"
+        )
+    if freeze_perception and not backbone.perception_parameters():
+        raise UserError(
+            "policy.freeze_perception=true, but this policy has no perception that can be frozen apart.",
+            code="perception-missing",
+        )

@@ -1,12 +1,13 @@
 """The inference part of a `FlowActor`: observations in, actions out, also after committed actions.
 
-Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` simulator action dimensions.
+Shapes: `n` rows, `H` predicted and `Hx` executed actions, `D` model and `A` simulator action dimensions, `p` actions of
+a prefix.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import wraps
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
@@ -14,164 +15,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import pad
 
-from embodied_rl.actors.backbone import Keep, keep_inputs
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Context, FlowBackbone, NoiseKeys, PolicyInput
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.mathematics.flow.committed import Committed
 from embodied_rl.mathematics.flow.continuation import PlannedActions, guide_sample, replace_sample, weigh_plan
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
-from embodied_rl.mathematics.flow.sampler import Velocity, ode_sample
+from embodied_rl.mathematics.flow.sampler import ode_sample
+from embodied_rl.mathematics.flow.transition import Committed
 
 STRATEGIES = ("prefix", "replacement", "guided")
 """Ways to continue a prefix; see `Actor.infer`."""
 
-
-@dataclass(frozen=True)
-class GivenPrefix:
-    """A checked prefix, within the simulator's limits.
-
-    Attributes:
-        actions: float32 [n, p, A] in the simulator's units.
-        counts: int64 [n], number of committed actions.
-    """
-
-    actions: NDArray[np.float32]
-    counts: NDArray[np.int64]
-
-    def impose(self, chunk: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return a chunk [n, H, A] that begins with the committed actions to the bit."""
-        length = self.actions.shape[1]
-        mask = np.arange(length) < self.counts[:, None]
-        beginning = np.where(mask[..., None], self.actions, chunk[:, :length])
-        return np.concatenate([beginning, chunk[:, length:]], axis=1)
-
-
-def read_prefix(
-    prefix: NDArray[np.float32], committed: NDArray[np.int64] | None, robot: Embodiment, rows: int, most: int
-) -> GivenPrefix:
-    """Check a prefix of `rows` rows and at most `most` actions, and clip it to the simulator's limits.
-
-    Raises:
-        UserError: the prefix has another shape, is longer or not finite, or `committed` does not fit.
-    """
-    prefix, entries = np.asarray(prefix), len(robot.action_names)
-    length = prefix.shape[1] if prefix.ndim == 3 else -1
-    counts = np.full(rows, length) if committed is None else np.asarray(committed)
-    if prefix.shape != (rows, length, entries) or length > most:
-        raise UserError(
-            f"prefix has the shape {prefix.shape}; [{rows}, at most {most}, {entries}] fits.",
-            code="prefix-shape-mismatch",
-        )
-    if counts.shape != (rows,) or counts.min(initial=0) < 0 or counts.max(initial=0) > length:
-        raise UserError(
-            f"committed must have for each of {rows} rows a number from 0 to {length}.", code="prefix-shape-mismatch"
-        )
-    if not np.isfinite(prefix).all():
-        raise UserError("prefix holds NaN or infinity.", code="not-finite")
-    clipped = np.clip(prefix, np.array(robot.action_low, np.float32), np.array(robot.action_high, np.float32))
-    return GivenPrefix(clipped.astype(np.float32), counts.astype(np.int64))
-
-
-def check_strategy(strategy: str) -> None:
-    """Check that a strategy is one of `STRATEGIES`.
-
-    Raises:
-        UserError: it is not one of them.
-    """
-    if strategy not in STRATEGIES:
-        raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.", code="strategy-unknown")
-
-
-def check_trained(given: GivenPrefix, trained_to: int) -> None:
-    """Check that a policy is trained to continue the committed actions.
-
-    Raises:
-        UserError: it is trained to continue fewer.
-    """
-    longest = int(given.counts.max(initial=0))
-    if longest > trained_to:
-        trained = f"at most {trained_to} committed actions" if trained_to else "no committed actions"
-        raise UserError(
-            f"prefix commits {longest} actions, and this policy is trained to continue {trained} "
-            f"(prefix_trained_to={trained_to}): commit fewer, train it with algo.prefix={longest}, or give "
-            "strategy=replacement or guided.",
-            code="policy-not-trained-for-delay",
-        )
-
-
-def commit(given: GivenPrefix, robot: Embodiment, state: NDArray[np.float32], chunk: tuple[int, int]) -> Committed:
-    """Convert a prefix to the units of a model with chunks [H, D]; on the host.
-
-    Relative actions become relative to `state` [n, S], that of the new observation.
-    """
-    known = robot.model_actions(given.actions, state, chunk[1])
-    return Committed(pad(known, (0, 0, 0, chunk[0] - known.shape[1])), torch.from_numpy(given.counts))
-
-
-def continue_prefix(
-    velocity: Velocity,
-    start: Tensor,
-    denoise_steps: int,
-    given: GivenPrefix,
-    strategy: str,
-    robot: Embodiment,
-    state: NDArray[np.float32],
-    trained_to: int,
-) -> NDArray[np.float32]:
-    """Denoise chunks float32 [n, H, A] in the simulator's units that begin with a prefix and continue it.
-
-    Args:
-        velocity: of the policy.
-        start: x₁ [n, H, D].
-        denoise_steps: K.
-        given: the prefix. Actions beyond the committed ones come from the last chunk; strategies other than "prefix"
-            stay near them, too.
-        strategy: one of `STRATEGIES`.
-        robot: of the actions.
-        state: [n, S], of the new observation.
-        trained_to: the most committed actions that the policy is trained to continue.
-
-    Raises:
-        UserError: the policy is not trained for the strategy "prefix".
-    """
-    known = commit(given, robot, state, (start.shape[1], start.shape[2])).to(start.device)
-    if strategy == "prefix":
-        check_trained(given, trained_to)
-        drawn = ode_sample(velocity, start, denoise_steps, known)
-    else:
-        weight = weigh_plan(known.counts, given.actions.shape[1], start.shape[1])[..., None].repeat(
-            1, 1, start.shape[2]
-        )
-        weight[..., len(robot.action_names) :] = 0
-        sample = replace_sample if strategy == "replacement" else guide_sample
-        drawn = sample(velocity, start, denoise_steps, PlannedActions(known.actions, weight))
-    return given.impose(robot.all_actions(drawn, state))
-
-
-def check_delay(delay: int, executed: int, network: FlowBackbone) -> None:
-    """Check that a policy can act with a delay.
-
-    Raises:
-        UserError: the delay is negative, the chunk too short for it, or the policy is not trained for it.
-    """
-    horizon, trained_to = network.spec.horizon, network.prefix_trained_to
-    if delay < 0:
-        raise UserError(f"delay={delay} must be at least 0.", code="delay-out-of-range")
-    if delay + executed > horizon:
-        raise UserError(
-            f"delay={delay}: {delay} committed and {executed} executed actions (policy.executed) are more than the "
-            f"{horizon} of a chunk; lower one of them, or train a policy with a larger policy.horizon.",
-            code="delay-too-long",
-        )
-    if delay > trained_to:
-        raise UserError(
-            f"delay={delay}: this policy is trained to continue {trained_to} committed actions (prefix_trained_to); "
-            f"train it with sft algo.prefix={delay} first, or lower the delay.",
-            code="policy-not-trained-for-delay",
-        )
-
+Keep = Literal["images", "features", "prefix"]
+"""What a trace keeps of an observation: its images, or the output of a frozen part of the network."""
 
 Result = TypeVar("Result")
 
@@ -223,7 +80,21 @@ class DeployedFlow(Actor):
 
     @delay.setter
     def delay(self, steps: int) -> None:
-        check_delay(steps, self.embodiment.executed, self.backbone)
+        executed, horizon = self.embodiment.executed, self.backbone.spec.horizon
+        if steps < 0:
+            raise UserError(f"delay={steps} must be at least 0.", code="delay-out-of-range")
+        if steps + executed > horizon:
+            raise UserError(
+                f"delay={steps}: {steps} committed and {executed} executed actions (policy.executed) are more than the "
+                f"{horizon} of a chunk; lower one of them, or train a policy with a larger policy.horizon.",
+                code="delay-too-long",
+            )
+        if steps > self.prefix_trained_to:
+            raise UserError(
+                f"delay={steps}: this policy is trained to continue {self.prefix_trained_to} committed actions "
+                f"(prefix_trained_to); train it with sft algo.prefix={steps} first, or lower the delay.",
+                code="policy-not-trained-for-delay",
+            )
         self._delay = steps
 
     @autocast_method
@@ -239,16 +110,27 @@ class DeployedFlow(Actor):
         strategy: str = "prefix",
     ) -> np.ndarray:
         """Infer actions; see `Actor.infer`."""
-        check_strategy(strategy)
+        if strategy not in STRATEGIES:
+            raise UserError(f"strategy={strategy} is not one of {', '.join(STRATEGIES)}.", code="strategy-unknown")
         robot, state, steps = self.embodiment, observation.state, self.sampler.denoise_steps
         velocity = self._velocity(self.backbone.encode(self._inputs(observation)))
         zeros = torch.zeros(len(observation), *self._chunk)
         start = (zeros if keys is None else draw_normal(keys, NoiseStream.INITIAL, self._chunk)).to(self.device)
         if prefix is None:
             chunk = robot.all_actions(ode_sample(velocity, start, steps), state)
-        else:
-            given = read_prefix(prefix, committed, robot, len(observation), len(start[0]))
-            chunk = continue_prefix(velocity, start, steps, given, strategy, robot, state, self.prefix_trained_to)
+            return chunk if whole else chunk[:, : robot.executed]
+        given, known = self._read_prefix(prefix, committed, observation, start.shape[1], strategy == "prefix")
+        length = given.shape[1]
+        if strategy == "prefix":
+            drawn = ode_sample(velocity, start, steps, known)
+        else:  # near the actions beyond the committed ones, too, which come from the last chunk
+            weight = weigh_plan(known.counts, length, start.shape[1])[..., None].repeat(1, 1, start.shape[2])
+            weight[..., len(robot.action_names) :] = 0
+            sample = replace_sample if strategy == "replacement" else guide_sample
+            drawn = sample(velocity, start, steps, PlannedActions(known.actions, weight))
+        chunk = robot.all_actions(drawn, state)
+        held = np.arange(length) < known.counts.cpu().numpy()[:, None]
+        chunk[:, :length] = np.where(held[..., None], given, chunk[:, :length])
         return chunk if whole else chunk[:, : robot.executed]
 
     def observation_inputs(self, observation: Observation) -> PolicyInput:
@@ -256,6 +138,7 @@ class DeployedFlow(Actor):
         return self.embodiment.inputs(observation, self.backbone).to(self.device)
 
     def _inputs(self, observation: Observation) -> PolicyInput:
+        """Return the inputs in the form of a trace; see `Keep`."""
         return keep_inputs(self.backbone, self.observation_inputs(observation), self.keep)
 
     def _commit(
@@ -269,11 +152,58 @@ class DeployedFlow(Actor):
                     code="prefix-without-delay",
                 )
             return None
-        rows, robot = len(observation), self.embodiment
-        prefix = np.zeros((rows, 0, len(robot.action_names)), np.float32) if prefix is None else prefix
-        given = read_prefix(prefix, committed, robot, rows, self.delay)
-        check_trained(given, self.prefix_trained_to)  # which may have been loaded after the delay was set
-        return commit(given, robot, observation.state, self._chunk).to(self.device)
+        prefix = np.zeros((len(observation), 0, len(self.embodiment.action_names))) if prefix is None else prefix
+        return self._read_prefix(prefix, committed, observation, self.delay, True)[1]
+
+    def _read_prefix(
+        self, prefix: np.ndarray, committed: np.ndarray | None, observation: Observation, most: int, must_know: bool
+    ) -> tuple[NDArray[np.float32], Committed]:
+        """Check a prefix [n, p, A] of at most `most` actions, of which `committed` int64 [n] are (None: all).
+
+        Args:
+            prefix: in the simulator's units.
+            committed: number of each row's committed actions.
+            observation: the new one; relative actions become relative to its state.
+            most: upper bound of p.
+            must_know: whether the policy must be trained to continue as many.
+
+        Returns:
+            The prefix, clipped to the simulator's limits, and the committed actions in the model's units.
+
+        Raises:
+            UserError: the prefix has another shape, is longer or not finite, `committed` does not fit, or the policy is
+                not trained for it.
+        """
+        robot, rows, prefix = self.embodiment, len(observation), np.asarray(prefix)
+        length = prefix.shape[1] if prefix.ndim == 3 else -1
+        counts = np.full(rows, length) if committed is None else np.asarray(committed)
+        if prefix.shape != (rows, length, len(robot.action_names)) or length > most:
+            raise UserError(
+                f"prefix has the shape {prefix.shape}; [{rows}, at most {most}, {len(robot.action_names)}] fits.",
+                code="prefix-shape-mismatch",
+            )
+        if counts.shape != (rows,) or counts.min(initial=0) < 0 or counts.max(initial=0) > length:
+            raise UserError(
+                f"committed must have for each of {rows} rows a number from 0 to {length}.",
+                code="prefix-shape-mismatch",
+            )
+        if not np.isfinite(prefix).all():
+            raise UserError("prefix holds NaN or infinity.", code="not-finite")
+        longest, trained_to = int(counts.max(initial=0)), self.prefix_trained_to
+        if must_know and longest > trained_to:
+            trained = f"at most {trained_to} committed actions" if trained_to else "no committed actions"
+            raise UserError(
+                f"prefix commits {longest} actions, and this policy is trained to continue {trained} "
+                f"(prefix_trained_to={trained_to}): commit fewer, train it with algo.prefix={longest}, or give "
+                "strategy=replacement or guided.",
+                code="policy-not-trained-for-delay",
+            )
+        low, high = np.array(robot.action_low, np.float32), np.array(robot.action_high, np.float32)
+        clipped = np.clip(prefix, low, high).astype(np.float32)
+        actions = pad(
+            robot.model_actions(clipped, observation.state, self._chunk[1]), (0, 0, 0, self._chunk[0] - length)
+        )
+        return clipped, Committed(actions, torch.from_numpy(counts.astype(np.int64))).to(self.device)
 
     @property
     def _chunk(self) -> tuple[int, int]:
@@ -286,3 +216,12 @@ class DeployedFlow(Actor):
             return value.float(), features.float()
 
         return velocity
+
+
+def keep_inputs(network: FlowBackbone, inputs: PolicyInput, keep: str) -> PolicyInput:
+    """Return the inputs in the form of a trace: images, or the output of a frozen part of the network; see `Keep`."""
+    if keep == "images":
+        return inputs
+    if keep == "features":
+        return replace(inputs, images={}, features=network.perceive(inputs))
+    return replace(inputs, images={}, prefix=network.encode_prefix(inputs))

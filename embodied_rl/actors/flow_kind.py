@@ -23,7 +23,7 @@ class FlowKind:
     """Makes `FlowActor`s from flow-matching networks."""
 
     def make(self, network: FlowBackbone, embodiment: Embodiment, settings: ActorSettings) -> FlowActor:
-        """Make an actor that learns; see `ActorKind.make`."""
+        """Make an actor that learns; see `embodied_rl.actors.kinds.make_actor`."""
         node = settings.policy
         critic = make_critic(
             node.critic if settings.needs_critic else "none",
@@ -43,7 +43,7 @@ class FlowKind:
         return place_actor(actor, node)
 
     def deploy(self, network: FlowBackbone, embodiment: Embodiment, entries: Mapping[str, Any]) -> FlowActor:
-        """Make an actor with the plain flow and the denoise steps of training; see `ActorKind.deploy`.
+        """Make an actor with the plain flow and the denoise steps of training, for a policy file with these `entries`.
 
         Raises:
             UserError: the file's number of denoise steps is invalid.
@@ -70,11 +70,7 @@ def make_sampler(node: SamplerNode, network: FlowBackbone) -> Sampler:
 
 
 def read_denoise_steps(entries: Mapping[str, Any], default: int) -> int:
-    """Return K of a policy file.
-
-    Args:
-        entries: the file's entries beyond network and embodiment.
-        default: if the entry is missing.
+    """Return K of a policy file, whose entries beyond network and embodiment are given; the default if it has none.
 
     Raises:
         UserError: the entry is not a number of steps.

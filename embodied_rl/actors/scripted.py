@@ -14,11 +14,8 @@ Operator = Callable[[], Array]
 class OperatorPolicy:
     """The scripted operator of one simulator as a policy, one control step per decision.
 
-    The operator sees the simulator, not the observation, so a row is identified by its episode: `row_of` maps an
-    episode's index to its environment.
-
-    Attributes:
-        operator: the operator; replaced together with the simulator.
+    The operator, which is replaced together with the simulator, sees the simulator and not the observation, so a row is
+    identified by its episode: `row_of` maps an episode's index to its environment.
     """
 
     def __init__(self, operator: Operator, row_of: Callable[[int], int]) -> None:

@@ -39,10 +39,7 @@ def tokenize_words(texts: Sequence[str], vocabulary: Sequence[str], length: int)
 def tokenize_pieces(texts: Sequence[str], tokenizer: str, length: int) -> Ids:
     """Return ids of a tokenizer's pieces, int64 [n, length], 0 where padded; any start token of the tokenizer leads.
 
-    Args:
-        texts: the prompts.
-        tokenizer: content of its tokenizer.json.
-        length: L.
+    `tokenizer` is the content of its tokenizer.json.
 
     Raises:
         UserError: a prompt has more than `length` tokens.

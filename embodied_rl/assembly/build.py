@@ -1,18 +1,22 @@
 """Build actors, algorithms and curricula from a frozen configuration. Only this file resolves names to classes."""
 
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from embodied_rl.actors import tokenizer
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.kinds import ActorSettings, make_actor
 from embodied_rl.actors.learning import checkpoint, trainable
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.assembly import foreign_policy, warm_start
+from embodied_rl.actors.placement import check_placement, resolve_placement
+from embodied_rl.assembly import networks
 from embodied_rl.checkpoints import detection, unsupported
-from embodied_rl.checkpoints.policy_file import PolicyMetadata, check_config, load_network, read_metadata
+from embodied_rl.checkpoints.policy_file import PolicyMetadata, load_network, outline_network, read_metadata
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.algorithm import Algorithm, AlgorithmKind, Needs
 from embodied_rl.interfaces.curriculum import Curriculum
@@ -21,8 +25,8 @@ from embodied_rl.interfaces.policy import Actor, FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
 from embodied_rl.runs import other_files
-from embodied_rl.runtime.bundles import count_gpus
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.selection import count_gpus
 from embodied_rl.schema import AlgoNode, CurriculumNode, Plan, PolicyNode, SamplerNode, SimNode
 from embodied_rl.schema.untrusted_settings import freeze_file
 from embodied_rl.system.untrusted_files import name_file
@@ -77,7 +81,7 @@ class Blueprint:
     def build(self) -> Actor:
         """Build an actor with new weights."""
         cls = plugins.find_plugin("policies", self.node.name)
-        network = choose_backbone_maker(cls, self.options)(self.embodiment, self.auxiliary_names)
+        network = networks.make_backbone(cls, self.options, self.embodiment, self.auxiliary_names)
         network.prefix_trained_to = self.prefix_trained_to
         built = build_actor_around(network, self.embodiment, self.node, self.sampling, self.spec, self.critic)
         built.keep = self.keep
@@ -132,8 +136,16 @@ def find_method(node: AlgoNode) -> Method:
     return Method(found, options, found.needs(options))
 
 
-def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone, Embodiment]:
+def build_backbone(
+    node: PolicyNode, spec: SimulatorSpec, auxiliary_names: Sequence[str] = (), *, outline: bool = False
+) -> tuple[FlowBackbone, Embodiment]:
     """Build the network and its embodiment, from the checkpoint or with new weights.
+
+    Args:
+        node: the policy.
+        spec: of the simulator.
+        auxiliary_names: targets that a network with new weights predicts.
+        outline: build it on the meta device, and read no more than the headers of a checkpoint.
 
     Raises:
         UserError: the checkpoint is damaged, or of another network.
@@ -141,13 +153,17 @@ def build_backbone(node: PolicyNode, spec: SimulatorSpec) -> tuple[FlowBackbone,
     if node.checkpoint is None:
         cls, options = plugins.configure_plugin("policies", node, "policy")
         embodiment = build_embodiment(spec, options, node, cls)
-        return choose_backbone_maker(cls, options)(embodiment, ()), embodiment
-    cls = plugins.find_plugin_with_keys("policies", node, "policy")  # its other sizes are the checkpoint's
+        with torch.device("meta") if outline else nullcontext():
+            return networks.make_backbone(cls, options, embodiment, auxiliary_names), embodiment
+    if outline:  # a dry run checks all of its options
+        cls, _ = plugins.configure_plugin("policies", node, "policy")
+    else:
+        cls = plugins.find_plugin_with_keys("policies", node, "policy")  # its other sizes are the checkpoint's
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        network, embodiment = foreign_policy.attach_network(path, node, cls, spec, choose_backbone_maker)
+        network, embodiment = networks.attach_network(path, node, cls, spec, outline=outline)
         return network, configure_embodiment(embodiment, node)
-    network, embodiment = load_backbone(resolve_policy_file(node.checkpoint), node)
+    network, embodiment = load_backbone(resolve_policy_file(node.checkpoint), node, outline=outline)
     check_fit(embodiment, spec)
     return network, configure_embodiment(embodiment, node)
 
@@ -163,20 +179,19 @@ def find_sizes(node: PolicyNode) -> Any:
     cls = plugins.find_plugin_with_keys("policies", node, "policy")
     path = assets.resolve_path(node.checkpoint)
     if detection.detect_format(path) is not None:
-        return foreign_policy.find_network_sizes(
-            detection.read_checkpoint(path, foreign_policy.find_asset(node)), cls, node.options
+        return networks.find_network_sizes(
+            detection.read_checkpoint(path, networks.find_asset(node)), cls, node.options
         )
     metadata = read_metadata(resolve_policy_file(node.checkpoint))
-    growth = warm_start.find_growth(metadata, cls, node.options)
-    check_config(path, metadata, node.name, warm_start.without_growth(node.options, growth))
+    growth = networks.find_growth(path, metadata, cls, node)
     with name_file(path):
         return freeze_file(cls.Config, {**metadata.config, **growth}, path, "policy")
 
 
 def load_backbone(
-    path: Path, node: PolicyNode | None = None, *, merged: bool = True
+    path: Path, node: PolicyNode | None = None, *, merged: bool = True, outline: bool = False
 ) -> tuple[FlowBackbone, Embodiment]:
-    """Load the network and embodiment of a policy file, in the file's sizes.
+    """Load the network and embodiment of a policy file, in the file's sizes; an `outline` is on the meta device.
 
     Adapters stay where `node` trains them, or where `merged` is False; else they become weights. Where `node` gives a
     size that may grow, the network is larger than the file's; see `FlowBackbone.GROWS`.
@@ -188,8 +203,7 @@ def load_backbone(
     growth: dict[str, int] = {}
     if node is not None:
         metadata, cls = read_metadata(path), plugins.find_plugin_with_keys("policies", node, "policy")
-        growth = warm_start.find_growth(metadata, cls, node.options)
-        check_config(path, metadata, node.name, warm_start.without_growth(node.options, growth))
+        growth = networks.find_growth(path, metadata, cls, node)
 
     def find(metadata: PolicyMetadata) -> type[Any]:
         with name_file(path):
@@ -199,16 +213,16 @@ def load_backbone(
         cls = find(metadata)
         with name_file(path):
             options = freeze_file(cls.Config, metadata.config, path, "policy")
-        return choose_backbone_maker(cls, options)(metadata.embodiment, metadata.auxiliary_names)
+        return networks.make_backbone(cls, options, metadata.embodiment, metadata.auxiliary_names)
 
-    network, embodiment = load_network(
-        path,
-        make,
-        merged=merged and (node is None or node.train != "lora" or bool(growth)),
-        can_be_empty=lambda metadata: find(metadata).CAN_BE_EMPTY,
-    )
+    merged = merged and (node is None or node.train != "lora" or bool(growth))
+    if outline:
+        network, embodiment = outline_network(path, make, merged=merged)
+    else:
+        can_be_empty = lambda metadata: find(metadata).CAN_BE_EMPTY  # noqa: E731
+        network, embodiment = load_network(path, make, merged=merged, can_be_empty=can_be_empty)
     if growth:
-        network = warm_start.grow_network(path, network, embodiment, growth, choose_backbone_maker)
+        network = networks.grow_network(path, network, embodiment, growth)
     return network, embodiment
 
 
@@ -266,24 +280,6 @@ def resolve_policy_file(text: str) -> Path:
         raise CheckpointError(known or str(error), code=error.code or "checkpoint-missing") from None
 
 
-def choose_backbone_maker(cls: type[Any], options: Any) -> Callable[[Embodiment, tuple[str, ...]], FlowBackbone]:
-    """Return a function that builds a network from an embodiment and the names of its auxiliary targets."""
-
-    def make(embodiment: Embodiment, auxiliary_names: tuple[str, ...]) -> FlowBackbone:
-        return cls(
-            options,
-            action_dim=len(embodiment.action_names),
-            state_dim=len(embodiment.state_names),
-            cameras=embodiment.view_names,
-            image_size=embodiment.image_size,
-            vocabulary_size=embodiment.vocabulary_size,
-            token_length=embodiment.token_length,
-            auxiliary_names=auxiliary_names,
-        )
-
-    return make
-
-
 def describe_origin(sim: SimNode, sampling: SamplerNode, control_hz: float) -> dict[str, Any]:
     """Return what a policy file stores beyond its network: the training simulator, its rate, and the denoise steps."""
     origin = {"name": sim.name, **sim.options}
@@ -306,3 +302,28 @@ def build_actor_around(
     """Build an actor around a network, and make only the parameters trainable that `policy.train` names."""
     trainable.choose_trainable(network, node.train, node.lora)
     return make_actor(network, embodiment, ActorSettings(node, sampling, needs_critic, spec.privileged_names))
+
+
+def outline_actor(node: PolicyNode, sampling: SamplerNode, spec: SimulatorSpec, needs_critic: bool) -> Actor:
+    """Build the actor that `build_actor` would build, with shapes and without weights, for dry runs.
+
+    Faults in the weights of a checkpoint, such as numbers that are not finite, are found only when they are loaded.
+
+    Raises:
+        UserError: the checkpoint is missing, or of another network or robot; the device is missing; or settings do not
+            fit each other.
+    """
+    check_placement(node)
+    network, embodiment = outline_backbone(node, spec)
+    bare = replace(resolve_placement(node), device="meta", compile=False)
+    return make_actor(network, embodiment, ActorSettings(bare, sampling, needs_critic, spec.privileged_names))
+
+
+def outline_backbone(
+    node: PolicyNode, spec: SimulatorSpec, auxiliary_names: tuple[str, ...] = ()
+) -> tuple[FlowBackbone, Embodiment]:
+    """Build the network that `build_backbone` would build, on the meta device, with what learns chosen."""
+    network, embodiment = build_backbone(node, spec, auxiliary_names, outline=True)
+    with torch.device("meta"):
+        trainable.choose_trainable(network, node.train, node.lora)
+    return network, embodiment

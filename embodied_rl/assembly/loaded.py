@@ -37,20 +37,27 @@ class LoadedPolicy:
     """
 
     def __init__(self, actor: Actor, metadata: PolicyMetadata, seed: int | None = None) -> None:
-        """Wrap an actor.
-
-        Args:
-            actor: deployed.
-            metadata: of its file.
-            seed: see `embodied_rl.load_policy`.
-        """
         self.actor, self.metadata = actor, metadata
         self._seed, self._calls = seed, 0
 
     @cached_property
     def spec(self) -> PolicyDescription:
         """Return what the policy expects and returns."""
-        return describe_actor(self.actor, find_control_hz(self.metadata))
+        body: Embodiment = self.actor.embodiment
+        return PolicyDescription(
+            cameras=dict.fromkeys(body.cameras, body.image_size),
+            state_names=body.state_names,
+            action_names=body.action_names,
+            action_low=body.action_low,
+            action_high=body.action_high,
+            control_hz=find_control_hz(self.metadata),
+            horizon=self.actor.network.spec.horizon,
+            executed=body.executed,
+            words=() if body.tokenizer else tuple(word for word in body.vocabulary if word),
+            prompt_length=body.token_length,
+            prefix_trained_to=int(getattr(self.actor, "prefix_trained_to", 0)),
+            normalisation=hash_normalisation(body),
+        )
 
     def act(
         self,
@@ -82,18 +89,16 @@ class LoadedPolicy:
         """
         seen, single = read_observation(observation, self.spec)
         given, counts = _read_plan(prefix, committed, single)
-        actions = self.actor.infer(seen, self._draw_keys(len(seen)), given, counts, whole=whole, strategy=strategy)
+        keys, rows = None, len(seen)
+        if self._seed is not None:
+            keys = NoiseKeys(self._seed, np.arange(rows, dtype=np.int64), np.full(rows, self._calls, np.int64))
+            self._calls += 1
+        actions = self.actor.infer(seen, keys, given, counts, whole=whole, strategy=strategy)
         return actions[0] if single else actions
 
     def reset(self) -> None:
         """Restart the noise of a seed, as for a new episode. No effect without a seed."""
         self._calls = 0
-
-    def _draw_keys(self, rows: int) -> NoiseKeys | None:
-        if self._seed is None:
-            return None
-        self._calls += 1
-        return NoiseKeys(self._seed, np.arange(rows, dtype=np.int64), np.full(rows, self._calls - 1, np.int64))
 
 
 def _read_plan(prefix: Any, committed: Any, single: bool) -> tuple[NDArray[np.float32] | None, NDArray[Any] | None]:
@@ -139,25 +144,6 @@ def load_policy(policy: str | os.PathLike[str], *, seed: int | None = None, devi
             f"seed={ascii(seed)[:40]} must be a whole number from 0 to 2**64 - 1, or None.", code="seed-invalid"
         )
     return LoadedPolicy(load_deployed(policy).to(device), read_metadata(build.resolve_policy_file(policy)), seed)
-
-
-def describe_actor(actor: Actor, control_hz: float | None) -> PolicyDescription:
-    """Return what an actor expects and returns."""
-    body: Embodiment = actor.embodiment
-    return PolicyDescription(
-        cameras=dict.fromkeys(body.cameras, body.image_size),
-        state_names=body.state_names,
-        action_names=body.action_names,
-        action_low=body.action_low,
-        action_high=body.action_high,
-        control_hz=control_hz,
-        horizon=actor.network.spec.horizon,
-        executed=body.executed,
-        words=() if body.tokenizer else tuple(word for word in body.vocabulary if word),
-        prompt_length=body.token_length,
-        prefix_trained_to=int(getattr(actor, "prefix_trained_to", 0)),
-        normalisation=hash_normalisation(body),
-    )
 
 
 def hash_normalisation(body: Embodiment) -> str:

@@ -82,7 +82,6 @@ def open_expert(make: Callable[[int], Simulator], name: str) -> tuple[OperatorPo
 
     Args:
         make: builds a simulator with a given number of environments.
-        name: for messages.
 
     Raises:
         UserError: the simulator has no operator.

@@ -19,11 +19,9 @@ def detect_format(path: Path) -> str | None:
 
 
 def read_checkpoint(path: Path, asset: str | None = None) -> FoundCheckpoint:
-    """Read a checkpoint folder of another project.
+    """Read a checkpoint folder of another project; `detect_format` must know its format.
 
-    Args:
-        path: the checkpoint folder; `detect_format` must know its format.
-        asset: id of the robot with the statistics to use, if the checkpoint has statistics of several robots.
+    `asset` is the id of the robot with the statistics to use, if the checkpoint has statistics of several robots.
 
     Raises:
         CheckpointError: something is missing, damaged or ambiguous; the message gives a remedy.

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import torch
 
-from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
 from embodied_rl.checkpoints import lerobot, openpi
-from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
-from embodied_rl.checkpoints.tensor_files import parse_json
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics, parse_json
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -23,10 +21,7 @@ KINDS = {"STATE": lerobot.STATE, "ACTION": lerobot.ACTION}
 def match_views(found: FoundCheckpoint, spec: SimulatorSpec, given: Mapping[str, str | None]) -> dict[str, str]:
     """Return the simulator camera for each view of the policy, without the views that stay empty.
 
-    Args:
-        found: the checkpoint.
-        spec: the simulator's specification.
-        given: `policy.cameras`, view → camera, or null for a view that stays empty.
+    `given` is `policy.cameras`, view → camera, or null for a view that stays empty.
 
     Raises:
         UserError: a view has no camera, or a view or camera name is unknown; the message names the key to set.
@@ -61,10 +56,7 @@ def choose_statistics(
 ) -> tuple[Normalisation, Normalisation]:
     """Return the normalisation of state and action, from the checkpoint or from a file.
 
-    Args:
-        found: the checkpoint.
-        spec: the simulator's specification.
-        file: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
+    `file`: a norm_stats.json, a LeRobotDataset's folder or its meta/stats.json; None for the checkpoint's own.
 
     Raises:
         UserError: no statistics are found, or they belong to another embodiment.

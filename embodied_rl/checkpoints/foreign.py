@@ -1,22 +1,88 @@
-"""Contents of another project's checkpoint, read before a network is built."""
+"""Contents of another project's checkpoint, read before a network is built: tensors, small files, statistics.
 
-from collections.abc import Mapping
+Tensors are in one safetensors file, or in several with an index.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints.tensor_files import TensorFiles
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from embodied_rl.actors.embodiment import Normalisation
+from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.system.untrusted_files import check_inside, read_json, shorten
+
+SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+DTYPES = {
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+}  # fmt: skip
+PREFIX_KEY = "embodied_rl.prefix_trained_to"
+"""Entry of a safetensors header with `FlowBackbone.prefix_trained_to`; loaders of lerobot and openpi skip it."""
+LARGEST_HEADER = 100_000_000
+PICKLES = ("pytorch_model.bin", "model.pt", "model.pth", "model.bin", "model.ckpt")
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """The file, dtype and shape of one stored tensor."""
+
+    file: Path
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+class TensorFiles(Mapping[str, TensorEntry]):
+    """A mapping from tensor names to their entries; `load` reads a tensor.
+
+    Attributes:
+        metadata: further header entries of a single file; empty for several files.
+    """
+
+    def __init__(self, entries: Mapping[str, TensorEntry], metadata: Mapping[str, str] | None = None) -> None:
+        self._entries, self.metadata = dict(entries), dict(metadata or {})
+
+    def __getitem__(self, name: str) -> TensorEntry:
+        return self._entries[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def load(self, name: str) -> Tensor:
+        """Read one tensor, in the dtype it is stored in.
+
+        Raises:
+            CheckpointError: the file is damaged.
+        """
+        file = self._entries[name].file
+        try:
+            with safe_open(file, "pt") as opened:
+                return opened.get_tensor(name)
+        except SafetensorError as error:
+            raise CheckpointError(f"{file} is damaged at {name}: {error}.", code="checkpoint-damaged") from error
+
+    @property
+    def nbytes(self) -> int:
+        """Return the size of all tensors in bytes."""
+        return sum(entry.dtype.itemsize * math.prod(entry.shape) for entry in self._entries.values())
 
 
 @dataclass(frozen=True)
 class FoundStatistics:
-    """The normalisation statistics of a checkpoint.
+    """The normalisation statistics of state and actions (None if there are none), and the file they were read from.
 
-    Attributes:
-        state, action: statistics of the robot's state and actions; None if the checkpoint has none.
-        where: the file they were read from, for messages.
-        problem: an error message for missing statistics: the cause and the remedy; empty for the standard message.
+    `problem` is an error message for missing statistics: the cause and the remedy; empty for the standard message.
     """
 
     state: Normalisation | None
@@ -27,20 +93,17 @@ class FoundStatistics:
 
 @dataclass(frozen=True)
 class FoundCheckpoint:
-    """A checkpoint of another project.
+    """A checkpoint of another project, of `format` "lerobot" or "openpi".
 
     Attributes:
-        format: "lerobot" or "openpi".
-        folder: the checkpoint folder.
-        policy: name of the policy plug-in; None if the checkpoint does not say.
+        policy: name of the policy plug-in.
         config: its configuration file; empty if it has none.
         tensors: its weights, by their names in the checkpoint.
         statistics: normalisation statistics of the embodiment that it was trained for.
         cameras: the names of the views it was trained with, in order.
-        executed: number of actions of a chunk that are executed; None if the checkpoint does not say.
-        denoise_steps: K, the number of denoise steps; None if the checkpoint does not say.
+        executed, denoise_steps: number of actions of a chunk that are executed, and K; None if it does not say.
         relative: whether actions are relative to the state; exceptions: parts of the names of absolute actions.
-        action_names: names of the action's entries; empty if the checkpoint does not say.
+        action_names: names of the action's entries; empty if it does not say.
         tokenizer: content of its tokenizer.json; empty if it has none.
         files: its small files, name → content, for a later export.
     """
@@ -59,3 +122,164 @@ class FoundCheckpoint:
     action_names: tuple[str, ...] = ()
     tokenizer: str = field(default="", repr=False)
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
+def read_contents(folder: Path, files: Iterable[Path]) -> dict[str, bytes]:
+    """Read small files; return their contents by path relative to `folder`. Skip an index of weight shards.
+
+    Raises:
+        CheckpointError: a file is a link out of the folder; its content would go into policy files.
+    """
+    kept = sorted(file for file in files if file.is_file() and file.name != INDEX)
+    for file in kept:
+        check_inside(folder, file, CheckpointError)
+    return {file.relative_to(folder).as_posix(): file.read_bytes() for file in kept}
+
+
+def read_text(file: Path) -> str:
+    """Read a file of UTF-8 text.
+
+    Raises:
+        CheckpointError: it is not UTF-8.
+    """
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(f"{file} is damaged: {error}.", code="checkpoint-damaged") from error
+
+
+def parse_json(file: Path) -> dict[str, Any]:
+    """Read a JSON file that holds a mapping.
+
+    Raises:
+        CheckpointError: the file is damaged, or does not hold a mapping.
+    """
+    data = read_json(file, CheckpointError)
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} is damaged: it should hold a mapping.", code="checkpoint-damaged")
+    return data
+
+
+def find_tensors(folder: Path) -> TensorFiles:
+    """Find the weights of a checkpoint folder.
+
+    Raises:
+        CheckpointError: the folder has no weights, they are a pickle, a shard is missing, or a file is damaged.
+    """
+    if (folder / INDEX).is_file():
+        listed = parse_json(folder / INDEX).get("weight_map")
+        if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
+            raise CheckpointError(
+                f"{folder / INDEX} is damaged: it has no 'weight_map' from tensors to names of files.",
+                code="checkpoint-damaged",
+            )
+        entries: dict[str, TensorEntry] = {}
+        for name in sorted(set(listed.values())):
+            file = folder / Path(name).name
+            if not file.is_file():
+                message = f"{folder / INDEX} names {name}, which is missing."
+                raise CheckpointError(message, code="checkpoint-file-missing")
+            entries |= _read_header(file)[0]
+        if absent := sorted(set(listed) - set(entries)):
+            message = f"{folder / INDEX} names {absent[0]}, which no file holds."
+            raise CheckpointError(message, code="checkpoint-damaged")
+        return TensorFiles(entries)
+    if (folder / SINGLE).is_file():
+        return TensorFiles(*_read_header(folder / SINGLE))
+    if pickled := [name for name in PICKLES if (folder / name).exists()]:
+        raise CheckpointError(
+            f"{folder / pickled[0]} is a pickle, which can run any code when opened, and is not read: store it as "
+            f"{SINGLE} with the project that it comes from.",
+            code="checkpoint-is-pickle",
+        )
+    raise CheckpointError(f"{folder} has no weights: {SINGLE} is missing.", code="checkpoint-file-missing")
+
+
+def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
+    """Read a file's header; return the entries of its tensors, and its other metadata."""
+    try:
+        with file.open("rb") as opened:
+            (length,) = struct.unpack("<Q", opened.read(8))
+            if length > LARGEST_HEADER:
+                raise CheckpointError(
+                    f"{file} is damaged or not a safetensors file: its header is too long.", code="checkpoint-damaged"
+                )
+            header = json.loads(opened.read(length))
+        metadata = header.pop("__metadata__", {})
+        found = {name: _read_entry(file, entry) for name, entry in header.items()}
+    except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        if isinstance(error, UserError):
+            raise
+        raise CheckpointError(
+            f"{file} is damaged or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
+        ) from error
+    return found, metadata
+
+
+def _read_entry(file: Path, entry: Mapping[str, Any]) -> TensorEntry:
+    if str(entry["dtype"]).startswith("F8_"):
+        raise CheckpointError(
+            f"{file} holds weights in float8 ({entry['dtype']}), which is not supported: their values "
+            "depend on scales. Use the checkpoint in bfloat16 or float32 that they were made from.",
+            code="checkpoint-unsupported",
+        )
+    shape = tuple(entry["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"the shape {shape} is invalid")
+    return TensorEntry(file, DTYPES[entry["dtype"]], shape)
+
+
+def check_shapes(
+    path: Path, own: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]], prefix: str
+) -> None:
+    """Check that a file's tensors have the names and shapes of a network's; names are shown after `prefix`.
+
+    Raises:
+        CheckpointError: a name or a shape differs.
+    """
+    differences = [f"{prefix}{name} is missing" for name in own.keys() - stored.keys()]
+    differences += [f"{prefix}{name} has no place in this network" for name in stored.keys() - own.keys()]
+    differences += [
+        f"{prefix}{name} is {stored[name]}, expected {own[name]}"
+        for name in own.keys() & stored.keys()
+        if own[name] != stored[name]
+    ]
+    if differences:
+        more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
+        listed = "; ".join(sorted(differences)[:3])
+        raise CheckpointError(
+            f"{path} is a checkpoint of another network: {listed}{more}. Check policy.* and sim.name.",
+            code="checkpoint-of-another-network",
+        )
+
+
+def parse_prefix_length(value: object) -> int:
+    """Return an untrusted stored length.
+
+    Raises:
+        ValueError: it is not a number of actions.
+    """
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"prefix_trained_to {value!r:.40} is not a number of actions")
+    return value
+
+
+def write_prefix_length(header: Mapping[str, str], length: int) -> dict[str, str]:
+    """Return the header of another project's weights with a length, or without one if it is 0."""
+    others = {name: text for name, text in header.items() if name != PREFIX_KEY}
+    return others | ({PREFIX_KEY: str(length)} if length else {})
+
+
+def read_prefix_length(header: Mapping[str, str], where: str) -> int:
+    """Return the length in the header of another project's weights, or 0.
+
+    Raises:
+        CheckpointError: it is not a number of actions.
+    """
+    text = header.get(PREFIX_KEY, "0")
+    if not (text.isascii() and text.isdecimal() and len(text) < 10):
+        raise CheckpointError(
+            f"{where} is damaged: {PREFIX_KEY} in the header of its weights is {text!r:.40}, not a number.",
+            code="checkpoint-damaged",
+        )
+    return int(text)

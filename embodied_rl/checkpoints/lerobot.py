@@ -14,9 +14,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import lerobot_processors, lerobot_settings, tensor_files, unsupported
+from embodied_rl.checkpoints import foreign, lerobot_processors, lerobot_settings, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
 from embodied_rl.system.untrusted_files import shorten
@@ -40,24 +40,23 @@ def recognise_folder(folder: Path) -> bool:
 
 
 def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
-    """Read a lerobot policy folder.
-
-    Args:
-        folder: the policy folder.
-        asset: must be None, because the format holds one embodiment.
+    """Read a lerobot policy folder; its format holds one embodiment, so `asset` must be None.
 
     Raises:
         CheckpointError: a file is missing or damaged, the kind of statistics is unknown, or an asset was given.
     """
     if asset is not None:
         raise CheckpointError(f"policy.statistics={asset}: there is no such file or folder.", code="statistics-missing")
-    config = tensor_files.parse_json(folder / CONFIG)
+    config = foreign.parse_json(folder / CONFIG)
     unsupported.check_lerobot(folder, config.get("type"))
     lerobot_settings.check_settings(config, folder / CONFIG)
     policy = str(config["type"]) if "type" in config else None
     before, after = lerobot_processors.read_processors(folder / BEFORE, folder / AFTER, policy)
     relative = _settings(before, lerobot_processors.RELATIVE)
     names = tuple(relative.get("action_names") or ())
+    tokenizer, normaliser = (_settings(before, name) for name in (TOKENIZER, NORMALISER))
+    taken = {"tokenizer_max_length": tokenizer["max_length"]} if "max_length" in tokenizer else {}
+    taken |= {"normalization_mapping": normaliser["norm_map"]} if "norm_map" in normaliser else {}
     tokenizers = [folder / "tokenizer.json", *sorted(folder.glob("*/tokenizer.json"))]
     below = [file for file in folder.glob("*/*.json") if file.name.startswith(("tokenizer", "special_tokens"))]
     small_files = [*folder.glob("*.json"), *folder.glob("policy_*.safetensors"), *below]
@@ -65,8 +64,8 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         format="lerobot",
         folder=folder,
         policy=policy,
-        config=config | _modes_from_processors(before),
-        tensors=tensor_files.find_tensors(folder),
+        config=config | taken,
+        tensors=foreign.find_tensors(folder),
         statistics=_statistics(folder, config, before, after),
         cameras=tuple(
             name.removeprefix(IMAGES)
@@ -78,8 +77,8 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         relative=bool(relative.get("enabled", False)),
         exceptions=tuple(relative.get("exclude_joints") or ()) if names else (),  # without names it excludes nothing
         action_names=names,
-        tokenizer=next((tensor_files.read_text(file) for file in tokenizers if file.is_file()), ""),
-        files=tensor_files.read_contents(folder, small_files),
+        tokenizer=next((foreign.read_text(file) for file in tokenizers if file.is_file()), ""),
+        files=foreign.read_contents(folder, small_files),
     )
 
 
@@ -121,7 +120,13 @@ def _normalisation(
             f"{folder / named_in} leaves {STATE} out of what it normalises; not supported.",
             code="checkpoint-unsupported",
         )
-    return read_normalisation(_tensors(file), name, mode, float(settings.get("eps", 1e-8)), file)
+    try:
+        stored = load_file(file)
+    except SafetensorError as error:
+        raise CheckpointError(
+            f"{file} is damaged, or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
+        ) from error
+    return read_normalisation(stored, name, mode, float(settings.get("eps", 1e-8)), file)
 
 
 def _modes(settings: Mapping[str, Any], config: Mapping[str, Any], file: Path) -> Mapping[str, str]:
@@ -139,25 +144,9 @@ def _modes(settings: Mapping[str, Any], config: Mapping[str, Any], file: Path) -
     return modes
 
 
-def _tensors(file: Path) -> dict[str, torch.Tensor]:
-    try:
-        return load_file(file)
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{file} is damaged, or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
-        ) from error
-
-
 def _settings(steps: lerobot_processors.Steps, name: str) -> Mapping[str, Any]:
     """Return the settings of a step; none without the step."""
     return steps.get(name, {}).get("config") or {}
-
-
-def _modes_from_processors(before: lerobot_processors.Steps) -> dict[str, Any]:
-    """Return the entries of the configuration that lerobot takes from the steps: prompt length and normalisation."""
-    tokenizer, normaliser = (_settings(before, name) for name in (TOKENIZER, NORMALISER))
-    length = {"tokenizer_max_length": tokenizer["max_length"]} if "max_length" in tokenizer else {}
-    return length | ({"normalization_mapping": normaliser["norm_map"]} if "norm_map" in normaliser else {})
 
 
 def read_normalisation(

@@ -2,10 +2,14 @@
 
 Names of steps and keys are lerobot's (0.6; older versions lack the relative steps). Its loader refuses unknown
 configuration keys, so only keys that every version knows are written.
+
+Since lerobot 0.6.2 the tokenizer is in the folder, which `artifacts` of a step of policy_preprocessor.json names. Older
+versions ignore `artifacts`, and pass the step's `tokenizer_name` to transformers, which downloads it. An export
+therefore names the tokenizer on the hub if that is known, and always has the folder.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,25 +20,17 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from embodied_rl.actors import tokenizer
-from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import lerobot_tokenizer
-from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, STATE
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
+from embodied_rl.checkpoints.lerobot import ACTION, AFTER, BEFORE, CONFIG, IMAGES, KINDS, STATE
 from embodied_rl.checkpoints.lerobot_processors import TOKENIZER
-from embodied_rl.checkpoints.lerobot_tokenizer import FOLDER
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 
 EPSILON = 1e-8
-MODES = {
-    "identity": "IDENTITY",
-    "mean_std": "MEAN_STD",
-    "quantiles": "QUANTILES",
-    "quantile10": "QUANTILE10",
-    "min_max": "MIN_MAX",
-    "limits": "MIN_MAX",
-}
+FOLDER, KEY = "tokenizer", "tokenizer_name"
+MODES = {ours: theirs for theirs, ours in KINDS.items()} | {"limits": "MIN_MAX"}
+"""Our kind of statistics → lerobot's mode of normalisation."""
 STEPS_KEYS, DEFAULT_STEPS = ("num_inference_steps", "num_steps"), 10
 """lerobot's keys of the number of denoise steps, and its default."""
 
@@ -47,11 +43,7 @@ BEFORE_STATE, AFTER_STATE = (
 def make_files(network: FlowBackbone, robot: Embodiment, policy: str, steps: int) -> dict[str, bytes]:
     """Return the files for a network that was not imported from this format, or cannot keep its files.
 
-    Args:
-        network: the network to export.
-        robot: the embodiment that it is attached to.
-        policy: lerobot's name of the policy.
-        steps: K, the number of denoise steps.
+    `policy` is lerobot's name of the policy, `steps` K, the number of denoise steps.
     """
     config = make_configuration(network, robot, policy, steps)
     known = save(make_statistics(robot))
@@ -74,7 +66,11 @@ def keep_files(
 
     If the processor files hold no statistics, or cannot hold the current ones, new ones are made.
     """
-    files = source.files | _update_config(network, source, robot.executed, steps)
+    config, horizon, executed = json.loads(source.files[CONFIG]), network.spec.horizon, robot.executed
+    key = next(key for key in STEPS_KEYS if key in as_foreign(network).checkpoint_config("lerobot", steps))
+    changed = {"n_action_steps": executed} if min(config.get("n_action_steps") or horizon, horizon) != executed else {}
+    changed |= {key: steps} if (config.get(key) or DEFAULT_STEPS) != steps else {}
+    files = source.files | ({CONFIG: json.dumps(config | changed, indent=4).encode()} if changed else {})
     if not any(name.endswith("tokenizer.json") for name in files):
         files[f"{FOLDER}/tokenizer.json"] = robot.tokenizer.encode()
     if source.holds(robot.state, robot.action):
@@ -88,15 +84,6 @@ def keep_files(
         others = {key: value for key, value in stored if key.rpartition(".")[0] not in (STATE, ACTION)}
         files[name] = save(others | statistics)
     return files
-
-
-def _update_config(network: FlowBackbone, source: CheckpointSource, executed: int, steps: int) -> dict[str, bytes]:
-    """Return config.json with the current numbers of executed actions and denoise steps; empty without a change."""
-    config, horizon = json.loads(source.files[CONFIG]), network.spec.horizon
-    key = next(key for key in STEPS_KEYS if key in as_foreign(network).checkpoint_config("lerobot", steps))
-    changed = {"n_action_steps": executed} if min(config.get("n_action_steps") or horizon, horizon) != executed else {}
-    changed |= {key: steps} if (config.get(key) or DEFAULT_STEPS) != steps else {}
-    return {CONFIG: json.dumps(config | changed, indent=4).encode()} if changed else {}
 
 
 def _to_feature_names(source: CheckpointSource, robot: Embodiment) -> dict[str, Tensor] | None:
@@ -149,7 +136,7 @@ def _entries(feature: str, known: Normalisation) -> dict[str, Tensor]:
 
 def _make_preprocessor(network: FlowBackbone, robot: Embodiment, config: Mapping[str, Any]) -> dict[str, Any]:
     length = {"max_length": network.spec.token_length, "task_key": "task", "padding_side": "right"}
-    settings = {**length, "padding": "max_length", "truncation": True, **lerobot_tokenizer.make_setting(network, robot)}
+    settings = {**length, "padding": "max_length", "truncation": True, **_make_tokenizer_setting(network, robot)}
     features = {**config["input_features"], **config["output_features"]}
     steps = [
         _step("rename_observations_processor", {"rename_map": {}}),
@@ -205,3 +192,28 @@ def make_parent(name: str, out: Path) -> Path:
     file = out / name
     file.parent.mkdir(parents=True, exist_ok=True)
     return file
+
+
+def _make_tokenizer_setting(network: FlowBackbone, robot: Embodiment) -> dict[str, str]:
+    """Return the setting of the tokenizer's step: its name on the hub if it is known, or else the folder."""
+    imported = _find_name(network.source.files.get(BEFORE, b"{}")) if network.source is not None else None
+    if imported and imported != FOLDER:
+        return {KEY: imported}
+    cls, loaded = type(as_foreign(network)), tokenizer.load_tokenizer(robot.tokenizer)
+    same = bool(cls.HUB_TOKENS) and all(loaded.token_to_id(token) == index for token, index in cls.HUB_TOKENS.items())
+    return {KEY: (cls.HUB_TOKENIZER if same else None) or FOLDER}  # of the published policy, if the robot has that one
+
+
+def _find_name(before: bytes) -> str | None:
+    """Return the tokenizer's name in the content of a policy_preprocessor.json; None if it has none."""
+    steps = [step for step in json.loads(before).get("steps", []) if step.get("registry_name") == TOKENIZER]
+    return steps[0].get("config", {}).get(KEY) if steps else None
+
+
+def describe_versions(out: Path) -> Iterator[str]:
+    """Yield a note if an exported folder has a tokenizer that versions of lerobot before 0.6.2 do not find."""
+    if (out / BEFORE).is_file() and _find_name((out / BEFORE).read_bytes()) == FOLDER:
+        yield (
+            "lerobot before 0.6.2 does not look for a tokenizer in the folder; give its make_pre_post_processors "
+            f'preprocessor_overrides={{"{TOKENIZER}": {{"{KEY}": "{out / FOLDER}"}}}}.'
+        )

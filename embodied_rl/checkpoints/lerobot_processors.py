@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import tensor_files
+from embodied_rl.checkpoints import foreign
 
 STATE = "observation.state"
 RELATIVE, ABSOLUTE = "relative_actions_processor", "absolute_actions_processor"
@@ -95,12 +95,9 @@ ORDER = (
 
 
 def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Steps, Steps]:
-    """Read the steps before a policy and those after it, by their names; without a file there are none.
+    """Read the steps of policy_preprocessor.json and policy_postprocessor.json, by name; without a file there are none.
 
-    Args:
-        before: policy_preprocessor.json.
-        after: policy_postprocessor.json.
-        policy: lerobot's name of the policy; the steps of a policy without a network here are not checked.
+    `policy` is lerobot's name of the policy; the steps of a policy without a network here are not checked.
 
     Raises:
         CheckpointError: a file is damaged, has a step, a setting or an order that is not understood, or does not undo
@@ -112,19 +109,13 @@ def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Step
     first = _read_checked_steps(before, (*BEFORE_STEPS, prompt), needed=(prompt, TOKENIZER))
     second = _read_checked_steps(after, AFTER_STEPS, needed=())
     if after.is_file():
-        _check_inverses(first, second, after)
+        for done, undone in ((RELATIVE, ABSOLUTE), (NORMALISER, UNNORMALISER)):
+            if _enabled(first, done) != _enabled(second, undone):
+                which, inverse = (done, undone) if _enabled(first, done) else (undone, done)
+                raise CheckpointError(
+                    f"{after}: {which} is enabled, but its inverse {inverse} is not.", code="checkpoint-unsupported"
+                )
     return first, second
-
-
-def _check_inverses(before: Steps, after: Steps, file: Path) -> None:
-    """Check that the steps after a policy undo those before it."""
-    for first, second in ((RELATIVE, ABSOLUTE), (NORMALISER, UNNORMALISER)):
-        if _enabled(before, first) != _enabled(after, second):
-            which = (first, second) if _enabled(before, first) else (second, first)
-            raise CheckpointError(
-                f"{file}: {which[0]} is enabled, but its inverse {which[1]} is not.",
-                code="checkpoint-unsupported",
-            )
 
 
 def _enabled(steps: Steps, name: str) -> bool:
@@ -139,7 +130,7 @@ def _read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
     """Return the names and entries of the steps; raise if the file is damaged."""
     if not file.is_file():
         return []
-    listed = tensor_files.parse_json(file).get("steps")
+    listed = foreign.parse_json(file).get("steps")
     if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
         raise CheckpointError(
             f"{file} is damaged: its 'steps' should be a list of mappings.", code="checkpoint-damaged"

@@ -97,7 +97,12 @@ def check_settings(config: Mapping[str, Any], file: Path) -> None:
         )
     if config.get("type") in POLICIES:
         _check_supported(config, file)
-        _check_views(config, file)
+        for name, entry in config.get("input_features", {}).items():
+            if entry.get("type") == "VISUAL" and not name.startswith(IMAGES):
+                raise CheckpointError(
+                    f"{file}: input_features has the picture {name!r}; supported are names that start with {IMAGES!r}.",
+                    code="checkpoint-unsupported",
+                )
 
 
 def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
@@ -151,16 +156,6 @@ def _check_supported(config: Mapping[str, Any], file: Path) -> None:
             "acts without it if rtc_config is null in a copy of the file.",
             code="checkpoint-unsupported",
         )
-
-
-def _check_views(config: Mapping[str, Any], file: Path) -> None:
-    """Check that the names of pictures are names of views."""
-    for name, entry in config.get("input_features", {}).items():
-        if entry.get("type") == "VISUAL" and not name.startswith(IMAGES):
-            raise CheckpointError(
-                f"{file}: input_features has the picture {name!r}; supported are names that start with {IMAGES!r}.",
-                code="checkpoint-unsupported",
-            )
 
 
 def _short(value: object) -> str:

@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints import tensor_files, unsupported
+from embodied_rl.checkpoints import foreign, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
 from embodied_rl.interfaces.errors import UserError
@@ -30,22 +29,18 @@ ASSET = "embodied_rl"
 
 def recognise_folder(folder: Path) -> bool:
     """Return whether a folder holds weights; `detection` tries lerobot's reader first."""
-    return any((folder / name).is_file() for name in (tensor_files.SINGLE, tensor_files.INDEX, *tensor_files.PICKLES))
+    return any((folder / name).is_file() for name in (foreign.SINGLE, foreign.INDEX, *foreign.PICKLES))
 
 
 def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
-    """Read an openpi checkpoint folder.
-
-    Args:
-        folder: the checkpoint folder of one training step.
-        asset: id of the asset with the statistics to use, if there are several.
+    """Read the openpi checkpoint folder of one training step, with the statistics of `asset` if there are several.
 
     Raises:
         CheckpointError: a file is missing or damaged, the asset does not exist, or the weights are of another project.
     """
-    config = tensor_files.parse_json(folder / "config.json") if (folder / "config.json").is_file() else {}
+    config = foreign.parse_json(folder / "config.json") if (folder / "config.json").is_file() else {}
     unsupported.check_openpi(folder, config)
-    found = tensor_files.find_tensors(folder)
+    found = foreign.find_tensors(folder)
     unsupported.check_openpi_tensors(folder, found)
     policy = "pi05" if any(name.endswith("time_mlp_in.weight") and "action" not in name for name in found) else "pi0"
     tokenizer = folder / "tokenizer.json"
@@ -57,8 +52,8 @@ def read_folder(folder: Path, asset: str | None = None) -> FoundCheckpoint:
         tensors=found,
         statistics=_statistics(folder, asset, "quantiles" if policy == "pi05" else "mean_std"),
         cameras=CAMERAS,
-        tokenizer=tensor_files.read_text(tokenizer) if tokenizer.is_file() else "",
-        files=tensor_files.read_contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
+        tokenizer=foreign.read_text(tokenizer) if tokenizer.is_file() else "",
+        files=foreign.read_contents(folder, [*folder.glob("*.json"), *folder.glob("assets/**/*.json")]),
     )
 
 
@@ -86,7 +81,7 @@ def read_statistics(file: Path, kind: str) -> FoundStatistics:
     Raises:
         CheckpointError: the file is damaged, or lacks a statistic that the kind needs.
     """
-    data = tensor_files.parse_json(file).get("norm_stats")
+    data = foreign.parse_json(file).get("norm_stats")
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
         raise CheckpointError(
             f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.", code="checkpoint-damaged"

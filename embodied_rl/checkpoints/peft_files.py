@@ -31,12 +31,9 @@ HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
 def make_files(network: FlowBackbone, base: str, files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Return the small files of a folder with adapters.
+    """Return the small files of a folder with adapters, from those (`files`) of a whole checkpoint of lerobot's.
 
-    Args:
-        network: the network with its adapters.
-        base: folder or hub name of the checkpoint to adapt.
-        files: the small files of a whole checkpoint of lerobot's.
+    `base`: folder or hub name of the checkpoint to adapt.
     """
     config = json.loads(files[CONFIG]) | {"use_peft": True}
     settings = make_settings(network, base)

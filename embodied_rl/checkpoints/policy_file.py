@@ -27,8 +27,7 @@ from embodied_rl.actors.learning import checkpoint, sharded
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
 from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
 from embodied_rl.actors.learning.weights import gather_whole, load_full_weights
-from embodied_rl.checkpoints.prefix_length import parse_prefix_length
-from embodied_rl.checkpoints.tensor_files import check_shapes
+from embodied_rl.checkpoints.foreign import check_shapes, parse_prefix_length
 from embodied_rl.checkpoints.weight_names import CheckpointSource, build_empty, explain_sizes
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config
@@ -51,14 +50,13 @@ class PolicyMetadata:
     """The metadata in a policy file's header.
 
     Attributes:
-        policy: name of the policy plug-in.
-        config: its configuration, as plain JSON values.
+        policy, config: name of the policy plug-in, and its configuration as plain JSON values.
         embodiment: robot, statistics and vocabulary it was trained with.
         auxiliary_names: names of the targets that its auxiliary head predicts.
         extra: further JSON entries, such as its origin and its success rate.
         adapters: settings of its adapters, or None without adapters.
         source: the checkpoint of another project it was made from, or None.
-        prefix_trained_to: the most committed actions that it is trained to continue; see `FlowBackbone`.
+        prefix_trained_to: see `FlowBackbone`.
     """
 
     policy: str
@@ -149,7 +147,6 @@ def load_network(
     """Build the network of a policy file, with its weights as float32; ignore the file's sampler and critic.
 
     Args:
-        path: a policy file.
         make: a function that builds the network from the file's metadata, or refuses it; see `check_config`.
         merged: whether to merge adapters into the weights, or to keep them separate.
         can_be_empty: whether the network may be built without memory; see `build_empty`.

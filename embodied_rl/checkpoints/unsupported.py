@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import tensor_files
+from embodied_rl.checkpoints import foreign
 from embodied_rl.config import plugins
 from embodied_rl.schema.config_file import read_config
 
@@ -73,7 +73,7 @@ def explain_folder(folder: Path) -> str | None:
         return None
     config: Mapping[str, Any] = {}
     if (folder / "config.json").is_file():
-        config = tensor_files.parse_json(folder / "config.json")
+        config = foreign.parse_json(folder / "config.json")
     elif (folder / "config.yaml").is_file():
         config = read_config(folder / "config.yaml")
     what = None

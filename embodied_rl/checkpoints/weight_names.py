@@ -1,4 +1,4 @@
-"""Translation of tensor names between this library ("our") and other projects ("their"), and loading of weights.
+"""Translation of tensor names between this library ("our") and other projects ("their"), for import and export.
 
 A network's class defines the name translation (`ForeignCheckpoint.CHECKPOINT_NAMES`), second names of the same weight
 (`CHECKPOINT_COPIES`), and tensors that its forward pass never reads (`CHECKPOINT_UNREAD`; carried for export only).
@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.actors.embodiment import Normalisation
+from embodied_rl.actors.learning.checkpoint import CheckpointError, separate_tensors
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, write_prefix_length
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import FlowBackbone
@@ -199,8 +199,7 @@ def match_tensors(
         Their name → our name, and those of their names that the network does not have, but an export needs.
 
     Raises:
-        CheckpointError: tensors are missing, unknown, of another shape or not floating-point numbers; the message lists
-            them, with nearest names.
+        CheckpointError: tensors are missing, unknown, of another shape or not floating-point numbers.
     """
     own = network.state_dict()
     names = {name: to_our_name(cls, name) for name in found.tensors}
@@ -294,3 +293,41 @@ def find_sizes(cls: type[Any], found: FoundCheckpoint, given: Mapping[str, objec
                 code="key-contradicts-checkpoint",
             )
     return {**read, **given}
+
+
+def name_tensors(network: FlowBackbone, form: str) -> dict[str, Tensor]:
+    """Return all tensors of a checkpoint in the format `form` ("lerobot" or "openpi"), by their names in that format.
+
+    A network that was imported from this format keeps the original names and dtypes, and the carried tensors. Any other
+    network gets new names, and zeros for the tensors that loaders require although no forward pass reads them.
+    """
+    source: CheckpointSource | None = network.source
+    state = {name: value.detach().cpu() for name, value in network.state_dict().items()}
+    if source is not None and source.format == form:
+        found = {name: state[mine] if mine else source.carried[name] for name, mine in source.names.items()}
+        return separate_tensors({name: value.to(source.dtypes[name]) for name, value in found.items()})
+    cls = type(as_foreign(network))
+    renamed = {to_their_name(cls, name): value for name, value in state.items()}
+    renamed |= {copy: renamed[first] for copy, first in cls.CHECKPOINT_COPIES.items() if first in renamed}
+    carried = {} if source is None else {strip_outermost(name): value for name, value in source.carried.items()}
+    for name, shape in as_foreign(network).unread_shapes().items():
+        renamed[name] = carried.get(name, torch.zeros(shape))
+    dtypes = {} if source is None else {strip_outermost(name): dtype for name, dtype in source.dtypes.items()}
+    plain = {name: value.to(dtypes.get(name, value.dtype)) for name, value in renamed.items()}
+    if form == "openpi":  # safetensors keeps the first name of a weight that has two
+        firsts = as_foreign(network).CHECKPOINT_COPIES.values()
+        return separate_tensors({name: value for name, value in plain.items() if name not in firsts})
+    return separate_tensors({PREFIX + name: value for name, value in plain.items()})
+
+
+def make_header(network: FlowBackbone, tensors: Mapping[str, Tensor], form: str) -> dict[str, str]:
+    """Return the safetensors header: the original one, or a new one with the second names of weights stored once.
+
+    Both hold the number of committed actions that the network is trained to continue.
+    """
+    source: CheckpointSource | None = network.source
+    if source is not None and source.format == form and source.header:
+        return write_prefix_length(source.header, network.prefix_trained_to)
+    copies = as_foreign(network).CHECKPOINT_COPIES.items()
+    shared = {first: copy for copy, first in copies if copy in tensors and first not in tensors}
+    return write_prefix_length({"format": "pt"} | shared, network.prefix_trained_to)

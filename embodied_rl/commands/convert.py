@@ -6,7 +6,7 @@
 import json
 from pathlib import Path
 
-from embodied_rl.datasets.robot_recordings import write_dataset
+from embodied_rl.datasets.lerobot.collected import write_dataset
 from embodied_rl.deployment.recording.bag_writer import check_new
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.robots.reading import load_robot

@@ -13,19 +13,10 @@ from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow_kind import read_denoise_steps
 from embodied_rl.actors.learning.checkpoint import explain_failed_writes
 from embodied_rl.assembly import build
-from embodied_rl.checkpoints import (
-    detection,
-    export_tensors,
-    lerobot,
-    lerobot_files,
-    lerobot_tokenizer,
-    openpi,
-    peft_files,
-)
+from embodied_rl.checkpoints import detection, lerobot, lerobot_files, openpi, peft_files
+from embodied_rl.checkpoints.foreign import SINGLE, write_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
-from embodied_rl.checkpoints.prefix_length import write_prefix_length
-from embodied_rl.checkpoints.tensor_files import SINGLE
-from embodied_rl.checkpoints.weight_names import CheckpointSource
+from embodied_rl.checkpoints.weight_names import CheckpointSource, make_header, name_tensors
 from embodied_rl.config import assets, plugins
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
@@ -61,7 +52,7 @@ def run(config: ExportConfig) -> None:
     print(f"{config.format} checkpoint of {metadata.policy} in {out}")
     for note in list_omitted_properties(robot, config.format, network.prefix_trained_to):
         print(f"Not stored, because the format cannot store it: {note}")
-    for note in lerobot_tokenizer.describe_versions(out):
+    for note in lerobot_files.describe_versions(out):
         print(note)
 
 
@@ -143,8 +134,8 @@ def write_checkpoint(
     out: Path, network: FlowBackbone, robot: Embodiment, *, policy: str, form: str, steps: int
 ) -> None:
     """Write a network and its embodiment as a checkpoint folder of the format `form`."""
-    tensors = export_tensors.name_tensors(network, form)
-    header = export_tensors.make_header(network, tensors, form)
+    tensors = name_tensors(network, form)
+    header = make_header(network, tensors, form)
     _write(out, _make_files(network, robot, policy, form, steps), tensors, header, SINGLE)
 
 

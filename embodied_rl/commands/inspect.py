@@ -8,12 +8,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.assembly import build, foreign_policy
+from embodied_rl.actors.embodiment import Normalisation
+from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints import detection, weight_names
-from embodied_rl.checkpoints.foreign import FoundCheckpoint
+from embodied_rl.checkpoints.foreign import FoundCheckpoint, read_prefix_length
 from embodied_rl.checkpoints.policy_file import PolicyMetadata, read_metadata
-from embodied_rl.checkpoints.prefix_length import read_prefix_length
 from embodied_rl.config import assets, plugins
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.schema import InspectConfig
@@ -68,7 +67,7 @@ def describe_checkpoint(found: FoundCheckpoint) -> Iterator[Row]:
     yield "policy", found.policy or "not stored"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
-        yield "sizes", format_sizes(thaw_config(foreign_policy.find_network_sizes(found, cls, {})))
+        yield "sizes", format_sizes(thaw_config(networks.find_network_sizes(found, cls, {})))
     except ValueError:  # `list_missing` reports the error
         yield "sizes", ""
     counted = Counter(str(entry.dtype).removeprefix("torch.") for entry in found.tensors.values())
@@ -101,7 +100,7 @@ def list_missing(found: FoundCheckpoint, tensors: bool) -> Iterator[str]:
         yield "the tokenizer; policy.tokenizer=<tokenizer.json, or its folder>"
     try:
         cls = plugins.find_plugin("policies", str(found.policy))
-        options = foreign_policy.find_network_sizes(found, cls, {})
+        options = networks.find_network_sizes(found, cls, {})
         if not tensors:
             return
         dimensions = {"action_dim": options.action_dim, "state_dim": options.state_dim}

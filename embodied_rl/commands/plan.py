@@ -1,6 +1,5 @@
 """`embodied-rl plan`: predict the speed of a training run with every allocation of this or another machine."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -13,11 +12,10 @@ from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import PLAN
 from embodied_rl.schema import PlanConfig
 from embodied_rl.system.atomic_write import make_folder, write_text
-from embodied_rl.training.planner import auto, node_placement, plan_selection, stored
-from embodied_rl.training.planner import resources as available
+from embodied_rl.training.planner import plan_selection, stored
+from embodied_rl.training.planner.allocation import Resources, describe_placement, parse_resources
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.model import Workload
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import Candidate, Choice
 
 SHOWN = 8
@@ -30,7 +28,7 @@ def run(config: PlanConfig) -> None:
     Raises:
         UserError: costs cannot be read or measured here, the resources are invalid, or no plan is feasible.
     """
-    resources = available.parse_resources(config.resources) if config.resources else auto.find_resources(config)
+    resources = parse_resources(config.resources) if config.resources else plan_selection.find_resources(config)
     folder, console = make_folder(Path(config.out), "out"), Console()
     measured = read_or_measure_costs(config, resources, folder)
     found, work = plan_selection.decide_plan(config, measured, resources), plan_selection.make_workload(config)
@@ -42,9 +40,8 @@ def run(config: PlanConfig) -> None:
     if forced is not None and (warning := plan_selection.describe_loss(Choice(forced, (found.best,)))):
         console.print(warning, soft_wrap=True)
     if resources.nodes:
-        print(node_placement.describe_placement(found.best.allocation, resources.nodes))
-    content = plan_selection.summarise_choice(found, measured, resources, work)
-    write_text(folder / PLAN, json.dumps(content, indent=2) + "\n")
+        print(describe_placement(found.best.allocation, resources.nodes))
+    write_text(folder / PLAN, plan_selection.format_choice(found, measured, resources, work))
     print(f"Written: {folder / PLAN}")
 
 
@@ -63,7 +60,7 @@ def read_or_measure_costs(config: PlanConfig, resources: Resources, folder: Path
     print(f"Measuring the stages on {resources.cores} cores …")
     measured = profile.measure_stages(config, resources.cores)
     write_text(folder / "costs.json", measured.text())
-    auto.keep_costs(measured, plan_selection.find_cost_file(config))
+    plan_selection.keep_costs(measured, plan_selection.find_cost_file(config))
     print(f"Written: {folder / 'costs.json'}")
     return measured
 

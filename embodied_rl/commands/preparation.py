@@ -33,7 +33,7 @@ from embodied_rl.config.option_files import (
     list_third_party,
 )
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import (
     AlgoNode,

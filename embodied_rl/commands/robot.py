@@ -10,8 +10,7 @@ from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.evaluate.video import SIZE, Recording, tile_recordings, write_mp4
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.schema import RobotConfig
-from embodied_rl.simulated_robot.filming import FilmedEpisode
-from embodied_rl.simulated_robot.running import check_robot, run_robot
+from embodied_rl.simulated_robot.running import FilmedEpisode, check_robot, run_robot
 from embodied_rl.system.atomic_write import check_writable
 
 

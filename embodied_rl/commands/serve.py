@@ -12,10 +12,9 @@ from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.assembly.policy_factory import find_policy_file
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.config import assets
-from embodied_rl.deployment.policy_client.wire_names import WireNames
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.policy_server.served import ServedWeights
-from embodied_rl.policy_server.settings import PolicyServerSettings, check_settings
+from embodied_rl.policy_server.served import PolicyServerSettings, ServedPolicy, ServedWeights, check_settings
 from embodied_rl.runs.provenance import count_cores
 from embodied_rl.schema import ServeConfig
 
@@ -29,7 +28,6 @@ def run(config: ServeConfig) -> None:
     file = check_start(config)
     import torch
 
-    from embodied_rl.policy_server.served import ServedPolicy
     from embodied_rl.policy_server.server import serve_policy
     from embodied_rl.policy_server.weight_follower import WeightFollower
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
 from embodied_rl.actors.placement import describe_placement, place_network, resolve_placement
-from embodied_rl.assembly import build
+from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config import freeze as configuration
 from embodied_rl.config import plugins
@@ -28,15 +28,14 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
-from embodied_rl.runtime.processes.allocator import keep_freed_memory
+from embodied_rl.runtime.processes.process import keep_freed_memory
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
 from embodied_rl.schema.next_command import make_next_command
 from embodied_rl.training.algorithms.imitation import cloning_data
-from embodied_rl.training.algorithms.imitation.cloning import SFT, Report
+from embodied_rl.training.algorithms.imitation.cloning import SFT, ExecutedPrefix, Report
+from embodied_rl.training.algorithms.imitation.cloning_data import choose_steps
 from embodied_rl.training.algorithms.imitation.demonstrations import Disturbance, record_demonstrations
-from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
 from embodied_rl.training.cloning_checks import Row, check_cloning
 from embodied_rl.training.cloning_report import CloningLog, evaluate_clone, finish_cloning
 
@@ -169,7 +168,7 @@ def make_network(
         policy, sizes = plugins.configure_plugin("policies", config.policy, "policy")
         embodiment = build.build_embodiment(spec, sizes, config.policy, policy)
         embodiment = embodiment.with_statistics(state, kind=policy.STATISTICS)
-        backbone = build.choose_backbone_maker(policy, sizes)(embodiment, tuple(auxiliary_names))
+        backbone = networks.make_backbone(policy, sizes, embodiment, auxiliary_names)
     trainable.choose_trainable(backbone, config.policy.train, config.policy.lora)
     place_network(backbone, config.policy)
     return backbone, embodiment

@@ -27,9 +27,9 @@ from embodied_rl.training import extension
 from embodied_rl.training.device_memory import choose_micro_batch
 from embodied_rl.training.final_report import PAGE
 from embodied_rl.training.loop import train
-from embodied_rl.training.planner import auto, plan_selection, stored
+from embodied_rl.training.planner import plan_selection, stored
 from embodied_rl.training.run_checks import check_run, find_random_weights
-from embodied_rl.training.timeouts import rank_timeout
+from embodied_rl.training.worker_pool import rank_timeout
 
 
 def run(config: TrainConfig) -> None:
@@ -135,7 +135,7 @@ def start_run(config: TrainConfig, held: ExitStack) -> tuple[TrainConfig, RunFol
     if (missing := find_random_weights(asked.policy, size.held.weights)) is not None:
         raise UserError(missing, code="weights-random")
     warn_unvalidated_scorer(asked)
-    config, plan = auto.resolve_plan(choose_micro_batch(asked, size.device))
+    config, plan = plan_selection.resolve_plan(choose_micro_batch(asked, size.device))
     config = count_workers(config)
     if undecided and size.device is not None:
         size = check_run(replace(config, algo=asked.algo))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
-from embodied_rl.assembly.build import choose_backbone_maker
+from embodied_rl.assembly.networks import make_backbone
 from embodied_rl.checkpoints.policy_file import PICKLE_STARTS
 from embodied_rl.config import plugins
 from embodied_rl.config.freeze import freeze_config, thaw_config
@@ -167,10 +167,10 @@ def _build(header: CriticHeader, shapes: Mapping[str, tuple[int, ...]], path: Pa
     options = freeze_file(cls.Config, header.config, path, f"{HEADER}.config")
     embodiment = Embodiment.from_dict(header.embodiment)
     sizes = freeze_config(CriticConfig, header.critic, f"{HEADER}.critic")
-    make = choose_backbone_maker(cls, options)
 
     def build() -> ProgressCritic:
-        return ProgressCritic(make(embodiment, header.auxiliary_names), embodiment, header.policy, sizes)
+        network = make_backbone(cls, options, embodiment, header.auxiliary_names)
+        return ProgressCritic(network, embodiment, header.policy, sizes)
 
     try:
         with torch.device("meta"):

@@ -23,7 +23,7 @@ from embodied_rl.interfaces.policy import Actor, DeployedPolicy, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Operated, Simulator, SimulatorSpec
 from embodied_rl.rollout.episode_sampler import Purpose, derive_episode_seed, derive_noise_seed
 from embodied_rl.rollout.runner import EpisodeRunner
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+from embodied_rl.runtime.processes.handle import Deadlines, NodeShare
 from embodied_rl.runtime.processes.local import LocalRuntime, wrap_simulator
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, SamplerNode, SimNode

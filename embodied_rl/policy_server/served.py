@@ -1,17 +1,21 @@
-"""The served policy: inference in batches, with weights that can be replaced between two batches."""
+"""The served policy: inference in batches, with weights that can be replaced between two batches; its settings.
+
+It does not import the extra `serve`.
+"""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.policy_client.request import PolicyRequest
+from embodied_rl.deployment.policy_client.request import PolicyRequest, WireNames
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.interfaces.policy import Actor, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
 
 ROW_MULTIPLE = 4
@@ -19,19 +23,47 @@ ROW_MULTIPLE = 4
 rows, so that the last bits of a result would depend on the requests of other clients."""
 
 
-class SupportsInfer(Protocol):
-    """A policy with `infer`, such as an `Actor`."""
+@dataclass(frozen=True)
+class PolicyServerSettings:
+    """Settings of a policy server.
 
-    def infer(
-        self,
-        observation: Observation,
-        keys: NoiseKeys | None = None,
-        prefix: np.ndarray | None = None,
-        committed: np.ndarray | None = None,
-        *,
-        whole: bool = False,
-        strategy: str = "prefix",
-    ) -> np.ndarray: ...
+    Attributes:
+        host, port: address to listen on; port 0 selects a free port.
+        token_variable: environment variable of the access token; None: no token.
+        batch: maximum number of requests in a batch.
+        wait: seconds that a request waits for those of other clients.
+        clients: maximum number of connections.
+        message: maximum bytes of a message.
+        deadline: timeout of a request in seconds.
+        send: actions for third-party clients: the whole horizon, or only those to execute.
+        metadata: metadata for clients instead of the server's description; empty: the description.
+        names: names of observation entries on the wire.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token_variable: str | None = None
+    batch: int = 8
+    wait: float = 0.002
+    clients: int = 64
+    message: int = 16 * 2**20
+    deadline: float = 30.0
+    send: Literal["horizon", "executed"] = "horizon"
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    names: WireNames = field(default_factory=WireNames)
+
+
+def check_settings(settings: PolicyServerSettings) -> None:
+    """Check the settings before the policy is loaded.
+
+    Raises:
+        UserError: the extra is missing, or the address needs a token that is not set.
+    """
+    if find_spec("starlette") is None:
+        raise UserError("a policy server needs starlette: pip install 'embodied-rl[serve]'", code="package-missing")
+    from embodied_rl.serving.listening import find_token
+
+    find_token(settings.host, settings.token_variable)
 
 
 class InferenceFailed(Exception):  # noqa: N818 - it says what happened
@@ -47,13 +79,11 @@ class ServedWeights:
     """A policy with its current weights.
 
     Attributes:
-        policy: the policy.
-        spec: its description.
         version: number of updates of the weights; 0 if unknown.
         identity: further plain values about the policy, such as the hash of its file.
     """
 
-    policy: SupportsInfer
+    policy: Actor
     spec: PolicyDescription
     version: int = 0
     identity: dict[str, Any] | None = None
@@ -75,11 +105,7 @@ class PolicyResponse:
 
 
 class ServedPolicy:
-    """Runs inference for requests with the newest weights.
-
-    Args:
-        weights: the first weights.
-    """
+    """Runs inference for requests with the newest weights."""
 
     def __init__(self, weights: ServedWeights) -> None:
         self.weights = weights
@@ -111,9 +137,8 @@ class ServedPolicy:
         rows = sum(len(request.observation) for request in requests)
         order = [*range(rows), *[0] * (-rows % ROW_MULTIPLE if fill else 0)]
         first = requests[0]
-        parts = [request.observation for request in requests]
-        if padding := order[rows:]:
-            parts.append(first.observation.select(padding))
+        padding = [first.observation.select(order[rows:])] if len(order) > rows else []
+        parts = [*(request.observation for request in requests), *padding]
         episode, decision = (
             np.concatenate([getattr(request, name) for request in requests])[order] for name in ("episode", "decision")
         )

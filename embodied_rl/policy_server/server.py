@@ -13,12 +13,12 @@ import hmac
 import logging
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 from socket import socket
 from typing import Any
 
-from websockets.asyncio.server import Server, ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 from websockets.frames import Frame
 from websockets.http11 import Request as Handshake
@@ -36,8 +36,7 @@ from embodied_rl.deployment.policy_client.request import (
 from embodied_rl.deployment.policy_client.wire import WireError, WireLimits, pack, unpack
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.policy_server.served import InferenceFailed, PolicyResponse, ServedPolicy
-from embodied_rl.policy_server.settings import PolicyServerSettings
+from embodied_rl.policy_server.served import InferenceFailed, PolicyResponse, PolicyServerSettings, ServedPolicy
 from embodied_rl.policy_server.vla_eval import VlaEvalSession
 from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
 from embodied_rl.system.signals import note_stop
@@ -90,21 +89,19 @@ class _Connection(ServerConnection):
 
 
 class PolicyServer:
-    """Server of a policy.
-
-    Args:
-        served: the policy.
-        settings: settings of the server.
-        token: access token of clients; None: no token.
-    """
+    """Server of a policy; `token` is the access token of clients, or None."""
 
     def __init__(self, served: ServedPolicy, settings: PolicyServerSettings, token: str | None) -> None:
         self._served, self._settings = served, settings
         self._limits = WireLimits(settings.message, settings.message)
         self._digests = None if token is None else [_digest(f"{kind} {token}") for kind in ("Bearer", "Api-Key")]
         self._connections = 0
+
+        def compute(requests: Sequence[PolicyRequest]) -> list[PolicyResponse]:
+            return served.infer(requests, fill=settings.batch > 1 and self._connections > 1)
+
         self.batcher: MicroBatcher[PolicyRequest, PolicyResponse] = MicroBatcher(
-            self._compute, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
+            compute, settings.batch, settings.wait, settings.clients, expected=lambda: self._connections
         )
         settings.names.check(served.weights.spec.keys, "keys")
 
@@ -137,13 +134,13 @@ class PolicyServer:
             ) as server:  # fmt: skip
                 ready()
                 await asyncio.wait({answering, asyncio.create_task(stop.wait())}, return_when="FIRST_COMPLETED")
-                await _close(server)
+                server.close()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(server.wait_closed(), GRACE)
         finally:
             answering.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await answering
-
-    # -- connections ------------------------------------------------------------------------------------------------
 
     def _process_request(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
         """Answer health checks; reject unknown paths, wrong tokens and too many connections."""
@@ -182,19 +179,21 @@ class PolicyServer:
     async def _serve_openpi(self, connection: ServerConnection, bare: bool) -> None:
         """Serve a client of openpi's protocol: send the metadata, then a response to each observation.
 
-        Args:
-            connection: connection of the client.
-            bare: respond with the action array only, and to a reset with a map, as vLLM-Omni does.
+        If `bare`, respond with the action array only, and to a reset with a map, as vLLM-Omni does.
         """
+        spec, settings = self._served.weights.spec, self._settings
         await connection.send(pack(dict(self._settings.metadata) or self.describe()))
         before: dict[str, float] = {}
         while True:
             message = await connection.recv()
             began = time.perf_counter()
             try:
-                request = self._read_request(message)
-                del message  # the request holds copies of its arrays
-                response = None if request is None else await self.infer(request)
+                content, request, response = unpack(message, self._limits), None, None
+                if not is_reset(content):  # policies keep no state between requests
+                    request = read_request(content, spec, settings.names, settings.send == "horizon")
+                del message, content  # the request holds copies of its arrays
+                if request is not None:
+                    response = await self.infer(request)
             except (WireError, UserError, InferenceFailed) as error:
                 code = BAD_DATA if isinstance(error, WireError) else REFUSED
                 code = error.close_code if isinstance(error, InferenceFailed) else code
@@ -204,20 +203,14 @@ class PolicyServer:
                 return
             if request is None or response is None:
                 await connection.send(pack({"status": RESET}) if bare else RESET)
-            else:
-                await connection.send(
-                    pack(response.actions if bare else _make_message(response, before) | dict(request.echoed))
-                )
-                before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
-
-    def _read_request(self, message: bytes | str) -> PolicyRequest | None:
-        """Return the request of a message; None for a reset: policies keep no state between requests."""
-        spec, settings = self._served.weights.spec, self._settings
-        content = unpack(message, self._limits)
-        return None if is_reset(content) else read_request(content, spec, settings.names, settings.send == "horizon")
-
-    def _compute(self, requests: Sequence[PolicyRequest]) -> list[PolicyResponse]:
-        return self._served.infer(requests, fill=self._settings.batch > 1 and self._connections > 1)
+                continue
+            timing = {"infer_ms": response.seconds * 1e3}
+            answer = {
+                "actions": response.actions, "policy_timing": timing, "server_timing": timing | before,
+                "version": response.version, **request.echoed,
+            }  # fmt: skip
+            await connection.send(pack(response.actions if bare else answer))
+            before = {"prev_total_ms": (time.perf_counter() - began) * 1e3}
 
     async def infer(self, request: PolicyRequest) -> PolicyResponse:
         """Return the response of the policy.
@@ -240,30 +233,15 @@ class PolicyServer:
             raise InferenceFailed(f"The policy failed: {type(error).__name__}: {str(error)[:500]}", FAILED) from error
 
 
-def _make_message(response: PolicyResponse, before: Mapping[str, float]) -> dict[str, Any]:
-    timing = {"infer_ms": response.seconds * 1e3}
-    server_timing = {**timing, **before}
-    return {
-        "actions": response.actions, "policy_timing": timing, "server_timing": server_timing,
-        "version": response.version,
-    }  # fmt: skip
-
-
 def serve_policy(
     served: ServedPolicy, settings: PolicyServerSettings, ready: Callable[[str], None] = lambda url: None
 ) -> None:
-    """Serve a policy until SIGINT or SIGTERM.
-
-    Args:
-        served: the policy.
-        settings: settings of the server.
-        ready: called with the address when the server is ready.
+    """Serve a policy until SIGINT or SIGTERM; call `ready` with the address when the server is ready.
 
     Raises:
         UserError: the address is in use, or needs a token.
     """
-    from embodied_rl.serving.access import find_token
-    from embodied_rl.serving.listening import format_url, open_socket
+    from embodied_rl.serving.listening import find_token, format_url, open_socket
 
     server = PolicyServer(served, settings, find_token(settings.host, settings.token_variable))
     listening = open_socket(settings.host, settings.port)
@@ -281,12 +259,6 @@ def serve_policy(
         await server.run(listening, stop, lambda: ready(url))
 
     asyncio.run(run())
-
-
-async def _close(server: Server) -> None:
-    server.close()
-    with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(server.wait_closed(), GRACE)
 
 
 def _digest(text: str) -> bytes:

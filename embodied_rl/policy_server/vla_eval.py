@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from websockets.asyncio.server import ServerConnection
 
-from embodied_rl.deployment.policy_client.request import PolicyRequest, read_request
+from embodied_rl.deployment.policy_client.request import PolicyRequest, WireNames, read_request
 from embodied_rl.deployment.policy_client.wire import WireError, WireLimits, pack, unpack
-from embodied_rl.deployment.policy_client.wire_names import WireNames
 from embodied_rl.interfaces.description import IMAGES, PROMPT, STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
@@ -35,11 +34,8 @@ class VlaEvalSession:
     """One connection of the harness.
 
     Args:
-        connection: the connection.
-        spec: description of the policy.
         names: names of the observation entries. Default: those of the harness, `images/<camera>`, `state` and
             `task_description`.
-        limits: limits of a message.
         infer: returns the response of the policy.
     """
 
@@ -60,7 +56,15 @@ class VlaEvalSession:
         while True:
             seq = 0
             try:
-                kind, payload, seq = read_message(await self._connection.recv(), self._limits)
+                content = unpack(await self._connection.recv(), self._limits)
+                if not isinstance(content, dict) or not {"type", "payload", "seq"} <= content.keys():
+                    raise WireError("a message has type, payload, seq and timestamp")
+                kind, payload, number = content["type"], content["payload"], content["seq"]
+                known = kind in KINDS and isinstance(payload, dict)
+                if not known or type(number) is not int or not 0 <= number < 2**63:
+                    raise WireError(f"type is one of {', '.join(KINDS)}, payload a map, seq an integer")
+                seq = number
+                del content  # the payload is freed once it is read
                 await self._answer(kind, payload, seq)
             except (WireError, UserError, Refusal, InferenceFailed) as error:
                 await self._send("error", {"error": str(error)}, seq)
@@ -79,21 +83,18 @@ class VlaEvalSession:
         elif kind == "episode_start":
             self._remaining.clear()
         elif kind == "observation":
-            await self._send("action", {"actions": await self._next_action(payload)}, seq)
+            request = read_request(_decode_images(payload), self._spec, self._names)
+            payload.clear()  # the request holds copies of its arrays
+            if not request.single:
+                raise UserError(
+                    "an observation of the harness must be of one robot, without a batch axis",
+                    code="observation-invalid",
+                )
+            if not self._remaining:
+                self._remaining.extend((await self._infer(request)).actions)
+            await self._send("action", {"actions": self._remaining.popleft()}, seq)
         elif kind not in ("episode_end", "error"):
             raise UserError(f"unexpected message type {kind!r}", code="message-type-unknown")
-
-    async def _next_action(self, payload: dict[str, Any]) -> NDArray[np.float32]:
-        """Return the next action, float32 [A], of the last chunk or a new one. Each observation is validated."""
-        request = read_request(_decode_images(payload), self._spec, self._names)
-        payload.clear()  # the request holds copies of its arrays
-        if not request.single:
-            raise UserError(
-                "an observation of the harness must be of one robot, without a batch axis", code="observation-invalid"
-            )
-        if not self._remaining:
-            self._remaining.extend((await self._infer(request)).actions)
-        return self._remaining.popleft()
 
     def _describe_policy(self) -> dict[str, Any]:
         size = len(self._spec.action_names)
@@ -120,21 +121,6 @@ class VlaEvalSession:
     async def _send(self, kind: str, payload: dict[str, Any], seq: int) -> None:
         message = {"type": kind, "payload": payload, "seq": seq, "timestamp": time.time()}
         await self._connection.send(pack(message, text_keys=True))
-
-
-def read_message(message: bytes | str, limits: WireLimits) -> tuple[str, dict[str, Any], int]:
-    """Return type, payload and sequence number of a message.
-
-    Raises:
-        WireError: the message is invalid.
-    """
-    content = unpack(message, limits)
-    if not isinstance(content, dict) or not {"type", "payload", "seq"} <= content.keys():
-        raise WireError("a message has type, payload, seq and timestamp")
-    kind, payload, seq = content["type"], content["payload"], content["seq"]
-    if kind not in KINDS or not isinstance(payload, dict) or type(seq) is not int or not 0 <= seq < 2**63:
-        raise WireError(f"type is one of {', '.join(KINDS)}, payload a map, seq an integer")
-    return kind, payload, seq
 
 
 def _decode_images(value: Any) -> Any:

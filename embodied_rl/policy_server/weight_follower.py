@@ -14,18 +14,12 @@ from embodied_rl.policy_server.served import ServedPolicy, ServedWeights
 
 log = logging.getLogger(__name__)
 
-PERIOD = 1.0
-"""Seconds between two checks."""
-
 
 class WeightFollower:
     """Checks for newer weights in a thread, while its context lasts.
 
     Args:
-        served: the served policy.
-        present: the file of its weights.
-        find: returns the newest file.
-        load: loads a file.
+        present: the file of the served weights. find: returns the newest file.
         report: called with a line for each replacement, and for each rejected file.
         period: seconds between two checks.
     """
@@ -37,11 +31,16 @@ class WeightFollower:
         find: Callable[[], Path],
         load: Callable[[Path], ServedWeights],
         report: Callable[[str], None] = log.warning,
-        period: float = PERIOD,
+        period: float = 1.0,
     ) -> None:
         self._served, self._present, self._find, self._load, self._report = served, present, find, load, report
         self._period, self._stop, self._rejected, self._last_error = period, Event(), None, ""
-        self._thread = Thread(target=self._run, name="follower", daemon=True)
+
+        def run() -> None:
+            while not self._stop.wait(self._period):
+                self.update()
+
+        self._thread = Thread(target=run, name="follower", daemon=True)
 
     def __enter__(self) -> "WeightFollower":
         self._thread.start()
@@ -51,10 +50,6 @@ class WeightFollower:
         self._stop.set()
         self._thread.join(self._period + 30)
 
-    def _run(self) -> None:
-        while not self._stop.wait(self._period):
-            self.update()
-
     def update(self) -> bool:
         """Replace the weights if there are newer ones; return whether they were replaced."""
         newest = self._present
@@ -63,7 +58,11 @@ class WeightFollower:
             if newest in (self._present, self._rejected):
                 return False
             weights = self._load(newest)
-            _check_inference(weights)
+            spec = weights.spec  # they have to answer grey pictures and a state of zeros
+            images = {IMAGES + name: np.full((*size, 3), 128, np.uint8) for name, size in spec.cameras.items()}
+            fixed = images | {STATE: np.zeros(len(spec.state_names), np.float32), PROMPT: (*spec.words, "move")[0]}
+            if not np.isfinite(weights.policy.infer(read_observation(fixed, spec)[0])).all():
+                raise RuntimeError("the actions for a fixed observation are NaN or infinite")
             self._served.replace(weights)
         except Exception as error:  # noqa: BLE001 - any error in a file is reported, and the next file is awaited
             if newest.exists():
@@ -77,17 +76,3 @@ class WeightFollower:
         self._present, self._last_error = newest, ""
         self._report(f"Weights are now version {weights.version}, of {newest}")
         return True
-
-
-def _check_inference(weights: ServedWeights) -> None:
-    """Run one inference on a fixed observation: grey images and a state of zeros.
-
-    Raises:
-        RuntimeError: the actions are NaN or infinite.
-    """
-    spec = weights.spec
-    images = {IMAGES + name: np.full((*size, 3), 128, np.uint8) for name, size in spec.cameras.items()}
-    fixed = images | {STATE: np.zeros(len(spec.state_names), np.float32), PROMPT: (*spec.words, "move")[0]}
-    seen, _ = read_observation(fixed, spec)
-    if not np.isfinite(weights.policy.infer(seen)).all():
-        raise RuntimeError("the actions for a fixed observation are NaN or infinite")

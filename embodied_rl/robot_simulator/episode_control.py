@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.bridge.motion_files import open_return_points
 from embodied_rl.deployment.bridge.operator_topics import OperatorListener
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+from embodied_rl.deployment.execution.tick import Mode, Motion, OperatorInput
 from embodied_rl.deployment.robots.description import OperatorTopics, RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
@@ -59,18 +58,18 @@ class EpisodeOperator(OperatorListener):
 
 
 class SimulatedEpisodes:
-    """Requests episodes from a simulated robot over its topics.
-
-    Args:
-        node: the transport. topics: operator topics of the robot, with reset and outcome.
-    """
+    """Requests episodes from a simulated robot over `topics`, which have reset and outcome."""
 
     def __init__(self, node: Transport, topics: OperatorTopics) -> None:
         self.end: EpisodeEnd | None = None
         self._index = -1
         self._make = node.messages.make
         self.publisher = node.create_publisher(topics.reset, TEXT, "latched")
-        node.create_subscription(topics.outcome, TEXT, "latched", self._on_outcome)
+
+        def on_outcome(message: Any, received_ns: int, source_ns: int) -> None:
+            self.end = read_end(str(message.data), self._index) or self.end
+
+        node.create_subscription(topics.outcome, TEXT, "latched", on_outcome)
 
     def ask(self, episode: Episode) -> None:
         """Request an episode."""
@@ -80,10 +79,6 @@ class SimulatedEpisodes:
             "initial_state": episode.initial_state, "split": episode.split,
         }  # fmt: skip
         self.publisher.publish(self._make(TEXT, data=json.dumps(said)))
-
-    def _on_outcome(self, message: Any, received_ns: int, source_ns: int) -> None:
-        end = read_end(str(message.data), self._index)
-        self.end = end if end is not None else self.end
 
 
 def read_end(text: str, index: int) -> EpisodeEnd | None:
@@ -104,12 +99,7 @@ def read_end(text: str, index: int) -> EpisodeEnd | None:
 class AttendedEpisodes:
     """Asks a human to set up the scene of each episode of a real robot, and waits.
 
-    The human confirms with the device's button `run`, or by pressing the dead man's switch.
-
-    Args:
-        topics: operator topics of the robot.
-        operator: their listener.
-        wait_s: timeout in seconds.
+    The human confirms with the device's button `run`, or by pressing the dead man's switch, within `wait_s` seconds.
 
     Raises:
         UserError: the robot has no input to confirm the scene, or to label an episode.
@@ -141,10 +131,11 @@ class AttendedEpisodes:
         """
         how = "press the button for run" if self._has_button else "take hold of the dead man's switch"
         print(f"Set up the scene for: {make_printable(words)}. Then {how}.", flush=True)
-        pressed, held, until = self._count_runs(), self._operator.holds(), time.monotonic() + self._wait_s
+        pressed, held = self._operator.count_presses("run"), self._operator.holds()
+        until = time.monotonic() + self._wait_s
         while time.monotonic() < until:
             before, held = held, self._operator.holds()
-            if self._count_runs() > pressed if self._has_button else held and not before:
+            if self._operator.count_presses("run") > pressed if self._has_button else held and not before:
                 return
             time.sleep(LOOKING_S)
         raise UserError(
@@ -152,16 +143,9 @@ class AttendedEpisodes:
             "resume."
         )
 
-    def _count_runs(self) -> int:
-        return self._operator.count_presses("run")
-
 
 class EpisodeReturns:
-    """Return points at which the episodes of a robot begin. The file counts their outcomes.
-
-    Args:
-        path: file of return points.
-        robot: description of the robot.
+    """Return points at which the episodes of a robot begin. Their file, `path`, counts the outcomes.
 
     Raises:
         UserError: the file is missing, has no point, or belongs to another robot.
@@ -177,12 +161,9 @@ class EpisodeReturns:
         self._began_at: str | None = None
 
     def begin(self, episode: Episode, words: str, follow: Callable[[Motion], str]) -> None:
-        """Move the robot to a return point of the task, sampled with the episode's seed.
+        """Move the robot by `follow` to a return point of the task, sampled with the episode's seed.
 
         If it does not arrive, the episode begins where the robot is, and is not counted.
-
-        Args:
-            follow: executes a motion, and returns how it ended.
 
         Raises:
             UserError: the task has no point. RunFailed: the robot does nothing.

@@ -7,19 +7,17 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from embodied_rl.deployment.execution.operator_input import enter_dead_zone
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+from embodied_rl.deployment.execution.tick import Mode
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import ServoedRobot
 from embodied_rl.interfaces.sim import Operated
-from embodied_rl.robot_simulator.description import make_simulator_node
 from embodied_rl.robot_simulator.scripted_human import HumanObservation, HumanSettings, ScriptedHuman
-from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
-from embodied_rl.simulated_robot.factory import build_servoed_robot
-from embodied_rl.simulated_robot.node import SimulatedRobot
-from embodied_rl.simulated_robot.settings import RobotSettings
+from embodied_rl.robot_simulator.settings import RobotSimulatorConfig, make_simulator_node
+from embodied_rl.simulated_robot.checks import build_servoed_robot
+from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot
 
 BEGIN_NS = 1_000_000_000
 """Start of the transport's clock; each reading advances it by one nanosecond."""
@@ -28,9 +26,6 @@ TEXT, JOY = "std_msgs/msg/String", "sensor_msgs/msg/Joy"
 
 class InProcessRobot:
     """A simulated robot, and the transport over which it is reached.
-
-    Args:
-        config: configuration of `sim=robot`. robot: its description.
 
     Attributes:
         servoed: the simulated robot. node: transport of the controller.
@@ -68,9 +63,7 @@ class ScriptedJoystick:
     Args:
         servoed: the simulated robot; it has an expert and reports progress.
         robot: its description; operator.device has an axis or a place for each action entry.
-        node: the transport.
         look: returns the core's clock and mode.
-        settings: behaviour of the human.
 
     Raises:
         UserError: the simulator or the joystick does not support this.
@@ -117,11 +110,8 @@ class ScriptedJoystick:
         ended = "" if outcome is None else "success" if outcome.success else "failure"
         advice = self._advise()[0] if outcome is None else np.zeros(len(self._robot.actions), np.float32)
         said = self.human.act(HumanObservation(now, mode, self._servoed.progress, advice, ended))
-        self._act(said)
-
-    def _act(self, said: OperatorInput) -> None:
-        touched = said.teleop is not None
-        self._send(np.zeros(len(self._robot.actions)) if said.teleop is None else said.teleop, touched)
+        released = np.zeros(len(self._robot.actions))
+        self._send(released if said.teleop is None else said.teleop, touched=said.teleop is not None)
         if said.label:
             self._label.publish(self._node.messages.make(TEXT, data=said.label))
 

@@ -1,8 +1,9 @@
 """Connection to a robot: its topics, the controller and the control loop, in lockstep or in real time."""
 
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -12,53 +13,85 @@ from embodied_rl.deployment.bridge.checks import (
     check_command_topics,
     check_stop_topic,
     wait_for_topics,
-    wait_until,
 )
-from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.control_loop import ControlThread, LockstepClock, LockstepLoop
 from embodied_rl.deployment.bridge.controller import Controller, ControllerInputs
-from embodied_rl.deployment.bridge.episodes import FIXED_NS, EpisodeTracker, RequestedEpisode
+from embodied_rl.deployment.bridge.inference import InferenceRequest, InferenceResult
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
+from embodied_rl.deployment.bridge.operator_topics import FIXED_NS, EpisodeTracker, RequestedEpisode
 from embodied_rl.deployment.bridge.pacing import read_seconds
-from embodied_rl.deployment.bridge.reporting import NO_EPISODE, STATUS_HZ, BridgeReporter
+from embodied_rl.deployment.bridge.reporting import NO_EPISODE, STATUS_HZ, BridgeReporter, StepContext
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.modes import MOVING
-from embodied_rl.deployment.execution.messages import Reason
-from embodied_rl.deployment.execution.motion import Motion
+from embodied_rl.deployment.execution.messages import Chunk, Reason
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, State, Tick
+from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, Motion, State, Tick
+from embodied_rl.deployment.robots.commands import CommandPublisher
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
-from embodied_rl.interfaces.errors import RunFailed, UserError
-from embodied_rl.robot_simulator.chunks import OfferedChunks
+from embodied_rl.interfaces.errors import RunFailed
+from embodied_rl.interfaces.sim import Array, Source
 from embodied_rl.robot_simulator.episode_control import EpisodeOperator
 from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
 
 LOOKING_S = 0.002
-_LATE = (Reason.EPOCH, Reason.SEQUENCE, Reason.STEP)
-"""Reasons for refusing late chunks, independent of their contents."""
+EndedStep = tuple[ExecutedStep, StepContext]
+
+
+class OfferedChunks:
+    """Answers the controller's questions with what is offered; an `InferenceBackend` of the bridge.
+
+    A chunk answers questions until the robot has done something: one that was forgotten before it began, such as by a
+    watchdog, is given again; one that began, or that a human overtook, never. The caller and the control loop may be
+    two threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._request: InferenceRequest | None = None
+        self._offered: Array | None = None
+        self.list_ended: Callable[[], Sequence[EndedStep]] = tuple
+        """Returns the control steps that have ended, and that `take` was not asked for."""
+
+    def offer(self, actions: Array | None) -> None:
+        """Offer a chunk, float32 [H, A], chosen for what the robot observes now; None: none any more."""
+        with self._lock:
+            self._offered = actions
+
+    def take(self, take_ended: Callable[[], list[EndedStep]]) -> list[EndedStep]:
+        """Take the control steps that have ended; with one in which the robot did something the offer is over."""
+        with self._lock:
+            found = take_ended()
+            self._end_offer(found)
+        return found
+
+    def submit(self, request: InferenceRequest) -> None:
+        with self._lock:
+            self._request = request
+
+    def take_results(self) -> list[InferenceResult]:
+        with self._lock:
+            self._end_offer(self.list_ended())
+            if self._request is None or self._offered is None:
+                return []
+            request, self._request = self._request.request, None
+            return [InferenceResult(Chunk(request.sequence, request.epoch, request.step, self._offered, 0))]
+
+    def _end_offer(self, ended: Sequence[EndedStep]) -> None:
+        if any(step.source != Source.HOLD for step, _ in ended):
+            self._offered = None
 
 
 class RobotLink(ABC):
     """A robot and its controller, which executes chunks of a caller.
 
-    Args:
-        config: of the simulator. robot: its description. node: the transport.
-        clock: seconds, the core's.
-
     Attributes:
-        chunks: takes the caller's chunks. operator: what the operator does.
-        episodes: requested ones. latest: messages of the robot.
-        commanded: ticks in which the robot was to move.
+        clock: seconds, the core's. episodes: requested ones. commanded: ticks in which the robot was to move.
     """
 
     def __init__(
-        self,
-        config: RobotSimulatorConfig,
-        robot: RobotDescription,
-        node: Transport,
-        clock: Callable[[], float],
+        self, config: RobotSimulatorConfig, robot: RobotDescription, node: Transport, clock: Callable[[], float]
     ) -> None:
         self.config, self.robot, self.node, self.clock = config, robot, node, clock
         self.bridge = BridgeConfig(config.robot, "", lockstep=config.lockstep, deadman=config.deadman)
@@ -100,8 +133,8 @@ class RobotLink(ABC):
         """Return how many chunks were refused for their contents."""
         if self.controller is None:
             return 0
-        refused = self.controller.core.status().refused
-        return sum(count for reason, count in refused.items() if reason not in _LATE)
+        refused, late = self.controller.core.status().refused, (Reason.EPOCH, Reason.SEQUENCE, Reason.STEP)
+        return sum(count for reason, count in refused.items() if reason not in late)
 
     def follow(self, motion: Motion) -> str:
         """Execute a motion behind the safety filter; return how it ended.
@@ -210,10 +243,6 @@ class RobotLink(ABC):
 class LockstepLink(RobotLink):
     """A link to a simulated robot that waits for each command.
 
-    Args:
-        config, robot, node: as in `RobotLink`.
-        spin_robot: spins a robot in this process; None: the robot is another process.
-
     Attributes:
         before_step: called before each control step, such as for a scripted human.
     """
@@ -225,7 +254,8 @@ class LockstepLink(RobotLink):
         node: Transport,
         spin_robot: Callable[[], object] | None = None,
     ) -> None:
-        self._steps, self._spin_robot = LockstepClock(robot.control_hz), spin_robot
+        self._steps = LockstepClock(robot.control_hz)
+        self._spin_robot: Callable[[], object] = spin_robot or (lambda: None)
         self.before_step: Callable[[], object] = lambda: None
         self._loop: LockstepLoop | None = None
         self._answered: int | None = None
@@ -233,8 +263,7 @@ class LockstepLink(RobotLink):
         super().__init__(config, robot, node, self._steps.read)
 
     def advance(self) -> None:
-        if self._spin_robot is not None:
-            self._spin_robot()
+        self._spin_robot()
         assert self._loop is not None, "it was prepared"
         self.before_step()
         self._loop.step(self.node)
@@ -245,8 +274,7 @@ class LockstepLink(RobotLink):
         super().publish(made)
 
     def listen(self) -> None:
-        if self._spin_robot is not None:
-            self._spin_robot()
+        self._spin_robot()
         self.node.spin_once(LOOKING_S)
 
     def is_settled(self, since_s: float) -> bool:
@@ -268,11 +296,7 @@ class LockstepLink(RobotLink):
 
 
 class RealTimeLink(RobotLink):
-    """A link to a robot in real time; the robot holds while the caller computes.
-
-    Args:
-        config, robot, node: as in `RobotLink`.
-    """
+    """A link to a robot in real time; the robot holds while the caller computes."""
 
     def __init__(self, config: RobotSimulatorConfig, robot: RobotDescription, node: Transport) -> None:
         super().__init__(config, robot, node, read_seconds)
@@ -315,15 +339,3 @@ class RealTimeLink(RobotLink):
 
     def _find_source(self) -> Callable[[], int] | None:
         return make_source_clock(self.latest, self.robot, self.node.now)
-
-
-def wait_for_listener(link: RobotLink, matched: Callable[[], int], topic: str) -> None:
-    """Wait until a topic has a subscriber.
-
-    Raises:
-        UserError: it has none.
-    """
-    if not wait_until(link.node, lambda: matched() > 0, link.config.patience):
-        raise UserError(
-            f"{topic} has no subscriber. Start the simulated robot: embodied-rl robot.", code="robot-missing"
-        )

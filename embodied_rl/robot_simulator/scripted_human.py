@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limits import EntryKind
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
-from embodied_rl.interfaces.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,6 @@ class HumanSettings:
         enough: hands back when progress has risen by this since the takeover.
         longest_s: longest takeover; the next one is possible after `patience_s`.
         reaction_s: delay between observation and action.
-        labels: whether the human labels episodes.
-
-    Raises:
-        UserError: a number is out of range.
     """
 
     patience_s: float = 2.0
@@ -37,19 +32,6 @@ class HumanSettings:
     enough: float = 0.2
     longest_s: float = 4.0
     reaction_s: float = 0.2
-    labels: bool = True
-
-    def __post_init__(self) -> None:
-        for name in ("patience_s", "least", "enough", "longest_s"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise UserError(
-                    f"a scripted human's {name}={getattr(self, name)} must be above 0.", "value-out-of-range"
-                )
-        if not 0 <= self.reaction_s <= self.patience_s:
-            raise UserError(
-                f"reaction_s={self.reaction_s} must be 0 or more, and patience_s={self.patience_s} at most.",
-                code="value-out-of-range",
-            )
 
 
 @dataclass(frozen=True)
@@ -57,7 +39,7 @@ class HumanObservation:
     """Observation of a human.
 
     Attributes:
-        now_s: time of the core's clock. mode: mode of the robot. progress: progress of the task, 0…1.
+        now_s: time of the core's clock. progress: of the task, 0…1.
         outcome: success or failure after the episode; empty before.
         advice: float32 [A], action of the expert, in the policy's units.
     """
@@ -70,14 +52,7 @@ class HumanObservation:
 
 
 class ScriptedHuman:
-    """One human at one robot.
-
-    Args:
-        settings: behaviour of the human. kinds: kinds of the A entries. control_hz: control steps per second.
-
-    Attributes:
-        takeovers: number of takeovers.
-    """
+    """One human at one robot; `kinds` are those of the A entries."""
 
     def __init__(self, settings: HumanSettings, kinds: Sequence[EntryKind], control_hz: float) -> None:
         self.settings, self.takeovers = settings, 0
@@ -97,14 +72,17 @@ class ScriptedHuman:
             self._best, self._rose_s = max(seen.progress, self._best), seen.now_s
         self._decide(seen)
         if self._pending is not None and seen.now_s >= self._pending[0]:
-            self._change(self._pending[1], seen)
+            self._driving, self._pending = self._pending[1] and not seen.outcome, None
+            self.takeovers += self._driving
+            self._since_s, self._helped_from = seen.now_s, seen.progress
+            self._best, self._rose_s = seen.progress, seen.now_s
         wanted = None
         if self._driving and seen.mode != Mode.TELEOP:
             wanted = Mode.TELEOP
         elif not self._driving and seen.mode == Mode.TELEOP:
             wanted = Mode.RUN
         drives = self._driving and not seen.outcome
-        label = seen.outcome if self.settings.labels and seen.outcome and not self._said else ""
+        label = "" if self._said else seen.outcome
         self._said |= bool(label)
         return OperatorInput(
             deadman=seen.now_s,
@@ -127,10 +105,3 @@ class ScriptedHuman:
             changes = stalled and seen.mode == Mode.RUN and not seen.outcome
         if changes:
             self._pending = seen.now_s + self.settings.reaction_s, not self._driving
-
-    def _change(self, drives: bool, seen: HumanObservation) -> None:
-        self._pending = None
-        self._driving = drives and not seen.outcome
-        self.takeovers += self._driving
-        self._since_s, self._helped_from = seen.now_s, seen.progress
-        self._best, self._rose_s = seen.progress, seen.now_s

@@ -1,10 +1,14 @@
-"""The settings of `sim=robot`."""
+"""The settings of `sim=robot`, and the specification of a robot as a simulator."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Any, Literal
 
+from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
 from embodied_rl.interfaces.trust import Code, CodeKeys, Text, Trust
+from embodied_rl.runtime.simulators.kind import SimulatorKind
+from embodied_rl.schema import SimNode
 
 
 @dataclass(frozen=True)
@@ -65,3 +69,49 @@ class RobotSimulatorConfig:
             raise UserError(
                 "sim.patience and sim.attend must be above 0 s, sim.horizon at least 1.", code="value-out-of-range"
             )
+
+
+def make_simulator_node(config: RobotSimulatorConfig) -> SimNode:
+    """Return the `sim` node of the robot's simulator."""
+    assert config.simulator is not None, "a real robot has no simulator"
+    if config.simulator == "robot":
+        raise UserError(
+            "sim.simulator=robot: choose the robot's simulator, such as tabletop.", code="simulator-without-servo"
+        )
+    return SimNode(config.simulator, num_envs=1, options=dict(config.simulated))
+
+
+def describe_robot(config: RobotSimulatorConfig) -> SimulatorSpec:
+    """Return the specification: the body from the robot's description, the tasks from its simulator or the settings.
+
+    Raises:
+        UserError: the robot's file is invalid, or its simulator has another body.
+    """
+    robot = load_robot(config.robot)
+    body = robot.body
+    if config.simulator is not None:
+        spec = SimulatorKind.find(make_simulator_node(config)).spec
+        if spec.body != body:
+            raise UserError(
+                f"sim.simulator={config.simulator} does not simulate robot={robot.name}: cameras, state, actions or "
+                "control_hz differ. Give sim.simulated the keys that the robot's file was made for.",
+                code="robot-simulator-mismatch",
+            )
+        return replace(spec, privileged_names=(), can_snapshot=False, reports_progress=False, device="cpu")
+    hold = tuple(min(max(0.0, low), high) for low, high in zip(body.action_low, body.action_high, strict=True))
+    still = all(entry.kind != "position" or entry.keeps for entry in robot.actions)
+    return SimulatorSpec(
+        cameras=tuple(Camera(each.name, each.height, each.width) for each in robot.cameras),
+        state_names=body.state_names,
+        action_names=body.action_names,
+        action_low=body.action_low,
+        action_high=body.action_high,
+        control_hz=body.control_hz,
+        horizon=config.horizon,
+        tasks=tuple(Task(task, robot.name) for task in config.tasks),
+        words=tuple(sorted({word for task in config.tasks for word in task.split()})),
+        instruction_length=max(len(task.split()) for task in config.tasks),
+        seeded=False,
+        hold=hold if still else None,
+        kept_while_holding=tuple(entry.name for entry in robot.actions if entry.keeps) if still else (),
+    )

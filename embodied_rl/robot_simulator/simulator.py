@@ -10,24 +10,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from embodied_rl.deployment.bridge.checks import wait_until
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
+from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, Motion
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorLimits, Source, StepResult
-from embodied_rl.robot_simulator.description import describe_robot
-from embodied_rl.robot_simulator.episode_control import (
-    AttendedEpisodes,
-    EpisodeEnd,
-    EpisodeReturns,
-    SimulatedEpisodes,
-)
+from embodied_rl.robot_simulator.episode_control import AttendedEpisodes, EpisodeEnd, EpisodeReturns, SimulatedEpisodes
 from embodied_rl.robot_simulator.in_process_robot import InProcessRobot, ScriptedJoystick
-from embodied_rl.robot_simulator.link import LockstepLink, RealTimeLink, RobotLink, wait_for_listener
+from embodied_rl.robot_simulator.link import LockstepLink, RealTimeLink, RobotLink
 from embodied_rl.robot_simulator.scripted_human import HumanSettings
-from embodied_rl.robot_simulator.settings import RobotSimulatorConfig
+from embodied_rl.robot_simulator.settings import RobotSimulatorConfig, describe_robot
 
 
 class RobotSimulator:
@@ -56,23 +50,19 @@ class RobotSimulator:
         self._returns = None if config.return_points is None else EpisodeReturns(config.return_points, self.robot)
         self._in_process = InProcessRobot(config, self.robot) if config.transport == "in_process" else None
         self._joystick: ScriptedJoystick | None = None
-        self._link = self._open_link()
+        if self._in_process is not None:
+            self._link: RobotLink = LockstepLink(config, self.robot, self._in_process.node, self._in_process.spin)
+        else:
+            node = open_transport(config.transport, "policy_bridge")
+            try:
+                self._link = (LockstepLink if config.lockstep else RealTimeLink)(config, self.robot, node)
+                self._link.check()
+            except BaseException:
+                node.close()
+                raise
         self._episodes = self._open_episodes()
         self._episode: Episode | None = None
         self._steps = 0
-
-    def _open_link(self) -> RobotLink:
-        config, robot = self.config, self._in_process
-        if robot is not None:
-            return LockstepLink(config, self.robot, robot.node, robot.spin)
-        node = open_transport(config.transport, "policy_bridge")
-        try:
-            link = (LockstepLink if config.lockstep else RealTimeLink)(config, self.robot, node)
-            link.check()
-        except BaseException:
-            node.close()
-            raise
-        return link
 
     def _open_episodes(self) -> SimulatedEpisodes | AttendedEpisodes:
         link, topics = self._link, self.robot.operator
@@ -84,39 +74,50 @@ class RobotSimulator:
                 code="robot-topic-missing",
             )
         episodes = SimulatedEpisodes(link.node, topics)
-        wait_for_listener(link, episodes.publisher.count_matched, topics.reset)
+        if not wait_until(link.node, lambda: episodes.publisher.count_matched() > 0, self.config.patience):
+            raise UserError(
+                f"{topics.reset} has no subscriber. Start the simulated robot: embodied-rl robot.", code="robot-missing"
+            )
         if self._in_process is not None and self.config.human == "scripted":
-            self._joystick = self._attach_joystick(self._in_process)
+            assert isinstance(link, LockstepLink), "an in-process robot runs in lockstep"
+
+            def look() -> tuple[float, Mode]:
+                return link.clock(), Mode.HOLD if link.controller is None else link.controller.core.mode
+
+            robot = self._in_process
+            self._joystick = ScriptedJoystick(robot.servoed, self.robot, robot.node, look, HumanSettings())
+            link.before_step = self._joystick.update
         return episodes
-
-    def _attach_joystick(self, robot: InProcessRobot) -> ScriptedJoystick:
-        link = self._link
-        assert isinstance(link, LockstepLink), "an in-process robot runs in lockstep"
-
-        def look() -> tuple[float, Mode]:
-            return link.clock(), Mode.HOLD if link.controller is None else link.controller.core.mode
-
-        joystick = ScriptedJoystick(robot.servoed, self.robot, robot.node, look, HumanSettings())
-        link.before_step = joystick.update
-        return joystick
-
-    # -- the contract ---------------------------------------------------------------------------------------------
 
     def reset(self, episodes: Sequence[Episode | None]) -> Observation:
         self._begin(episodes[0])
         return self._observe()
 
     def step(self, actions: Array, next_episodes: Sequence[Episode | None]) -> StepResult:
-        result = self._make_result(actions)
-        if self._episode is not None:
-            rows, end = self._execute(actions[0], self._episode)
-            self._record(result, rows, end)
-            if end is not None:
-                result.ended = np.zeros(1, np.int64)
-                result.final_observation, result.failures = self._observe(), (end.failure,)
-                if self._returns is not None:
-                    self._returns.end(end, aborted=self._link.operator.label == "abort")
-                self._begin(next_episodes[0])
+        _, chunk, _ = actions.shape
+        result = StepResult(
+            reward=np.zeros((1, chunk), np.float32),
+            success=np.zeros((1, chunk), bool),
+            steps=np.zeros(1, np.int64),
+            executed=np.zeros(actions.shape, np.float32),
+            source=np.full((1, chunk), Source.HOLD, np.uint8),
+            terminated=np.zeros(1, bool),
+            truncated=np.zeros(1, bool),
+            observation=Observation({}, np.zeros((0, 0)), ()),
+        )
+        rows, end = ([], None) if self._episode is None else self._execute(actions[0], self._episode)
+        result.steps[0] = len(rows)
+        for number, row in enumerate(rows):
+            result.executed[0, number], result.source[0, number] = row.executed, row.source
+        if end is not None:
+            result.steps[0] = count = max(len(rows), 1)  # it may have ended before anything was done, in a hold
+            result.reward[0, count - 1], result.success[0, count - 1] = end.reward, end.success
+            result.truncated[0], result.terminated[0] = end.truncated, not end.truncated
+            result.ended = np.zeros(1, np.int64)
+            result.final_observation, result.failures = self._observe(), (end.failure,)
+            if self._returns is not None:
+                self._returns.end(end, aborted=self._link.operator.label == "abort")
+            self._begin(next_episodes[0])
         result.observation = self._observe()
         return result
 
@@ -159,13 +160,17 @@ class RobotSimulator:
         link.prepare(horizon)  # the episode begins where the robot is now, with an empty plan
         return said
 
-    # -- a chunk --------------------------------------------------------------------------------------------------
-
     def _execute(self, chunk: Array, episode: Episode) -> tuple[list[ExecutedStep], EpisodeEnd | None]:
         """Return the control steps of a chunk, and the end of the episode if it ended in it."""
         link, rows = self._link, list[ExecutedStep]()
         if link.horizon != len(chunk):
-            self._change_horizon(len(chunk))
+            if self._steps:
+                raise UserError(
+                    f"sim=robot: chunks of {link.horizon} actions were followed by one of {len(chunk)} within an "
+                    "episode. Use chunks of one length.",
+                    code="chunk-length-changed",
+                )
+            link.prepare(len(chunk))
         waited: ExecutedStep | None = None
         refused = link.count_refused()
         link.chunks.offer(np.array(chunk, np.float32))
@@ -193,15 +198,6 @@ class RobotSimulator:
         self._steps += len(rows)
         return rows[: len(chunk)], end
 
-    def _change_horizon(self, horizon: int) -> None:
-        if self._steps:
-            raise UserError(
-                f"sim=robot: chunks of {self._link.horizon} actions were followed by one of {horizon} within an "
-                "episode. Use chunks of one length.",
-                code="chunk-length-changed",
-            )
-        self._link.prepare(horizon)
-
     def _find_deadline(self) -> float:
         """Return the deadline of the next control step; real robots have the longer one of their human."""
         patience = self.config.patience if self.config.simulator is not None else self.config.attend
@@ -215,33 +211,6 @@ class RobotSimulator:
             return end
         attended = isinstance(self._episodes, AttendedEpisodes)
         return EpisodeEnd(False, "time limit", True, 0.0) if attended and steps >= self.spec.horizon else None
-
-    # -- results --------------------------------------------------------------------------------------------------
-
-    def _make_result(self, actions: Array) -> StepResult:
-        _, chunk, _ = actions.shape
-        return StepResult(
-            reward=np.zeros((1, chunk), np.float32),
-            success=np.zeros((1, chunk), bool),
-            steps=np.zeros(1, np.int64),
-            executed=np.zeros(actions.shape, np.float32),
-            source=np.full((1, chunk), Source.HOLD, np.uint8),
-            terminated=np.zeros(1, bool),
-            truncated=np.zeros(1, bool),
-            observation=Observation({}, np.zeros((0, 0)), ()),
-        )
-
-    def _record(self, result: StepResult, rows: list[ExecutedStep], end: EpisodeEnd | None) -> None:
-        result.steps[0] = count = len(rows)
-        for number, row in enumerate(rows):
-            result.executed[0, number], result.source[0, number] = row.executed, row.source
-        if end is not None:
-            result.steps[0] = count = max(count, 1)  # an episode that ended before anything was done, in a hold
-            result.reward[0, count - 1], result.success[0, count - 1] = end.reward, end.success
-            result.truncated[0] = end.truncated
-            result.terminated[0] = not end.truncated
-
-    # -- episodes -------------------------------------------------------------------------------------------------
 
     def _begin(self, episode: Episode | None) -> None:
         """Begin an episode, and wait until it can be observed.
@@ -260,7 +229,12 @@ class RobotSimulator:
             self._episodes.ask(episode)
         link.operator.label = ""
         until = self._find_deadline()
-        while not self._is_episode_ready(before):
+        while True:
+            shown, asked = link.episodes, link.episodes.requested
+            if asked is not None and asked is not before and shown.instruction is not None:
+                named = shown.instruction_ns >= asked.source_ns
+                if named and link.is_observed(shown.find_min_source_ns(asked)):
+                    break
             if time.monotonic() > until:
                 raise RunFailed(
                     f"Episode {episode.index} was asked for, and the robot has not shown it within "
@@ -271,18 +245,6 @@ class RobotSimulator:
             self._joystick.begin()
         if self._returns is not None:
             self._returns.begin(episode, link.episodes.instruction or "", self._move_to_start)
-
-    def _is_episode_ready(self, before: object) -> bool:
-        episodes = self._link.episodes
-        asked = episodes.requested
-        if (
-            asked is None
-            or asked is before
-            or episodes.instruction is None
-            or episodes.instruction_ns < asked.source_ns
-        ):
-            return False
-        return self._link.is_observed(episodes.find_min_source_ns(asked))
 
     def _observe(self) -> Observation:
         link = self._link

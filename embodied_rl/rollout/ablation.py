@@ -50,15 +50,9 @@ def read_instructions(handle: Handle, episodes: Sequence[Episode], envs: int) ->
 
 
 def exchange_instructions(episodes: Sequence[Episode], own: Mapping[int, str], seed: int) -> dict[int, str]:
-    """Give each episode the instruction of an episode of another task; every instruction is used once.
+    """Return episode index → instruction to show: that of an episode of another task; each instruction is used once.
 
-    Args:
-        episodes: the episodes to evaluate.
-        own: episode index → its own instruction.
-        seed: seed of the exchange.
-
-    Returns:
-        Episode index → the instruction to show.
+    `own` is episode index → its own instruction.
 
     Raises:
         UserError: one task has more than half of the episodes, so that no such exchange exists.

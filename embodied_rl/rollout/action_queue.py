@@ -7,51 +7,21 @@ same with strategy "prefix" at a constant delay; a collector needs no clock for 
 Shapes: T decisions, N environments, n of one call, Hx executed actions of a chunk, A action dimensions.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.executor import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, SimulatorSpec, Source
-from embodied_rl.mathematics.objectives.reduce import step_mask
+from embodied_rl.mathematics.objectives.losses import step_mask
 from embodied_rl.rollout.buffer import Rollout
 
 
-@dataclass(frozen=True)
-class CommittedActions:
-    """The actions that n environments execute while the policy infers: arguments of `Actor.act` and `Actor.value`.
-
-    Attributes:
-        prefix: float32 [n, d, A] in the simulator's units.
-        committed: int64 [n], number of them that the policy chose: d, or 0 if the robot holds still.
-    """
-
-    prefix: Array
-    committed: Array
-
-    @staticmethod
-    def concatenate(parts: "Sequence[CommittedActions]") -> "CommittedActions":
-        """Concatenate rows in order."""
-        prefix = np.concatenate([part.prefix for part in parts])
-        return CommittedActions(prefix, np.concatenate([part.committed for part in parts]))
-
-
-def as_arguments(plan: CommittedActions | None) -> dict[str, Array]:
-    """Return the arguments of `Actor.act` and `Actor.value` by name; none without a delay."""
-    return {} if plan is None else {"prefix": plan.prefix, "committed": plan.committed}
-
-
 class ActionQueue:
-    """The actions that N environments will execute during the next inference.
-
-    Args:
-        spec: of the simulators.
-        num_envs: N.
-        delay: d, control steps of an inference; with 0 the queue is empty.
+    """The actions that N environments will execute during the next inference of d = `delay` control steps; 0 for none.
 
     Raises:
         UserError: it is unknown how the robot holds still.
@@ -67,12 +37,17 @@ class ActionQueue:
         """Let the environments hold still for their first inference, because a new episode begins."""
         self._actions[columns], self._chosen[columns] = self._hold, False
 
-    def read(self, columns: Array) -> CommittedActions | None:
-        """Return the actions that the environments will execute, or None without a delay."""
+    def read(self, columns: Array) -> dict[str, Array]:
+        """Return the actions that n environments will execute, as arguments of `Actor.act` and `Actor.value`.
+
+        "prefix" is float32 [n, d, A] in the simulator's units, "committed" int64 [n] how many of them the policy chose:
+        d, or 0 if the robot holds still. Without a delay there is neither.
+        """
         delay = self._actions.shape[1]
         if not delay:
-            return None
-        return CommittedActions(self._actions[columns], np.where(self._chosen[columns], delay, 0).astype(np.int64))
+            return {}
+        committed = np.where(self._chosen[columns], delay, 0).astype(np.int64)
+        return {"prefix": self._actions[columns], "committed": committed}
 
     def push(self, columns: Array, chosen: Array) -> Array:
         """Append chosen actions, float32 [n, Hx, A], and return the next Hx actions to execute."""
@@ -104,13 +79,9 @@ class ActionQueue:
 
 
 def check_rollout_delay(delay: int, executed: int | None, spec: SimulatorSpec, waits: object = None) -> None:
-    """Check that rollouts can be collected with a delay.
+    """Check that rollouts can be collected with a delay (`policy.delay`).
 
-    Args:
-        delay: `policy.delay`.
-        executed: `policy.executed`; None is the delay.
-        spec: of the simulator.
-        waits: the simulator's own `inference_delay`, if it has one.
+    `executed` is `policy.executed` (None: the delay), `waits` the simulator's own `inference_delay`, if it has one.
 
     Raises:
         UserError: an inference would last longer than its chunk, the simulator waits itself, or the hold is unknown.

@@ -19,6 +19,8 @@ from embodied_rl.rollout.writer import select_outcome
 
 OF_ENVIRONMENTS = ("last_value", "extras/last")
 """Tensors that have no axis of decisions before that of environments."""
+_NUMBERS = ("version", "decision", "steps", "episode", "group", "task")
+_FLAGS = ("ignore_env_reward", "terminated", "truncated", "valid")
 _DICTS, _PLAIN = ("trace", "extras"), ("finished", "delay")
 Columns = Mapping[str, tuple[tuple[int, ...], torch.dtype]]
 """Name → shape of an entry, and dtype."""
@@ -93,12 +95,7 @@ class Rollout:
     ) -> "Rollout":
         """Allocate a rollout of T `decisions` of N environments for the tensors that an actor records.
 
-        Args:
-            actor: gives the shapes of the trace.
-            decisions: T.
-            num_envs: N.
-            device: of all tensors.
-            extras: columns that writers fill.
+        `extras` are columns that writers fill.
         """
         executed = actor.log_prob_shape()[0]
 
@@ -108,25 +105,14 @@ class Rollout:
         return Rollout(
             trace={name: zeros(*shape, dtype=dtype) for name, (shape, dtype) in actor.trace_spec().items()},
             log_prob=zeros(*actor.log_prob_shape()),
-            value=zeros(),
-            version=zeros(dtype=torch.int64),
-            decision=zeros(dtype=torch.int64),
             reward=zeros(executed),
-            shaping=zeros(),
-            potential=zeros(),
-            bonus=zeros(),
-            ignore_env_reward=zeros(dtype=torch.bool),
             success=zeros(executed, dtype=torch.bool),
-            steps=zeros(dtype=torch.int64),
             source=zeros(executed, dtype=torch.uint8),
-            terminated=zeros(dtype=torch.bool),
-            truncated=zeros(dtype=torch.bool),
-            final_value=zeros(),
-            valid=zeros(dtype=torch.bool),
-            episode=zeros(dtype=torch.int64),
-            group=zeros(dtype=torch.int64),
-            task=zeros(dtype=torch.int64),
+            **{name: zeros() for name in ("value", "shaping", "potential", "bonus", "final_value")},
+            **{name: zeros(dtype=torch.int64) for name in _NUMBERS},
+            **{name: zeros(dtype=torch.bool) for name in _FLAGS},
             last_value=torch.zeros(num_envs, device=device),
+            finished=[],
             extras={
                 name: torch.zeros(num_envs, *shape, dtype=dtype, device=device)
                 if f"extras/{name}" in OF_ENVIRONMENTS
@@ -211,15 +197,19 @@ class Rollout:
 
         The trace holds what is needed of the observation; of the keys, only the decision numbers are stored.
         """
+        device = self.log_prob.device
         for name, tensor in decision.trace.items():
-            self.trace[name][row, columns] = tensor.to(self.log_prob.device)
-        self.log_prob[row, columns] = decision.log_prob.to(self.log_prob.device)
-        self.value[row, columns] = decision.value.to(self.log_prob.device)
-        self.version[row, columns] = decision.version.to(self.log_prob.device)
-        self.episode[row, columns] = self._long([episode.index for episode in episodes])
-        self.group[row, columns] = self._long([episode.group for episode in episodes])
-        self.decision[row, columns] = self._long([int(number) for number in keys.decision])
-        self.task[row, columns] = self._long([episode.task for episode in episodes])
+            self.trace[name][row, columns] = tensor.to(device)
+        for name in ("log_prob", "value", "version"):
+            getattr(self, name)[row, columns] = getattr(decision, name).to(device)
+        numbers = {
+            "episode": [episode.index for episode in episodes],
+            "group": [episode.group for episode in episodes],
+            "task": [episode.task for episode in episodes],
+            "decision": keys.decision.tolist(),
+        }
+        for name, values in numbers.items():
+            getattr(self, name)[row, columns] = torch.tensor(values, dtype=torch.int64, device=device)
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: np.ndarray) -> None:
         """Store `rows` of a result for the environments `columns`, and mark their entries of `row` as valid."""
@@ -247,6 +237,3 @@ class Rollout:
         """Return all tensors by name; the entries of the trace as "trace/<name>", the extras as "extras/<name>"."""
         named = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in (*_DICTS, *_PLAIN)}
         return named | {f"{kind}/{name}": tensor for kind in _DICTS for name, tensor in getattr(self, kind).items()}
-
-    def _long(self, values: list[int]) -> Tensor:
-        return torch.tensor(values, dtype=torch.int64, device=self.log_prob.device)

@@ -5,34 +5,29 @@ Shapes: T decisions, N environments of this collector, n of one handle, Hx execu
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
 import torch
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.policy import Decision, Policy
+from embodied_rl.interfaces.policy import NoiseKeys, Policy
 from embodied_rl.interfaces.sim import Array, NotFinite, Observation, SimulatorSpec, StepResult
-from embodied_rl.rollout.action_queue import ActionQueue, as_arguments
+from embodied_rl.rollout.action_queue import ActionQueue
 from embodied_rl.rollout.buffer import EpisodeRecord, Rollout
-from embodied_rl.rollout.environments import Environments
-from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.handle_parts import (
+from embodied_rl.rollout.environments import (
+    Environments,
     FinalObservation,
     HandlePart,
     Order,
     check_division,
-    check_ended,
-    join_finals,
-    select_part,
-    split_snapshots,
-    take_in_turn,
     take_ready_first,
-    zero_unexecuted,
 )
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.timeline import INFER, SIMULATE, VALUE, WAIT, Timeline
 from embodied_rl.rollout.writer import Writer
 from embodied_rl.runtime.processes.handle import Future, Handle, WorkerDied, WorkerRestart, wait_for_any
@@ -46,22 +41,18 @@ class Collector:
 
     Episodes carry over from one rollout to the next, unless `fresh`. Environment e of all N runs the episodes e, e + N,
     e + 2N, …; noise is keyed by episode and decision, and slices take turns in a fixed order. So a rollout depends on
-    neither timing nor, for a row-wise actor, on the number of slices and handles.
-
-    A rollout of an actor with a `delay` executes what was chosen that many control steps later; see
+    neither timing nor, for a row-wise actor, on the number of slices and handles. For an actor with a `delay`, see
     `embodied_rl.rollout.action_queue`.
 
     A worker that dies is replaced. The episodes it ran are lost: their rows become invalid, all other rows stay valid.
 
     Args:
         handles: simulators with equally many environments each.
-        spec: of these simulators.
         envs_per_slice: environments that are inferred together; a slice is one or several handles.
         sampler: index → episode.
         rollout: T × N, with N = envs_per_slice × slices.
         seed: of the run; keys the noise.
-        env_offset: number of the first environment among those of all collectors.
-        env_total: number of environments of all collectors; by default this one's.
+        env_offset, env_total: number of the first environment among those of all collectors, and their number.
         fresh: start a new episode in every environment at each `collect`, and park it when it has ended, so that a
             rollout holds whole episodes, as group-relative methods need.
         order: "exact" infers the slices in turn; "ready" infers the handles whose chunk is done, at most one slice's
@@ -71,10 +62,8 @@ class Collector:
 
     Attributes:
         timeline: of the last `collect`.
-        writers: the further writers.
         memory: resident bytes after the last `collect`, of this process and of each handle's (0 for none).
-        restarts: workers replaced since the run began.
-        lost_episodes: episodes that were lost with these workers.
+        restarts, lost_episodes: workers replaced since the run began, and the episodes that were lost with them.
 
     Raises:
         UserError: the sizes do not fit each other or a writer, a `fresh` rollout is too short for a whole episode, or
@@ -96,7 +85,8 @@ class Collector:
         writers: Sequence[Writer] = (),
     ):
         total = rollout.num_envs if env_total is None else env_total
-        check_division(len(handles), envs_per_slice, rollout.num_envs, total, sampler.group_size)
+        envs, per_handle = rollout.num_envs, rollout.num_envs // len(handles)
+        check_division(len(handles), envs_per_slice, envs, total, sampler.group_size)
         if fresh and rollout.decisions * rollout.executed < spec.horizon:
             raise UserError(
                 f"{rollout.decisions} decisions of {rollout.executed} steps do not hold an episode of {spec.horizon}; "
@@ -105,15 +95,15 @@ class Collector:
             )
         self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
         for writer in writers:
-            writer.prepare(spec, rollout.num_envs, rollout.executed)
+            writer.prepare(spec, envs, rollout.executed)
         self.writers = tuple(writers)
         self._writers = [rollout, *writers]
         pictured = any(writer.final_pictures for writer in self._writers)
-        self._envs = Environments(sampler, env_offset + np.arange(rollout.num_envs), total, seed, pictured)
-        self._queue = ActionQueue(spec, rollout.num_envs, rollout.delay)
-        columns = np.split(np.arange(rollout.num_envs), len(handles))
+        self._envs = Environments(sampler, env_offset + np.arange(envs), total, seed, pictured)
+        self._queue = ActionQueue(spec, envs, rollout.delay)
+        columns = np.split(np.arange(envs), len(handles))
         self._parts = [HandlePart(handle, mine) for handle, mine in zip(handles, columns, strict=True)]
-        size = envs_per_slice * len(handles) // rollout.num_envs
+        size = envs_per_slice // per_handle
         self._slices = [self._parts[first : first + size] for first in range(0, len(handles), size)]
         self._finals: list[FinalObservation] = []
         self._finished: list[tuple[int, int, EpisodeRecord]] = []
@@ -138,9 +128,10 @@ class Collector:
     def collect_in_turns(self, policy: Policy) -> Iterator[None]:
         """Collect as `collect` does, and yield after each turn of a slice; the rollout is complete at the end."""
         self._begin()
-        most, turns = len(self._slices[0]), take_in_turn(self._slices, self.rollout.decisions)
+        decisions = self.rollout.decisions
+        turns: Iterable[list[HandlePart]] = chain.from_iterable(repeat(self._slices, decisions))
         if self._order == "ready":
-            turns = take_ready_first(self._parts, self.rollout.decisions, most, self._wait_for_any)
+            turns = take_ready_first(self._parts, decisions, len(self._slices[0]), self._wait_for_any)
         for parts in turns:
             self._receive(parts, wait=self._order == "exact")
             if ready := [part for part in parts if part.future is None]:
@@ -173,7 +164,12 @@ class Collector:
         arrays: dict[str, Array] = {}
         if self._begun and not self._fresh and self.spec.can_snapshot:
             for number, part in enumerate(self._parts):  # first, because it may find a dead worker and count a loss
-                arrays |= {f"simulator/{number}/{name}": array for name, array in self._snapshot(part).items()}
+                try:
+                    snapshot = part.handle.submit("snapshot").result()
+                except WorkerDied as death:
+                    self._lose(part, -1, death)
+                    snapshot = part.handle.submit("snapshot").result()
+                arrays |= {f"simulator/{number}/{name}": array for name, array in snapshot.items()}
         counters = {"begun": self._begun, "restarts": self.restarts, "lost_episodes": self.lost_episodes}
         written = {f"writer/{n}/{name}": x for n, each in enumerate(self.writers) for name, x in each.state().items()}
         arrays |= self._envs.state() | self._queue.state() | written
@@ -188,12 +184,13 @@ class Collector:
         self._envs.load(state)
         self._queue.load(state)
         for number, writer in enumerate(self.writers):
-            writer.load(select_part(state, f"writer/{number}/"))
+            writer.load(_select_part(state, f"writer/{number}/"))
         self._begun = bool(state["begun"])
         self.restarts, self.lost_episodes = int(state["restarts"]), int(state["lost_episodes"])
         if not self._begun or self._fresh:
             return
-        saved = split_snapshots(state)
+        numbers = {int(name.split("/", 2)[1]) for name in state if name.startswith("simulator/")}
+        saved = [_select_part(state, f"simulator/{number}/") for number in sorted(numbers)]
         if len(saved) not in (0, len(self._parts)):
             message = f"the saved collector has {len(saved)} simulators, this one {len(self._parts)}"
             raise UserError(message, code="checkpoint-state-mismatch")
@@ -201,7 +198,11 @@ class Collector:
             futures = [part.handle.submit("restore", each) for part, each in zip(self._parts, saved, strict=True)]
             for part, future in zip(self._parts, futures, strict=True):
                 try:
-                    part.restored(future.result())
+                    observation: Observation = future.result()
+                    if (found := len(observation)) != (expected := len(part.columns)):
+                        message = f"{part.handle.name}: a restored snapshot gives {found} environments, not {expected}"
+                        raise UserError(message, code="checkpoint-state-mismatch")
+                    part.observation = observation
                 except WorkerDied as death:
                     part.acting = np.flatnonzero(self._envs.active[part.columns])
                     self._lose(part, -1, death)
@@ -217,13 +218,6 @@ class Collector:
             self._envs.restart()
             self._queue.reset(np.arange(self.rollout.num_envs))
             self._begun = False
-
-    def _snapshot(self, part: HandlePart) -> dict[str, Array]:
-        try:
-            return part.handle.submit("snapshot").result()
-        except WorkerDied as death:
-            self._lose(part, -1, death)
-            return part.handle.submit("snapshot").result()
 
     def _begin(self) -> None:
         self.timeline = Timeline()
@@ -260,15 +254,12 @@ class Collector:
         for writer in self.writers:
             writer.write_observation(*where, observation, keys)
         with self.timeline.record(INFER, len(columns)):
-            decision = policy.act(observation, keys, explore=True, **as_arguments(plan))
+            decision = policy.act(observation, keys, explore=True, **plan)
         self._envs.check("the policy's actions", decision.actions, columns)
-        if plan is not None:
+        if plan:
             decision = replace(decision, actions=self._queue.push(columns, decision.actions))
         for writer in self._writers:
             writer.write_decision(*where, decision, self._envs.episodes(columns), observation, keys)
-        self._submit(parts, decision)
-
-    def _submit(self, parts: list[HandlePart], decision: Decision) -> None:
         offset = 0
         for part in (part for part in parts if len(part.acting)):
             actions = np.zeros((len(part.columns), *decision.actions.shape[1:]), np.float32)
@@ -296,10 +287,17 @@ class Collector:
 
     def _record(self, part: HandlePart, row: int, result: StepResult) -> None:
         rows, columns = part.acting, part.columns[part.acting]
-        self._envs.check("the simulator's reward", zero_unexecuted(result.reward, result.steps)[rows], columns)
+        executed = np.arange(result.reward.shape[1]) < result.steps[:, None]
+        self._envs.check("the simulator's reward", np.where(executed, result.reward, 0)[rows], columns)
         part.observation = result.observation
         self._envs.add(columns, result, rows)
-        check_ended(result, rows)
+        expected = np.flatnonzero(result.terminated | result.truncated)
+        if not np.array_equal(result.ended, expected) or not np.isin(expected, rows).all():
+            raise UserError(
+                f"the simulator says that rows {result.ended.tolist()} ended, its flags say {expected.tolist()}, and "
+                f"rows {rows.tolist()} were running; check it with embodied_rl.testing.contract.check_simulator",
+                code="simulator-wrong-ends",
+            )
         for position, ended in enumerate(result.ended):
             column = int(part.columns[ended])
             self._finished.append((row, column, self._envs.record(column, result, ended)))
@@ -339,7 +337,10 @@ class Collector:
 
     def _revived(self, part: HandlePart) -> None:
         with self.timeline.record(WAIT, len(part.columns)):
-            self.restarts += part.revived()
+            revival, part.future = part.future, None
+            assert isinstance(revival, WorkerRestart)
+            part.observation = revival.result()
+            self.restarts += revival.restarts
 
     def _evaluate_ends(self, policy: Policy) -> None:
         """Compute the values of truncated episodes' last observations and of the observations after the last row."""
@@ -347,23 +348,29 @@ class Collector:
         for first in range(0, len(self._finals), most):
             finals = self._finals[first : first + most]
             with self.timeline.record(VALUE, len(finals)):
-                observation, keys, plan = join_finals(finals)
-                values = policy.value(observation, keys, **as_arguments(plan))
+                observation = Observation.concatenate([final.observation for final in finals])
+                episode = np.concatenate([final.keys.episode for final in finals])
+                decision = np.concatenate([final.keys.decision for final in finals])
+                plan = {name: np.concatenate([final.plan[name] for final in finals]) for name in finals[0].plan}
+                values = policy.value(observation, NoiseKeys(finals[0].keys.seed, episode, decision), **plan)
             where = [final.row for final in finals], [final.column for final in finals]
             rollout.final_value[where] = values.to(rollout.value)
         for parts in self._slices:
             observation, columns = self._pending_observation(parts)
             if observation is not None:
                 with self.timeline.record(VALUE, len(columns)):
-                    plan = as_arguments(self._queue.read(columns))
-                    values = policy.value(observation, self._envs.keys(columns), **plan)
+                    values = policy.value(observation, self._envs.keys(columns), **self._queue.read(columns))
                 rollout.last_value[columns] = values.to(rollout.value)
 
     def _pending_observation(self, parts: list[HandlePart]) -> tuple[Observation | None, Array]:
         """Return the acting rows of a slice as one observation (None if all are parked), and their columns."""
         for part in parts:
             part.acting = np.flatnonzero(self._envs.active[part.columns])
-        observations = [part.acting_observation() for part in parts if len(part.acting)]
+        observations: list[Observation] = []
+        for part in (part for part in parts if len(part.acting)):
+            assert part.observation is not None
+            everyone = len(part.acting) == len(part.columns)  # then nothing is copied
+            observations.append(part.observation if everyone else part.observation.select(part.acting))
         columns = np.concatenate([part.columns[part.acting] for part in parts])
         if not observations:
             return None, columns
@@ -389,3 +396,8 @@ class Collector:
     def _wait_for_any(self, futures: Sequence[Future]) -> None:
         with self.timeline.record(WAIT):
             wait_for_any(futures)
+
+
+def _select_part(state: dict[str, Array], prefix: str) -> dict[str, Array]:
+    """Return the arrays whose names begin with `prefix`, by the rest of their names."""
+    return {name.removeprefix(prefix): array for name, array in state.items() if name.startswith(prefix)}

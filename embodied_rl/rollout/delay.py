@@ -13,8 +13,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from embodied_rl.deployment.execution.executor import Executor
-from embodied_rl.deployment.execution.hold import Hold, make_hold
+from embodied_rl.deployment.execution.executor import Executor, Hold, make_hold
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, RobotCommand
 from embodied_rl.deployment.execution.settings import CONTINUING, Settings, Strategy, check_budget, choose_replan
 from embodied_rl.interfaces.errors import UserError
@@ -77,12 +76,7 @@ class Delay:
 
 @dataclass
 class DelayedEpisode:
-    """The executor of one episode, and its clock.
-
-    Attributes:
-        executor: the executor.
-        ticks: control steps that were planned since the episode began.
-    """
+    """The executor of one episode, and its clock: `ticks` control steps were planned since the episode began."""
 
     delay: Delay
     executor: Executor
@@ -201,8 +195,6 @@ def choose_delay(
         strategy: "auto" takes "prefix" where the policy was trained to continue d actions, else "naive".
         replan: s; None for the usual one.
         hold: see `make_hold`.
-        chunks: of the policy.
-        spec: of the simulator.
 
     Raises:
         UserError: the policy's chunks are too short, it was not trained for the strategy, or it is unknown how the

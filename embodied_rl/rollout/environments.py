@@ -1,6 +1,11 @@
-"""The state that a collector keeps for each environment between two chunks."""
+"""The state that a collector keeps for each environment and each handle between two chunks.
 
-from dataclasses import replace
+Shapes: N environments of a collector, n of one call or one handle, Hx executed actions of a chunk.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
@@ -9,6 +14,10 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.runtime.processes.handle import Future, Handle, wait_for_any
+
+Order = Literal["exact", "ready"]
+"""Order in which a collector infers its simulators: in turn, or those that are ready."""
 
 _DRAWN = ("task", "seed")
 """Entries of a running episode that do not follow from its index once weights have changed; below 2^63."""
@@ -19,9 +28,7 @@ class Environments:
 
     Args:
         sampler: index → episode.
-        numbers: int64 [N], numbers of these environments among all environments of a run.
-        total: how many environments the run has.
-        seed: of the run.
+        numbers: int64 [N], numbers of these environments among all `total` environments of a run.
         final_pictures: whether simulators draw the last observation of every episode.
 
     Attributes:
@@ -165,3 +172,74 @@ class Environments:
 
     def _index(self, column: int, later: int = 0) -> int:
         return int(self._numbers[column] + (self._finished[column] + later) * self._total)
+
+
+@dataclass
+class HandlePart:
+    """The environments of one handle.
+
+    Attributes:
+        columns: int64 [n], their columns in the rollout.
+        observation: the latest one, all n rows.
+        acting: the rows that decided last; the others are parked.
+        future: the chunk that is being executed, or the worker that replaces a dead one, if any.
+        decided: number of decided rows of the present rollout; the chunk that is being executed is the last of these.
+    """
+
+    handle: Handle
+    columns: Array
+    observation: Observation | None = None
+    acting: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    future: Future | None = None
+    decided: int = 0
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether the next decision can be made without waiting."""
+        return self.future is None or self.future.done()
+
+
+def take_ready_first(
+    parts: Sequence[HandlePart], decisions: int, most: int, wait: Callable[[Sequence[Future]], None] = wait_for_any
+) -> Iterator[list[HandlePart]]:
+    """Yield the handles that are ready, at most `most` at a time, those furthest behind first.
+
+    More than half of all handles at a time would keep them in lockstep. Readiness is checked when the next turn is
+    requested.
+    """
+    while left := sorted((part for part in parts if part.decided < decisions), key=lambda part: part.decided):
+        ready = [part for part in left if part.is_ready]
+        if not ready:
+            wait([part.future for part in left if part.future is not None])
+            ready = [part for part in left if part.is_ready] or left[:1]  # a hanging handle fails at its deadline
+        yield ready[:most]
+
+
+@dataclass
+class FinalObservation:
+    """The last observation (one row) of an episode that the time limit ended, and the rollout entry of its value.
+
+    `plan` is of `ActionQueue.read`: the actions that would have been executed next, under an inference delay.
+    """
+
+    row: int
+    column: int
+    observation: Observation
+    keys: NoiseKeys
+    plan: dict[str, Array]
+
+
+def check_division(handles: int, envs_per_slice: int, num_envs: int, total: int, group_size: int) -> None:
+    """Raise `UserError` unless environments divide into handles, slices and groups."""
+    problem = ""
+    if num_envs % handles:
+        problem = f"sim.num_envs: {num_envs} environments cannot be shared equally by {handles} simulators"
+    elif num_envs % envs_per_slice or envs_per_slice % (num_envs // handles):
+        each = num_envs // handles
+        problem = (
+            f"plan.slices: slices of {envs_per_slice} of {num_envs} environments are not whole simulators of {each}"
+        )
+    elif num_envs % group_size or total % group_size:
+        problem = f"sim.num_envs: {num_envs} environments cannot be split into groups of {group_size}"
+    if problem:
+        raise UserError(problem, code="envs-not-divisible")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from embodied_rl.interfaces.curriculum import Curriculum, EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, SimulatorSpec
-from embodied_rl.rollout.curricula.uniform import Uniform, UniformConfig, make_uniform_weights
+from embodied_rl.rollout.curricula import Uniform, UniformConfig, make_uniform_weights
 
 Purpose = Literal["train", "select", "report", "publish"]
 """What an episode is for: learning; choosing a checkpoint; the reports of runs and evaluations, by which people compare
@@ -22,11 +22,7 @@ _HASH_BITS = 61
 def derive_episode_seed(purpose: Purpose, split: str, run_seed: int, index: int) -> int:
     """Return a simulator seed in [0, 2^63); its two highest bits are the purpose, so purposes never share a seed.
 
-    Args:
-        purpose: use of the episode.
-        split: "train" or a held-out split.
-        run_seed: seed of the run (or of an evaluation protocol).
-        index: any integer that identifies the episode.
+    `split` is "train" or a held-out split, `run_seed` that of the run or of an evaluation protocol.
 
     Raises:
         UserError: the purpose is unknown.
@@ -51,18 +47,11 @@ class EpisodeSampler:
     """Draws a task by the weights of a curriculum, and a seed for the scene.
 
     Environment e of N runs the indices e, e + N, e + 2N, …, so that its episodes do not depend on timing. A group is
-    `group_size` adjacent indices, hence adjacent environments; the episodes of a group start alike.
+    `group_size` adjacent indices (G divides N), hence adjacent environments; the episodes of a group start alike.
 
     A draw follows from the run's seed, the index and the weights; only `update` changes the weights. An episode that
-    has begun keeps its task, and so do the episodes of its group that begin later.
-
-    Args:
-        spec: of the simulator.
-        run_seed: seed of the run.
-        group_size: G; must divide N.
-        split: "train" or a held-out split.
-        purpose: see `derive_episode_seed`.
-        curriculum: gives the weights; by default families are drawn equally often, and so are the tasks of a family.
+    has begun keeps its task, and so do the episodes of its group that begin later. Without a curriculum, families are
+    drawn equally often, and so are the tasks of a family.
 
     Raises:
         UserError: the split is unknown, the group size is below 1, groups are requested of a simulator that cannot
@@ -155,14 +144,10 @@ class EpisodeSampler:
 
 
 def pick_position(weights: NDArray[np.float64], draw: int) -> int:
-    """Return the position that a draw selects: the first i with a cumulative weight above u · total.
+    """Return the position that a draw in [0, 2^61) selects: the first i with a cumulative weight above u · total.
 
     u = ⌊draw / 2^8⌋ / 2^53 is exact in float64 and below 1, so that every machine finds the same position, and its
-    weight is positive.
-
-    Args:
-        weights: float64 [n], not negative, the largest 1.
-        draw: in [0, 2^61).
+    weight is positive. `weights`: float64 [n], not negative, the largest 1.
     """
     cumulative = np.cumsum(weights)
     u = (draw >> (_HASH_BITS - 53)) * 2.0**-53

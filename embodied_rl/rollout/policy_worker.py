@@ -18,31 +18,15 @@ log = logging.getLogger(__name__)
 
 
 class PolicyWorker:
-    """SupportsInfer with the weights that were loaded last."""
+    """An actor's `act` and `value` with the weights that were loaded last."""
 
     def __init__(self, actor: Actor) -> None:
         torch.set_num_threads(1)
         self.actor = actor.eval()
+        self.act, self.value = actor.act, actor.value
 
     def close(self) -> None:
         """Do nothing, as the end of the process frees everything."""
-
-    def act(
-        self,
-        observation: Observation,
-        keys: NoiseKeys,
-        explore: bool,
-        prefix: Array | None = None,
-        committed: Array | None = None,
-    ) -> Decision:
-        """Choose actions; see `Actor.act`."""
-        return self.actor.act(observation, keys, explore, prefix, committed)
-
-    def value(
-        self, observation: Observation, keys: NoiseKeys, prefix: Array | None = None, committed: Array | None = None
-    ) -> Tensor:
-        """Compute values; see `Actor.value`."""
-        return self.actor.value(observation, keys, prefix, committed)
 
     def load(self, weights: Weights, exploration: dict[str, float]) -> int:
         """Load weights and exploration settings between two calls, and return the version of the weights."""
@@ -53,17 +37,10 @@ class PolicyWorker:
 
 
 class RemotePolicy:
-    """Client of a `PolicyWorker` behind a handle.
+    """Client of a `PolicyWorker` behind a handle, with the same network as `actor`, which the learner changes in place.
 
     A worker that dies is replaced, and the call is repeated: the same weights, observation and noise keys give the same
-    action, so that nothing is lost.
-
-    Args:
-        handle: of a `PolicyWorker` with the same network as `actor`.
-        actor: holds the newest weights; the learner changes it in place.
-
-    Attributes:
-        restarts: workers replaced so far.
+    action, so that nothing is lost. `restarts` counts the replaced workers.
     """
 
     def __init__(self, handle: Handle, actor: Actor) -> None:

@@ -16,12 +16,8 @@ from embodied_rl.rollout.buffer import Rollout
 def compose_reward(rollout: Rollout, discount: Discount | None) -> Tensor:
     """Compute the reward of each decision, float32 [T, N].
 
-    Args:
-        rollout: its reward columns are combined.
-        discount: of the algorithm; applied within a chunk only where it is per control step. None means no discount.
-
-    Returns:
-        Discounted sum of the simulator's rewards over the executed steps (0 if `ignore_env_reward`), shaping and bonus.
+    It is the discounted sum of the simulator's rewards over the executed steps (0 if `ignore_env_reward`), plus shaping
+    and bonus. Within a chunk only a discount per control step counts; None means none.
     """
     within = discount.gamma if discount is not None and discount.per == "control_step" else 1.0
     own = torch.where(rollout.ignore_env_reward, 0.0, discount_reward(rollout.reward, rollout.steps, within))

@@ -30,11 +30,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class RunningEpisode:
-    """An episode that is running.
+    """An episode that is running in environment `row` of its simulator.
 
     Attributes:
-        row: index of its environment in its simulator.
-        episode: the episode that runs there.
         decisions: number of chunks that the policy has chosen for it.
         steps: number of control steps that it has taken.
         pending: float32 [≤ h, A], chosen actions that have not been handed to the simulator yet.
@@ -101,14 +99,8 @@ class EpisodeRunner:
     ) -> None:
         """Run each episode once; while the policy infers for one simulator, the others simulate.
 
-        Episodes start in the order given, in rows from 0 on; an environment that finds no next episode is parked. A
-        simulator whose worker dies is restarted, and its unfinished episodes start again.
-
-        Args:
-            handles: each with `envs_per_handle` environments.
-            envs_per_handle: n.
-            episodes: with indices that differ.
-            observer: receives the events of all episodes.
+        Episodes, whose indices differ, start in the order given, in rows from 0 on; an environment that finds no next
+        episode is parked. A simulator whose worker dies is restarted, and its unfinished episodes start again.
 
         Raises:
             UserError: two episodes share an index, or the policy or the simulator returned NaN; the message says where.

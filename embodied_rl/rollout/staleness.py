@@ -26,12 +26,9 @@ class Gate:
     """
 
     def __init__(self, staleness: int, rows: int, version: int = 0) -> None:
-        """Create a gate that lets the first rows in.
+        """Create a gate that lets the first batches of `rows` in, at a `version` of the weights.
 
-        Args:
-            staleness: the bound, in versions; 0 collects a batch only for the version it is learned with.
-            rows: B.
-            version: of the weights at the start.
+        A bound (`staleness`) of 0 collects a batch only for the version it is learned with.
 
         Raises:
             UserError: the bound is negative, or a batch has no rows.
@@ -81,13 +78,9 @@ class Gate:
 
 
 def summarise_staleness(version: Tensor, valid: Tensor, present: int, bound: int) -> dict[str, float]:
-    """Return metrics of the lag of valid decisions.
+    """Return metrics of the lag of valid decisions behind `present`, the version of the weights that learn.
 
-    Args:
-        version: int64, version of the weights that chose each decision.
-        valid: bool, of the same shape.
-        present: the version of the weights that learn.
-        bound: the largest lag that should occur.
+    `version` is int64, `valid` bool, of one shape; `bound` is the largest lag that should occur.
 
     Returns:
         `staleness/mean` and `staleness/max` in versions, and `staleness/share_<lag>` of the decisions for each lag from
@@ -101,13 +94,9 @@ def summarise_staleness(version: Tensor, valid: Tensor, present: int, bound: int
 
 
 def mask_older(version: Tensor, valid: Tensor, present: int, bound: int) -> int:
-    """Invalidate decisions with a lag above the bound; return the number of these that were valid.
+    """Invalidate decisions with a lag above the bound, in `valid`; return the number of these that were valid.
 
-    Args:
-        version: int64, version of the weights that chose each decision.
-        valid: bool, of the same shape; changed in place.
-        present: the version of the weights that learn.
-        bound: the largest lag that may be learned from.
+    `version` is int64, `valid` bool, of one shape; `present` is the version of the weights that learn.
     """
     older = valid & (present - version > bound)
     valid &= ~older

@@ -27,10 +27,8 @@ class Span:
     """A time interval in which a rank or a simulator did one kind of work.
 
     Attributes:
-        who: the rank, or a simulator's name.
         what: simulate, infer, value (of final and last observations), wait (for a simulator) or learn.
         began: seconds on the clock `time.monotonic`, which all processes of a machine share.
-        seconds: duration.
         size: number of environments, or of rows that were learned from.
     """
 
@@ -43,13 +41,7 @@ class Span:
 
 @dataclass
 class Timeline:
-    """The spans of one rank's rollout, in the order in which the rank recorded them.
-
-    Attributes:
-        spans: see `Span`.
-        began: when the rollout began.
-        total: duration of the rollout in seconds.
-    """
+    """The spans of one rank's rollout, when it `began`, and its `total` seconds."""
 
     spans: list[Span] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
@@ -109,19 +101,21 @@ def summarise_utilisation(
         inline: whether simulators run in the ranks' own processes.
 
     Returns:
-        busy/simulators, busy/policy, busy/learner: share of the iteration in which a simulator, a policy or a learner
-        was busy, a mean over all of that kind.
-        bubble: share of the rollout in which the busier of the rank and its cores was idle, as the planner's model
-        defines it.
+        busy/simulators, busy/policy, busy/learner: mean share of the iteration in which one of them was busy.
+        bubble: share of the rollout in which the busier of the rank and its cores was idle, as in the planner's model.
         wait_p50, wait_p95: median and 95th percentile of the seconds of a wait for a simulator.
         batch_mean, batch_least: mean and smallest number of environments of an inference.
     """
     spans = [span for timeline in timelines for span in timeline.spans]
-    seconds = sum(_length(timeline) for timeline in ranks) / len(ranks)
+    lengths = [
+        max([s.began + s.seconds for s in t.spans] + [t.began + t.total]) - t.began  # to the end of the last span
+        for t in ranks
+    ]
+    seconds = sum(lengths) / len(ranks)
     simulators = len({(n, s.who) for n, t in enumerate(timelines) for s in t.spans if s.what == SIMULATE})
     shares = {
-        "simulators": _sum(spans, SIMULATE) / max(1, simulators),
-        "policy": _sum(spans, INFER, VALUE) / len(timelines),
+        "simulators": sum(span.seconds for span in spans if span.what == SIMULATE) / max(1, simulators),
+        "policy": sum(span.seconds for span in spans if span.what in (INFER, VALUE)) / len(timelines),
         "learner": sum(timeline.seconds(LEARN) for timeline in ranks) / len(ranks),
     }
     figures = {f"busy/{name}": share / seconds for name, share in shares.items()}
@@ -131,16 +125,6 @@ def summarise_utilisation(
     batches = [span.size for span in spans if span.what == INFER] or [0]
     figures |= {"wait_p50": float(np.percentile(waits, 50)), "wait_p95": float(np.percentile(waits, 95))}
     return figures | {"batch_mean": sum(batches) / len(batches), "batch_least": float(min(batches))}
-
-
-def _sum(spans: Sequence[Span], *what: str) -> float:
-    return sum(span.seconds for span in spans if span.what in what)
-
-
-def _length(timeline: Timeline) -> float:
-    """Return the seconds of the whole iteration, from its start to the end of its last span."""
-    ends = [span.began + span.seconds for span in timeline.spans]
-    return max([*ends, timeline.began + timeline.total]) - timeline.began
 
 
 def _bubble(timeline: Timeline, cores: int, inline: bool) -> float:

@@ -27,12 +27,7 @@ class Writer(Protocol):
     final_pictures: bool
 
     def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
-        """Prepare for the data of this many environments of a simulator; called once, before anything is written.
-
-        Args:
-            spec: of the simulator.
-            num_envs: number of columns.
-            executed: Hx.
+        """Prepare for the data of N environments and chunks of Hx actions; called once, before anything is written.
 
         Raises:
             UserError: the writer was made for other sizes or for another simulator.
@@ -51,13 +46,11 @@ class Writer(Protocol):
         observation: Observation,
         keys: NoiseKeys,
     ) -> None:
-        """Store the decisions of environments `columns`, which run `episodes`, in one row or a row each.
+        """Store the decisions of n environments `columns`, which run `episodes`.
 
         Args:
             row: of the rollout; int64 [n] for a row each.
-            columns: environments.
-            decision: n rows.
-            episodes: n episodes.
+            columns, decision, episodes: n of each.
             observation: n rows, the inputs of the decisions. Its images may be views that change later: copy them.
             keys: n noise keys of these decisions.
         """
@@ -70,28 +63,19 @@ class Writer(Protocol):
     def lose_episodes(self, row: int, columns: Tensor, first_rows: Array) -> None:
         """Discard the running episodes of `columns`: their worker died, and nothing may be learned from them.
 
-        Args:
-            row: the last row of the rollout that these episodes reached; -1 between two rollouts.
-            columns: environments.
-            first_rows: int64 [n], the first row of the rollout that holds data of each episode.
+        `row` is the last row of the rollout that they reached, -1 between two rollouts; `first_rows` int64 [n] the
+        first one that holds data of each episode.
         """
         ...
 
     def write_last(self, columns: Array, observation: Observation, keys: NoiseKeys) -> None:
         """Read the observations after the last row of a rollout, of the environments `columns` that are active.
 
-        Args:
-            columns: environments.
-            observation: n rows. Its images may be views that change later: copy them.
-            keys: n noise keys of the decisions that follow.
+        `keys` are those of the decisions that follow. Images may be views that change later: copy them.
         """
 
     def finish_rollout(self, rollout: Any) -> None:
-        """Complete a rollout before it is handed over.
-
-        Args:
-            rollout: the `embodied_rl.rollout.buffer.Rollout` that was filled.
-        """
+        """Complete a filled `embodied_rl.rollout.buffer.Rollout` before it is handed over."""
 
     def figures(self) -> Mapping[str, float]:
         """Return counts of the last rollout, for the log of the run; those of all collectors are added up."""

@@ -1,4 +1,4 @@
-"""Selection of the runtime of a configuration, and launch of the ranks of a run."""
+"""Selection of the runtime of a configuration, the cores and GPUs of its processes, and launch of its ranks."""
 
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -6,18 +6,38 @@ from typing import TYPE_CHECKING, TypeVar
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runtime.bundles import count_gpus, make_bundles
-from embodied_rl.runtime.processes.base import NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import NodeShare, Runtime
 from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.torchrun import choose_launcher
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
 
 if TYPE_CHECKING:
     from embodied_rl.runtime.ray.runtime import RayRuntime
+from embodied_rl.schema import Plan
 
 Job = TypeVar("Job")
+
+
+def make_bundles(plan: Plan, device: str) -> list[NodeShare]:
+    """Return the share of each rank, then of each rollout worker, including its simulators and policy process."""
+    policy = int(plan.policy == "process")
+    apart = policy if plan.allocation == "colocated" else plan.simulators + policy
+    gpus = count_gpus(device) * (1 + policy)
+    return [NodeShare(cores, gpus) for cores in count_cores(plan.ranks, plan.rollout_workers or 0, apart)]
+
+
+def count_gpus(device: str) -> float:
+    """Return the number of GPUs of a process with a network on `device`; none for "auto", which a run resolves."""
+    return 0.0 if device in ("cpu", "auto") else 1.0
+
+
+def count_cores(ranks: int, rollout_workers: int, apart: int) -> list[int]:
+    """Return the cores of each bundle, ranks first, then rollout workers; each collector starts `apart` processes."""
+    if rollout_workers:
+        return [1] * ranks + [1 + apart] * rollout_workers
+    return [1 + apart] * ranks
 
 
 def select_runtime(config: TrainConfig) -> Runtime:

@@ -80,11 +80,7 @@ class MicroBatcher(Generic[Asked, Answer]):
         return 0.0 if self._busy_since is None else time.monotonic() - self._busy_since
 
     def ask(self, asked: Asked) -> "asyncio.Future[Answer]":
-        """Enqueue a request and return the future of its answer. Cancelling the future frees the place.
-
-        Raises:
-            QueueFullError: the queue is full.
-        """
+        """Enqueue a request, or raise `QueueFullError`; return its answer's future. Cancel that to free the place."""
         if self.full:
             raise QueueFullError
         place: _Place[Asked, Answer] = _Place(asked, asyncio.get_running_loop().create_future())
@@ -102,24 +98,18 @@ class MicroBatcher(Generic[Asked, Answer]):
         thread = _Thread()
         try:
             while True:
-                await self._answer(thread, await self._gather())
+                self._changed.clear()
+                places, due = self._find_batch()
+                if places and due <= 0:
+                    for place in places:
+                        del self._waiting[id(place)]
+                    await self._answer(thread, places)
+                    continue
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(due if places else None):
+                        await self._changed.wait()
         finally:
             thread.close()
-
-    # -- gathering --------------------------------------------------------------------------------------------------
-
-    async def _gather(self) -> "list[_Place[Asked, Answer]]":
-        """Wait until a batch is due, and take it out of the queue."""
-        while True:
-            self._changed.clear()
-            places, due = self._find_batch()
-            if places and due <= 0:
-                for place in places:
-                    del self._waiting[id(place)]
-                return places
-            with suppress(TimeoutError):
-                async with asyncio.timeout(due if places else None):
-                    await self._changed.wait()
 
     def _find_batch(self) -> "tuple[list[_Place[Asked, Answer]], float]":
         """Return the batch that is due first, and the seconds until it is due.
@@ -140,11 +130,16 @@ class MicroBatcher(Generic[Asked, Answer]):
         whole = next((line for line in by_shape.values() if len(line) == self._batch), None)
         return (whole, 0.0) if due > 0 and whole is not None else (oldest, due)
 
-    # -- answering --------------------------------------------------------------------------------------------------
-
     async def _answer(self, thread: "_Thread", places: "list[_Place[Asked, Answer]]") -> None:
         """Answer a batch; if that fails, answer each request alone, so that one error does not fail the others."""
-        outcome = await self._call(thread, places)
+        self._busy_since = began = time.monotonic()
+        try:
+            outcome = await thread.call(self._compute, [place.asked for place in places])
+        finally:
+            self._busy_since = None
+        self._watch(len(places), time.monotonic() - began)
+        if not isinstance(outcome, Exception) and len(outcome) != len(places):
+            outcome = RuntimeError(f"the model gave {len(outcome)} answers to {len(places)} questions")
         if not isinstance(outcome, Exception):
             for place, answer in zip(places, outcome, strict=True):
                 if not place.answer.done():
@@ -156,17 +151,6 @@ class MicroBatcher(Generic[Asked, Answer]):
             for place in places:
                 if not place.answer.done():  # the client may have disconnected
                     await self._answer(thread, [place])
-
-    async def _call(self, thread: "_Thread", places: "list[_Place[Asked, Answer]]") -> Sequence[Answer] | Exception:
-        self._busy_since = began = time.monotonic()
-        try:
-            outcome = await thread.call(self._compute, [place.asked for place in places])
-        finally:
-            self._busy_since = None
-        self._watch(len(places), time.monotonic() - began)
-        if not isinstance(outcome, Exception) and len(outcome) != len(places):
-            return RuntimeError(f"the model gave {len(outcome)} answers to {len(places)} questions")
-        return outcome
 
 
 class _Thread:
@@ -188,6 +172,10 @@ class _Thread:
         self._calls.put(None)
 
     def _run(self) -> None:
+        def settle(outcome: "asyncio.Future[Any]", result: Any) -> None:
+            if not outcome.done():
+                outcome.set_result(result)
+
         while (called := self._calls.get()) is not None:
             loop, outcome, function, argument = called
             try:
@@ -195,11 +183,6 @@ class _Thread:
             except Exception as error:  # noqa: BLE001 - passed on to the caller
                 result = error
             try:
-                loop.call_soon_threadsafe(_settle, outcome, result)
+                loop.call_soon_threadsafe(settle, outcome, result)
             except RuntimeError:  # the event loop has been closed
                 return
-
-
-def _settle(outcome: "asyncio.Future[Any]", result: Any) -> None:
-    if not outcome.done():
-        outcome.set_result(result)

@@ -4,12 +4,12 @@ Unsupported fields are refused by name. Decoding is always greedy (temperature 0
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.serving.limits import RequestLimits, Reservation
+from embodied_rl.serving.limits import RequestLimits
 from embodied_rl.serving.pictures import decode_picture
 from embodied_rl.serving.refusal import Refusal, quote
 
@@ -49,7 +49,6 @@ class ChatRequest:
     """Validated request.
 
     Attributes:
-        model: its name.
         messages: at least one.
         max_tokens: of the answer.
         top_logprobs: alternatives returned with each token; None returns no log-probabilities.
@@ -63,59 +62,51 @@ class ChatRequest:
     choices: tuple[str, ...]
 
 
-def parse_request(body: bytes, limits: RequestLimits, memory: Reservation) -> ChatRequest:
+def parse_request(body: bytes, limits: RequestLimits, reserve: Callable[[int], None]) -> ChatRequest:
     """Parse the body of a request and decode its pictures.
 
     Raises:
-        Refusal: the request is invalid or unsupported; the message names the field.
+        Refusal: the request is invalid or unsupported; the message names the field. Or `reserve` raised, which is
+            called with the bytes of each picture before it is decoded.
     """
-    fields = _parse_fields(body)
-    for name, value in fields.items():
-        _check_known(name, value)
-    model = fields.get("model")
-    if not isinstance(model, str):
-        raise Refusal(400, "model is missing: the name of a model, see /v1/models.", "model")
-    return ChatRequest(
-        model, _Reader(limits, memory).read_messages(fields.get("messages")), _read_length(fields, limits.tokens),
-        _read_logprobs(fields), _read_choices(fields.get("structured_outputs")),
-    )  # fmt: skip
-
-
-def _parse_fields(body: bytes) -> dict[str, Any]:
     try:
-        fields = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        found = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:  # invalid JSON or UTF-8, a number too long, or nesting too deep
         raise Refusal(400, f"the body is not valid JSON: {quote(str(error))}.") from None
-    if not isinstance(fields, dict):
+    if not isinstance(found, dict):
         raise Refusal(400, "the body is not a JSON object.")
-    return {name: value for name, value in fields.items() if value is not None}
+    fields = {name: value for name, value in found.items() if value is not None}
+    for name, value in fields.items():
+        if name in FIXED:
+            wanted, why = FIXED[name]
+            if value != wanted:
+                raise Refusal(400, f"{name}={quote(value)} is not supported: {why}.", name, "unsupported_value")
+        elif name not in READ and name not in IGNORED:
+            instead = f" It is {ELSEWHERE[name]}." if name in ELSEWHERE else ""
+            what = quote(name)
+            raise Refusal(400, f"the field {what} is not supported.{instead}", what, "unsupported_parameter")
+    if not isinstance(fields.get("model"), str):
+        raise Refusal(400, "model is missing: the name of a model, see /v1/models.", "model")
+    return ChatRequest(
+        fields["model"],
+        _read_messages(fields.get("messages"), limits, reserve),
+        *_read_numbers(fields, limits.tokens),
+        _read_choices(fields.get("structured_outputs")),
+    )
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _check_known(name: str, value: Any) -> None:
-    if name in FIXED:
-        wanted, why = FIXED[name]
-        if value != wanted:
-            raise Refusal(400, f"{name}={quote(value)} is not supported: {why}.", name, "unsupported_value")
-    elif name not in READ and name not in IGNORED:
-        instead = f" It is {ELSEWHERE[name]}." if name in ELSEWHERE else ""
-        raise Refusal(400, f"the field {quote(name)} is not supported.{instead}", quote(name), "unsupported_parameter")
-
-
-def _read_length(fields: Mapping[str, Any], most: int) -> int:
+def _read_numbers(fields: Mapping[str, Any], most: int) -> tuple[int, int | None]:
+    """Return the maximum length of the answer, and the number of log-probabilities of each token."""
     given = {name: fields[name] for name in ("max_completion_tokens", "max_tokens") if name in fields}
     for name, value in given.items():
         if type(value) is not int or not 1 <= value <= most:
             raise Refusal(400, f"{name}={quote(value)} must be a whole number within 1 … {most}.", name)
     if len(set(given.values())) > 1:
         raise Refusal(400, "max_tokens and max_completion_tokens differ; send one.", "max_tokens")
-    return next(iter(given.values()), 16)
-
-
-def _read_logprobs(fields: Mapping[str, Any]) -> int | None:
     enabled, top = fields.get("logprobs", False), fields.get("top_logprobs", 0)
     if not isinstance(enabled, bool):
         raise Refusal(400, f"logprobs={quote(enabled)} must be true or false.", "logprobs")
@@ -125,7 +116,7 @@ def _read_logprobs(fields: Mapping[str, Any]) -> int | None:
         )
     if top and not enabled:
         raise Refusal(400, "top_logprobs needs logprobs=true.", "top_logprobs")
-    return top if enabled else None
+    return next(iter(given.values()), 16), top if enabled else None
 
 
 def _read_choices(value: Any) -> tuple[str, ...]:
@@ -148,46 +139,44 @@ def _is_unicode(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
-class _Reader:
-    """Reader of messages that counts their pictures."""
-
-    def __init__(self, limits: RequestLimits, memory: Reservation) -> None:
-        self._limits, self._memory, self._pictures = limits, memory, 0
-
-    def read_messages(self, value: Any) -> tuple[Message, ...]:
-        if not isinstance(value, list) or not value:
-            raise Refusal(400, "messages must be a list with at least one message.", "messages")
-        return tuple(self._read_message(each, f"messages[{number}]") for number, each in enumerate(value))
-
-    def _read_message(self, value: Any, where: str) -> Message:
-        role, content = (value.get("role"), value.get("content")) if isinstance(value, dict) else (None, None)
+def _read_messages(value: Any, limits: RequestLimits, reserve: Callable[[int], None]) -> tuple[Message, ...]:
+    if not isinstance(value, list) or not value:
+        raise Refusal(400, "messages must be a list with at least one message.", "messages")
+    messages, pictures = [], 0
+    for number, message in enumerate(value):
+        where = f"messages[{number}]"
+        role, content = (message.get("role"), message.get("content")) if isinstance(message, dict) else (None, None)
         if role not in ROLES:
             raise Refusal(400, f"{where}.role is {quote(role)}, and must be one of {', '.join(ROLES)}.", where)
-        if set(value) - {"role", "content", "name"}:
-            raise Refusal(400, f"{where} has {quote(sorted(set(value) - {'role', 'content'}))}: not supported.", where)
+        if others := sorted(set(message) - {"role", "content", "name"}):
+            raise Refusal(400, f"{where} has {quote(others)}: not supported.", where)
         if isinstance(content, str):
-            return Message(role, (self._read_text(content, f"{where}.content"),))
-        if not isinstance(content, list) or not content:
+            listed = {f"{where}.content": {"type": "text", "text": content}}
+        elif isinstance(content, list) and content:
+            listed = {f"{where}.content[{place}]": part for place, part in enumerate(content)}
+        else:
             raise Refusal(400, f"{where}.content must be a text, or a list of texts and pictures.", where)
-        parts = [self._read_part(each, f"{where}.content[{number}]") for number, each in enumerate(content)]
-        return Message(role, tuple(parts))
+        parts: list[str | Array] = []
+        for at, part in listed.items():
+            pictures += isinstance(part, dict) and part.get("type") == "image_url"
+            if pictures > limits.pictures:
+                raise Refusal(413, f"the request has more than {limits.pictures} pictures.", "messages")
+            parts.append(_read_part(part, at, limits.pixels, reserve))
+        messages.append(Message(role, tuple(parts)))
+    return tuple(messages)
 
-    def _read_part(self, value: Any, where: str) -> str | Array:
-        kind = value.get("type") if isinstance(value, dict) else None
-        if kind == "text":
-            return self._read_text(value.get("text"), where)
-        if kind != "image_url":
-            raise Refusal(400, f"{where} is of the type {quote(kind)}; this server reads text and image_url.", where)
-        found = value.get("image_url")
-        url = found.get("url") if isinstance(found, dict) else None
-        if not isinstance(url, str):
-            raise Refusal(400, f"{where}.image_url.url is missing.", where)
-        self._pictures += 1
-        if self._pictures > self._limits.pictures:
-            raise Refusal(413, f"the request has more than {self._limits.pictures} pictures.", "messages")
-        return decode_picture(url, f"{where}.image_url.url", self._limits.pixels, self._memory.add)
 
-    def _read_text(self, value: Any, where: str) -> str:
-        if not isinstance(value, str) or not _is_unicode(value):
-            raise Refusal(400, f"{where} holds {quote(value)}, which is not a text.", where)
-        return value
+def _read_part(value: Any, where: str, pixels: int, reserve: Callable[[int], None]) -> str | Array:
+    kind = value.get("type") if isinstance(value, dict) else None
+    if kind == "text":
+        text = value.get("text")
+        if not isinstance(text, str) or not _is_unicode(text):
+            raise Refusal(400, f"{where} holds {quote(text)}, which is not a text.", where)
+        return text
+    if kind != "image_url":
+        raise Refusal(400, f"{where} is of the type {quote(kind)}; this server reads text and image_url.", where)
+    found = value.get("image_url")
+    url = found.get("url") if isinstance(found, dict) else None
+    if not isinstance(url, str):
+        raise Refusal(400, f"{where}.image_url.url is missing.", where)
+    return decode_picture(url, f"{where}.image_url.url", pixels, reserve)

@@ -17,9 +17,8 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.serving.chat import ChatRequest
-from embodied_rl.serving.model import ModelInput
+from embodied_rl.serving.model import ChatReply, ModelInput, Token, find_logprob
 from embodied_rl.serving.refusal import Refusal, quote
-from embodied_rl.serving.reply import ChatReply, Token, find_logprob
 
 KEYS = ("question", "instruction", "cameras", "state")
 KEPT_STARTS = 4096
@@ -81,12 +80,7 @@ class Observed:
 
 
 class EmbeddedCritic:
-    """Critic behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`.
-
-    Args:
-        critic: the network.
-        name: model name in requests.
-    """
+    """Critic behind the chat protocol; implements `embodied_rl.serving.model.ChatModel`."""
 
     def __init__(self, critic: CriticNetwork, name: str) -> None:
         self.name, self.identity = name, critic.identity
@@ -103,9 +97,18 @@ class EmbeddedCritic:
         if [message.role for message in request.messages] != ["user"]:
             raise Refusal(400, f"messages must be one message of the user: {PROMPTS}.", "messages")
         parts = request.messages[0].parts
-        texts = [part for part in parts if isinstance(part, str)]
         pictures = [part for part in parts if not isinstance(part, str)]
-        observed = _read_observation(_read_lines(texts), pictures, self._critic.cameras, request.choices)
+        lines: dict[str, str] = {}
+        for line in (line for part in parts if isinstance(part, str) for line in part.split("\n")):
+            key, colon, value = line.partition(":")
+            if not colon or key not in KEYS or key in lines:
+                raise Refusal(
+                    400, f"{quote(line)} is not a line with one of {', '.join(KEYS)}, once each: {PROMPTS}.", "messages"
+                )
+            lines[key] = value.strip()
+        if missing := [key for key in KEYS if key not in lines]:
+            raise Refusal(400, f"messages lack the line '{missing[0]}: …': {PROMPTS}.", "messages")
+        observed = _read_observation(lines, pictures, self._critic.cameras, request.choices)
         sizes = tuple(observed.frames[camera].shape for camera in self._critic.cameras)
         return ModelInput((sizes, observed.state.shape), observed)
 
@@ -122,12 +125,29 @@ class EmbeddedCritic:
             [each.instruction for each in asked],
             np.stack([each.state for each in asked]),
         )
-        bins, done = np.asarray(judged.bins, np.float64), np.asarray(judged.done, np.float64)
-        return [_make_reply(each, bins[row], float(done[row])) for row, each in enumerate(asked)]
+        all_bins, dones = np.asarray(judged.bins, np.float64), np.asarray(judged.done, np.float64)
+        replies: list[ChatReply] = []
+        for each, bins, done in zip(asked, all_bins, dones.tolist(), strict=True):
+            if not np.isfinite(bins).all() or not np.isfinite(done):
+                raise UserError("the critic returned NaN for this observation.", code="not-finite")
+            masses = split_bins(bins).tolist() if each.question == "progress" else (done, 1 - done)
+            answers = list(zip(LABELS[each.question], masses, strict=True))
+            answers = [(label, mass) for label, mass in answers if not each.choices or label in each.choices]
+            answers.sort(key=lambda answer: -answer[1])
+            alternatives = tuple((label, find_logprob(mass)) for label, mass in answers)
+            text, logprob = alternatives[0]
+            replies.append(ChatReply(text, (Token(text, logprob, alternatives),), "stop", each.words))
+        return replies
 
     def _locate(self, asked: Sequence[Observed]) -> Array:
         """Encode the first frame of each observation, [n, K]; encodings are cached across requests of an episode."""
-        keys = [_digest(each, self._critic.cameras) for each in asked]
+        keys: list[bytes] = []
+        for each in asked:
+            digest = hashlib.blake2b(each.instruction.encode(), digest_size=32)
+            for camera in self._critic.cameras:
+                digest.update(repr(each.first[camera].shape).encode())
+                digest.update(each.first[camera].tobytes())
+            keys.append(digest.digest())
         new = {key: each for key, each in zip(keys, asked, strict=True) if key not in self._starts}
         if new:
             chosen = list(new.values())
@@ -145,25 +165,10 @@ class EmbeddedCritic:
         return {camera: np.stack([each[camera] for each in shown]) for camera in self._critic.cameras}
 
 
-def _digest(asked: Observed, cameras: Sequence[str]) -> bytes:
-    """Return a digest of all inputs of the encoding of a first frame."""
-    digest = hashlib.blake2b(asked.instruction.encode(), digest_size=32)
-    for camera in cameras:
-        digest.update(repr(asked.first[camera].shape).encode())
-        digest.update(asked.first[camera].tobytes())
-    return digest.digest()
-
-
 def split_bins(bins: Array) -> Array:
-    """Convert probabilities of equidistant progress 0 … 1 to the digits 0 … 9, which stand for ninths.
+    """Convert probabilities [b] of equidistant progress 0 … 1 to those of the digits 0 … 9, which stand for ninths.
 
     Each bin's mass is split between the two nearest digits such that the expectation is preserved.
-
-    Args:
-        bins: [b] probabilities.
-
-    Returns:
-        float64 [10].
     """
     places = np.linspace(0, 9, len(bins))
     lower = np.minimum(places.astype(int), 8)
@@ -172,22 +177,6 @@ def split_bins(bins: Array) -> Array:
     np.add.at(digits, lower, bins * (1 - share))
     np.add.at(digits, lower + 1, bins * share)
     return digits
-
-
-def _read_lines(texts: Sequence[str]) -> dict[str, str]:
-    """Return the values of the lines `key: value`."""
-    found: dict[str, str] = {}
-    for line in (line for text in texts for line in text.split("\n")):
-        key, colon, value = line.partition(":")
-        if not colon or key not in KEYS or key in found:
-            raise Refusal(
-                400, f"{quote(line)} is not a line with one of {', '.join(KEYS)}, once each: {PROMPTS}.", "messages"
-            )
-        found[key] = value.strip()
-    missing = [key for key in KEYS if key not in found]
-    if missing:
-        raise Refusal(400, f"messages lack the line '{missing[0]}: …': {PROMPTS}.", "messages")
-    return found
 
 
 def _read_observation(
@@ -209,29 +198,11 @@ def _read_observation(
     for camera in cameras:
         if first[camera].shape != frames[camera].shape:
             raise Refusal(400, f"the two pictures of {camera} differ in size.", "messages")
-    words = sum(len(line.split()) for line in lines.values())
-    return Observed(lines["question"], lines["instruction"], first, frames, _read_state(lines["state"]), choices, words)
-
-
-def _read_state(text: str) -> Array:
     try:
-        state = np.array([float(number) for number in text.split()], np.float32)
+        state = np.array([float(number) for number in lines["state"].split()], np.float32)
     except ValueError:
-        raise Refusal(400, f"the state {quote(text)} is not made of numbers.", "messages") from None
+        raise Refusal(400, f"the state {quote(lines['state'])} is not made of numbers.", "messages") from None
     if not np.isfinite(state).all():
-        raise Refusal(400, f"the state {quote(text)} is not finite.", "messages")
-    return state
-
-
-def _make_reply(asked: Observed, bins: Array, done: float) -> ChatReply:
-    if not np.isfinite(bins).all() or not np.isfinite(done):
-        raise UserError("the critic returned NaN for this observation.", code="not-finite")
-    masses = split_bins(bins) if asked.question == "progress" else (done, 1 - done)
-    labels = LABELS[asked.question]
-    answers = [
-        (label, float(mass)) for label, mass in zip(labels, masses, strict=True) if label in (asked.choices or labels)
-    ]
-    answers.sort(key=lambda each: -each[1])
-    alternatives = tuple((label, find_logprob(mass)) for label, mass in answers)
-    (text, logprob), *_ = alternatives
-    return ChatReply(text, (Token(text, logprob, alternatives),), "stop", asked.words)
+        raise Refusal(400, f"the state {quote(lines['state'])} is not finite.", "messages")
+    words = sum(len(line.split()) for line in lines.values())
+    return Observed(lines["question"], lines["instruction"], first, frames, state, choices, words)

@@ -1,5 +1,7 @@
 """Resource limits of one request and of all requests together."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
@@ -26,19 +28,26 @@ class RequestLimits:
 
 
 class Memory:
-    """Byte budget shared by all requests, for their bodies and decoded pictures.
-
-    Args:
-        size: bytes.
-    """
+    """Budget of `size` bytes shared by all requests, for their bodies and decoded pictures."""
 
     def __init__(self, size: int) -> None:
         self.size, self.used = size, 0
         self._lock = Lock()
 
-    def reserve(self) -> "Reservation":
-        """Return an empty reservation, for a `with` block."""
-        return Reservation(self)
+    @contextmanager
+    def reserve(self) -> Iterator[Callable[[int], None]]:
+        """Yield `add` for one request, whose bytes are released at the end of the `with` block."""
+        taken = 0
+
+        def add(amount: int) -> None:
+            nonlocal taken
+            self.add(amount)
+            taken += amount
+
+        try:
+            yield add
+        finally:
+            self.add(-taken)
 
     def add(self, amount: int) -> None:
         """Reserve bytes; a negative amount releases them.
@@ -52,21 +61,3 @@ class Memory:
             if self.used + amount > self.size:
                 raise Refusal(429, "the server holds as many pictures as it can.", code="server_busy", retry_after=1)
             self.used += amount
-
-
-class Reservation:
-    """Bytes of one request, released at the end of the `with` block."""
-
-    def __init__(self, memory: Memory) -> None:
-        self._memory, self._taken = memory, 0
-
-    def add(self, amount: int) -> None:
-        """Reserve bytes; see `Memory.add`."""
-        self._memory.add(amount)
-        self._taken += amount
-
-    def __enter__(self) -> "Reservation":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._memory.add(-self._taken)

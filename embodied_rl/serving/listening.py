@@ -1,6 +1,13 @@
-"""HTTP listener: socket, uvicorn, and shutdown within seconds of a signal."""
+"""Listening address of a server, access to it, and shutdown within seconds of a signal.
+
+Access is limited to loopback clients, or to clients with the token.
+"""
 
 import asyncio
+import hashlib
+import hmac
+import ipaddress
+import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -8,23 +15,86 @@ from contextlib import contextmanager
 from types import FrameType
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.datastructures import Headers
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.serving.refusal import Refusal
 from embodied_rl.system.signals import note_stop
 
 CONNECTIONS = 1024
 """Maximum of open connections; further ones are answered 503."""
 GRACE = 3
 """Seconds until open requests are cancelled after a signal."""
+OPEN = ("/health",)
+"""Paths that need no token."""
+SHORTEST_TOKEN = 16
+
+
+def find_token(host: str, variable: str | None) -> str | None:
+    """Return the token of an environment variable that requests must have; None if none is needed.
+
+    Raises:
+        UserError: other machines reach the host and no token is named; or that token is not a valid one.
+    """
+    if variable is None:
+        try:
+            local = ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            local = host == "localhost"
+        if local:
+            return None
+        raise UserError(
+            f"host={host} can be reached from other machines, so a token is needed: put one into an environment "
+            "variable, and name it, token_variable=<NAME>. Or leave host=127.0.0.1.",
+            code="token-missing",
+        )
+    token = os.environ.get(variable, "")
+    if len(token) < SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
+        raise UserError(
+            f"token_variable={variable}: the environment variable must hold at least {SHORTEST_TOKEN} printable ASCII "
+            "characters. One can be made with: python -c 'import secrets; print(secrets.token_urlsafe(32))'",
+            code="token-invalid",
+        )
+    return token
+
+
+def guard(application: ASGIApp, token: str | None) -> ASGIApp:
+    """Wrap the application in a token check or, without a token, in a check of the `Host` header.
+
+    A web page in a browser of this machine can send requests to loopback addresses, but not with their name as `Host`.
+    """
+    if token is not None:
+        return _TokenGuard(application, token)
+    return TrustedHostMiddleware(application, ["localhost", "127.0.0.1", "[::1]"], www_redirect=False)
+
+
+class _TokenGuard:
+    """Middleware that answers 401 to requests without the token."""
+
+    def __init__(self, application: ASGIApp, token: str) -> None:
+        self._application, self._digest = application, _digest(f"Bearer {token}")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] not in OPEN:
+            sent = Headers(scope=scope).get("authorization", "")
+            if not hmac.compare_digest(_digest(sent), self._digest):
+                refusal = Refusal(401, "the token is missing or wrong: send it as API key.", code="invalid_api_key")
+                answer = JSONResponse(refusal.describe(), 401, {"WWW-Authenticate": "Bearer"})
+                await answer(scope, receive, send)
+                return
+        await self._application(scope, receive, send)
+
+
+def _digest(text: str) -> bytes:
+    """Return a digest of constant length."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()
 
 
 def open_socket(host: str, port: int) -> socket.socket:
-    """Return a listening socket; port 0 takes a free port.
-
-    Raises:
-        UserError: the address is not available.
-    """
+    """Return a listening socket, or raise `UserError`; port 0 takes a free port."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
         listening = socket.create_server((host, port), family=family, backlog=CONNECTIONS)
@@ -49,10 +119,7 @@ def format_url(host: str, listening: socket.socket) -> str:
 def serve(application: ASGIApp, listening: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
     """Serve until SIGINT or SIGTERM; a second SIGINT does not wait for requests that are being answered.
 
-    Args:
-        application: the ASGI application.
-        listening: from `open_socket`; it is closed at the end.
-        ready: called once the server accepts requests.
+    `ready` is called once the server accepts requests. The socket is closed at the end.
     """
     config = uvicorn.Config(
         application, http="h11", loop="asyncio", ws="none", lifespan="on", log_config=None, access_log=False,

@@ -3,7 +3,6 @@
 Loading never executes code of the folder, opens a pickle, or downloads what its files point to.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,7 @@ FORBIDDEN = {
 
 
 def check_folder(folder: Path) -> str:
-    """Check the folder of a vision-language model of transformers.
-
-    Returns:
-        its `model_type`.
-
-    Raises:
-        UserError: the folder contains something refused, or lacks something; the message names it.
-    """
+    """Check the folder of a vision-language model of transformers; return its `model_type`, or raise `UserError`."""
     for file in sorted(folder.iterdir()):
         check_inside(folder, file)
         if file.suffix == ".py":
@@ -56,30 +48,27 @@ def check_folder(folder: Path) -> str:
 
 
 def _check_settings(file: Path) -> None:
+    """Check the size of a settings file, and every key at any depth."""
     if (size := file.stat().st_size) > LARGEST_JSON:
         raise UserError(f"{file} has {size} bytes, and may have {LARGEST_JSON}.", code="model-damaged")
     if file.name == "tokenizer.json":  # its vocabulary may contain any of these keys
         return
-    for key, value in _list_entries(read_json(file)):
-        if key in FORBIDDEN and value:
-            code = "model-contains-code" if key in ("auto_map", "custom_pipelines") else "model-unsupported"
-            raise UserError(f"{file} {FORBIDDEN[key]}.", code=code)
-        if key.endswith("attn_implementation") and "/" in str(value):
-            raise UserError(
-                f"{file} asks for code from a hub ({key}), and no such code is run.", code="model-contains-code"
-            )
-
-
-def _list_entries(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield every key with its value, at any depth."""
-    waiting = [value]
+    waiting: list[Any] = [read_json(file)]
     while waiting:
         found = waiting.pop()
-        if isinstance(found, dict):
-            yield from found.items()
-            waiting += found.values()
-        elif isinstance(found, list):
+        if isinstance(found, list):
             waiting += found
+        if not isinstance(found, dict):
+            continue
+        waiting += found.values()
+        for key, value in found.items():
+            if key in FORBIDDEN and value:
+                code = "model-contains-code" if key in ("auto_map", "custom_pipelines") else "model-unsupported"
+                raise UserError(f"{file} {FORBIDDEN[key]}.", code=code)
+            if key.endswith("attn_implementation") and "/" in str(value):
+                raise UserError(
+                    f"{file} asks for code from a hub ({key}), and no such code is run.", code="model-contains-code"
+                )
 
 
 def _check_weights(folder: Path) -> None:

@@ -22,16 +22,13 @@ _DAMAGED = (OSError, SyntaxError, ValueError, TypeError, IndexError, OverflowErr
 
 
 def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], None]) -> Array:
-    """Decode a picture of a request.
+    """Decode a picture of a request to RGB, uint8 [h, w, 3].
 
     Args:
         url: `data:image/…;base64,…`.
         where: the field, for messages.
         pixels: maximum number of pixels; checked before decoding.
         reserve: called with the bytes of the decoded picture before it is decoded; it may raise.
-
-    Returns:
-        uint8 [h, w, 3], RGB.
 
     Raises:
         Refusal: not a data URL, or not a picture within the limits.
@@ -51,14 +48,16 @@ def decode_picture(url: str, where: str, pixels: int, reserve: Callable[[int], N
 def decode_file(
     file: bytes, where: str, pixels: int, reserve: Callable[[int], None], formats: tuple[str, ...] = FORMATS
 ) -> Array:
-    """Decode the bytes of an image file; see `decode_picture`.
-
-    Raises:
-        Refusal: not a picture in a supported format, or beyond the limits.
-    """
+    """Decode the bytes of an image file; see `decode_picture`."""
     try:
         with Image.open(io.BytesIO(file), formats=formats) as opened:
-            _check_size(opened, where, pixels)
+            if opened.width * opened.height > pixels:
+                size = f"{opened.width} × {opened.height}"
+                raise Refusal(413, f"{where} has {size} pixels, and may have {pixels}: send a smaller one.", where)
+            if opened.mode not in MODES:
+                raise Refusal(400, f"{where} has pixels of the kind {opened.mode}; send 8-bit RGB or grey.", where)
+            if getattr(opened, "n_frames", 1) != 1:
+                raise Refusal(400, f"{where} is an animation; send one picture.", where)
             reserve(3 * opened.width * opened.height)
             return np.asarray(opened.convert("RGB"))
     except Image.DecompressionBombError:
@@ -66,13 +65,3 @@ def decode_file(
     except _DAMAGED as error:
         said = type(error).__name__ if isinstance(error, Image.UnidentifiedImageError) else quote(str(error))
         raise Refusal(400, f"{where} is not a PNG, JPEG or WebP picture: {said}.", where) from None
-
-
-def _check_size(opened: Image.Image, where: str, pixels: int) -> None:
-    if opened.width * opened.height > pixels:
-        size = f"{opened.width} × {opened.height}"
-        raise Refusal(413, f"{where} has {size} pixels, and may have {pixels}: send a smaller one.", where)
-    if opened.mode not in MODES:
-        raise Refusal(400, f"{where} has pixels of the kind {opened.mode}; send 8-bit RGB or grey.", where)
-    if getattr(opened, "n_frames", 1) != 1:
-        raise Refusal(400, f"{where} is an animation; send one picture.", where)

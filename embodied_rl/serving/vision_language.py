@@ -21,10 +21,9 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving.chat import MOST_LOGPROBS, ChatRequest
-from embodied_rl.serving.model import ModelInput
+from embodied_rl.serving.model import ChatReply, ModelInput, Token
 from embodied_rl.serving.model_folder import check_folder
 from embodied_rl.serving.refusal import Refusal, quote
-from embodied_rl.serving.reply import ChatReply, Token
 from embodied_rl.system.untrusted_files import shorten
 
 _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
@@ -105,10 +104,10 @@ class VisionLanguageModel:
         self._pad = pad if pad is not None else next(iter(self._ends), 0)
         model.generation_config = GenerationConfig(pad_token_id=self._pad, eos_token_id=self._ends or None)
         self._longest: int = getattr(model.config.get_text_config(), "max_position_embeddings", None) or 2**31
-        self._words = Tokenizer.from_str(
-            self._tokenizer.backend_tokenizer.to_str()
-        )  # immutable, so shared by all threads
-        self._control = _list_control_words(processor)
+        self._words = Tokenizer.from_str(self._tokenizer.backend_tokenizer.to_str())  # immutable, so shared by threads
+        control = {str(each) for each in self._tokenizer.added_tokens_decoder.values() if each.special}
+        control |= {str(each) for each in (*self._tokenizer.all_special_tokens, getattr(processor, "image_token", ""))}
+        self._control = sorted(word for word in control if word.strip())
 
     def prepare(self, request: ChatRequest) -> ModelInput:
         """Apply the chat template.
@@ -121,7 +120,8 @@ class VisionLanguageModel:
             content: list[dict[str, str]] = []
             for part in message.parts:
                 if isinstance(part, str):
-                    self._check_text(part)
+                    if found := next((word for word in self._control if word in part), None):
+                        raise Refusal(400, f"a text holds {quote(found)}, a control token of this model.", "messages")
                     content.append({"type": "text", "text": part})
                 else:
                     pictures.append(Image.fromarray(part))
@@ -133,7 +133,13 @@ class VisionLanguageModel:
             raise Refusal(
                 400, f"the model's chat template refuses the messages: {shorten(error)}.", "messages"
             ) from None
-        choices = {choice: self._find_tokens(choice) for choice in request.choices}
+        choices: dict[str, list[int]] = {}
+        for choice in request.choices:  # with and without a leading space
+            written = (self._words.encode(word, add_special_tokens=False).ids for word in (choice, f" {choice}"))
+            choices[choice] = sorted({ids[0] for ids in written if len(ids) == 1})
+            if not choices[choice]:
+                what = f"{quote(choice)} is more than one token of this model; choose a shorter word."
+                raise Refusal(400, f"structured_outputs: {what}", "structured_outputs")
         max_tokens = 1 if choices else request.max_tokens
         return ModelInput((max_tokens, len(pictures)), Prompted(text, tuple(pictures), max_tokens, choices))
 
@@ -161,51 +167,33 @@ class VisionLanguageModel:
         )  # fmt: skip
         logprobs = torch.stack(made.logits, dim=1).float().log_softmax(dim=-1).cpu()  # [n, tokens, words]
         tokens, counts = made.sequences[:, length:].cpu(), inputs["attention_mask"].sum(dim=1).tolist()
-        return [
-            self._choose(each, logprobs[row, 0], counts[row])
-            if each.choices
-            else self._read(tokens[row], logprobs[row], counts[row])
-            for row, each in enumerate(asked)
-        ]
-
-    def _check_text(self, text: str) -> None:
-        if found := next((word for word in self._control if word in text), None):
-            raise Refusal(400, f"a text holds {quote(found)}, a control token of this model.", "messages")
-
-    def _find_tokens(self, choice: str) -> list[int]:
-        """Return the token ids of an answer, with and without a leading space."""
-        written = (self._words.encode(text, add_special_tokens=False).ids for text in (choice, f" {choice}"))
-        found = sorted({ids[0] for ids in written if len(ids) == 1})
-        if not found:
-            where = "structured_outputs"
-            raise Refusal(
-                400, f"{where}: {quote(choice)} is more than one token of this model; choose a shorter word.", where
-            )
-        return found
-
-    def _choose(self, asked: Prompted, logprobs: Tensor, length: int) -> ChatReply:
-        """Return the most probable choice, with the unrestricted probabilities of all choices."""
-        ranked = [(choice, float(logprobs[ids].logsumexp(0))) for choice, ids in asked.choices.items()]
-        ranked.sort(key=lambda each: -each[1])
-        return ChatReply(ranked[0][0], (Token(*ranked[0], tuple(ranked)),), "stop", length)
+        replies: list[ChatReply] = []
+        for row, each in enumerate(asked):
+            if each.choices:  # the most probable one, with the unrestricted probabilities of all
+                first = logprobs[row, 0]
+                ranked = [(choice, float(first[ids].logsumexp(0))) for choice, ids in each.choices.items()]
+                ranked.sort(key=lambda choice: -choice[1])
+                token = Token(*ranked[0], tuple(ranked))
+                replies.append(ChatReply(token.text, (token,), "stop", counts[row]))
+            else:
+                replies.append(self._read(tokens[row], logprobs[row], counts[row]))
+        return replies
 
     def _read(self, tokens: Tensor, logprobs: Tensor, length: int) -> ChatReply:
         """Return an answer up to its end token."""
+        decode = self._tokenizer.decode
         said: list[Token] = []
         ids: list[int] = []
         for word, each in zip(tokens.tolist(), logprobs, strict=True):
             best = each.topk(min(MOST_LOGPROBS, len(each)))
             alternatives = zip(best.indices.tolist(), best.values.tolist(), strict=True)
             said.append(
-                Token(self._write(word), float(each[word]), tuple((self._write(i), value) for i, value in alternatives))
+                Token(decode([word]), float(each[word]), tuple((decode([i]), value) for i, value in alternatives))
             )
             if word in self._ends:
-                return ChatReply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "stop", length)
+                return ChatReply(decode(ids, skip_special_tokens=True), tuple(said), "stop", length)
             ids.append(word)
-        return ChatReply(self._tokenizer.decode(ids, skip_special_tokens=True), tuple(said), "length", length)
-
-    def _write(self, word: int) -> str:
-        return self._tokenizer.decode([word])
+        return ChatReply(decode(ids, skip_special_tokens=True), tuple(said), "length", length)
 
 
 def _load_processor(folder: Path) -> Any:
@@ -239,11 +227,3 @@ def _load_processor(folder: Path) -> Any:
             code="chat-template-missing",
         )
     return processor
-
-
-def _list_control_words(processor: Any) -> list[str]:
-    """Return the control tokens that a text must not contain: markers of messages and pictures."""
-    tokenizer = processor.tokenizer
-    found = {str(each) for each in tokenizer.added_tokens_decoder.values() if each.special}
-    found |= {str(each) for each in (*tokenizer.all_special_tokens, getattr(processor, "image_token", ""))}
-    return sorted(word for word in found if word.strip())

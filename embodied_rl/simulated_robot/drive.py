@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import ServoedRobot
-from embodied_rl.simulated_robot.command_check import CommandCheck
+from embodied_rl.simulated_robot.checks import CommandCheck
 
 Command = NDArray[np.float64]
 
@@ -15,13 +15,10 @@ Command = NDArray[np.float64]
 class Drive:
     """Queue of received commands, and their execution. Times are in seconds of one monotonic clock.
 
-    Before the first command that moves the robot it holds still, and the time of the episode does not advance. The
-    robot stops without a command for `timeout_s`, or while the e-stop is pressed. After the e-stop is released the
-    first command must be at rest, so that queued commands do not move the robot.
-
-    Args:
-        check: validates commands.
-        timeout_s: command timeout in seconds.
+    Before the first command that moves the robot, with a speed or with another position than the first command, it
+    holds still, and the time of the episode does not advance. The robot stops without a command for `timeout_s`
+    seconds, or while the e-stop is pressed. After the e-stop is released the first command must be at rest, so that
+    queued commands do not move the robot.
 
     Attributes:
         delay_s: seconds until a command takes effect.
@@ -44,11 +41,7 @@ class Drive:
         self.stopped, self.silent = self.pressed, False
 
     def take(self, command: Command, now: float) -> None:
-        """Queue a received command.
-
-        Raises:
-            UserError: the e-stop forbids it.
-        """
+        """Queue a received command; raise `UserError` if the e-stop forbids it."""
         self.allow(command)
         self._waiting.append((now + self.delay_s, command))
 
@@ -74,28 +67,17 @@ class Drive:
     def step(self, robot: ServoedRobot, now: float) -> None:
         """Make one step of the servo."""
         while self._waiting and self._waiting[0][0] <= now:
-            self._apply(*self._waiting.popleft())
+            due, command = self._waiting.popleft()
+            self._first = command if self._first is None else self._first
+            speeds = self._check.speeds
+            still = bool(speeds.any() and self._check.rests(command) and (command == self._first)[~speeds].all())
+            if self._last is not None or not still:
+                self._last = (due, command)
         self.silent = self._last is not None and now - self._last[0] > self.timeout_s
-        self.why = self._find_reason()
+        self.why = f"no command for {self.timeout_s * 1e3:.0f} ms" if self.silent else ""
+        if self.stopped:
+            self.why = f"the emergency stop {'is' if self.pressed else 'was'} pressed"
         if self.why:
             robot.brake()
         else:
             robot.servo(None if self._last is None else self._last[1])
-
-    def _apply(self, due: float, command: Command) -> None:
-        self._first = command if self._first is None else self._first
-        if self._last is not None or not self._rests_from_start(command):
-            self._last = (due, command)
-
-    def _rests_from_start(self, command: Command) -> bool:
-        """Return whether a command has zero speed, and its other entries equal those of the first command."""
-        assert self._first is not None
-        same = bool((command == self._first)[~self._check.speeds].all())
-        return bool(self._check.speeds.any()) and self._check.rests(command) and same
-
-    def _find_reason(self) -> str:
-        if self.stopped:
-            return "the emergency stop is pressed" if self.pressed else "the emergency stop was pressed"
-        if self.silent:
-            return f"no command for {self.timeout_s * 1e3:.0f} ms"
-        return ""

@@ -54,11 +54,7 @@ class DelayLine(Generic[Content]):
 
 
 class SensorFaults:
-    """Applies faults to measurements before they are published.
-
-    Args:
-        faults: the active faults.
-    """
+    """Applies faults to measurements before they are published."""
 
     def __init__(self, faults: FaultsNode) -> None:
         self.faults = faults
@@ -80,7 +76,9 @@ class SensorFaults:
             self._frozen = self._frozen or states.reading
             return [replace(states, reading=self._frozen)]
         if kind == "nan":
-            return [replace(states, reading=_make_nan_reading(states.reading)) if befallen else states]
+            lost = np.full_like(states.reading.position, np.nan)
+            nowhere: Pose = (np.full(3, np.nan), np.full(4, np.nan))
+            return [replace(states, reading=RobotReading(lost, lost, nowhere, nowhere)) if befallen else states]
         if kind == "dropped":
             return [] if befallen else [states]
         if kind == "duplicated":
@@ -88,19 +86,16 @@ class SensorFaults:
         if kind == "delayed":
             return self._late_states.pass_on(states, states.stamp_ns, round(self.faults.delay * 1e9))
         if kind == "reordered":
-            return self._swap(states)
+            if self._held is None:
+                self._held = states
+                return []
+            held, self._held = self._held, None
+            return [states, held]
         if kind == "other_order":
             return [_reorder(states, np.roll(np.arange(len(states.joint_names)), 1))]
         if kind == "missing_joint":
             return [_reorder(states, np.arange(len(states.joint_names) - 1))]
         return [states]
-
-    def _swap(self, states: States) -> list[States]:
-        held, self._held = self._held, None
-        if held is None:
-            self._held = states
-            return []
-        return [states, held]
 
     def filter_images(self, pictures: Pictures) -> list[Pictures]:
         """Return the images to publish; empty if they are lost or delayed."""
@@ -113,12 +108,6 @@ class SensorFaults:
         if kind == "delayed":
             return self._late_pictures.pass_on(pictures, pictures.stamp_ns, round(self.faults.delay * 1e9))
         return [pictures]
-
-
-def _make_nan_reading(reading: RobotReading) -> RobotReading:
-    lost = np.full_like(reading.position, np.nan)
-    nowhere: Pose = (np.full(3, np.nan), np.full(4, np.nan))
-    return RobotReading(lost, lost, nowhere, nowhere)
 
 
 def _reorder(states: States, order: Array) -> States:

@@ -3,6 +3,7 @@
 import json
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -12,23 +13,40 @@ from embodied_rl.config.freeze import thaw_config
 from embodied_rl.deployment.robots.commands import CommandMapping
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.emergency_stop import EmergencyStopState
-from embodied_rl.deployment.transport.interface import Transport
+from embodied_rl.deployment.transport.interface import Callback, Transport
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.servo import RobotOutcome, ServoedRobot
 from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.schema import FaultsNode
-from embodied_rl.simulated_robot.command_check import CommandCheck
+from embodied_rl.simulated_robot.checks import CommandCheck, check_fit
 from embodied_rl.simulated_robot.drive import Drive
 from embodied_rl.simulated_robot.faults import Pictures, SensorFaults, States
 from embodied_rl.simulated_robot.requests import make_printable, read_episode, read_faults
-from embodied_rl.simulated_robot.robot_check import check_fit
-from embodied_rl.simulated_robot.settings import RobotSettings
-from embodied_rl.simulated_robot.topics import RobotTopics, make_listeners
+from embodied_rl.simulated_robot.topics import FAULTS, RobotTopics
 
 STATUS_S = 0.5
 """Seconds between two messages on /simulation/status without changes."""
 REPORT_S = 1.0
 """Shortest time between two lines about a command timeout, in seconds."""
+
+
+@dataclass(frozen=True)
+class RobotSettings:
+    """Settings of a simulated robot.
+
+    Attributes:
+        lockstep: each command makes one control step; time stands still until the next command.
+        timeout_s: real time only: the robot stops after this time without a command.
+        deadline_s: lockstep only: the episode fails after this time without a command.
+        repeat_s: lockstep only: the last messages are published again after this time, for late subscribers.
+        faults: faults at the start.
+    """
+
+    lockstep: bool = False
+    timeout_s: float = 0.1
+    deadline_s: float = 60.0
+    repeat_s: float = 1.0
+    faults: FaultsNode = field(default_factory=FaultsNode)
 
 
 class Watcher:
@@ -51,13 +69,9 @@ class SimulatedRobot:
     then the clock, all with the same stamp. In real time `tick` makes one servo step.
 
     Args:
-        robot: the simulated robot.
-        description: its description.
         node: the transport; only this object's loop spins it.
-        settings: settings of the simulation.
         clock: monotonic clock in seconds, for deadlines.
         tell: prints a line.
-        watcher: callbacks for episodes.
 
     Attributes:
         episode: the current episode; None before the first one, and after a restart of the node.
@@ -102,19 +116,15 @@ class SimulatedRobot:
         self._gone_until: float | None = None
         self._restarted_ns = 0
         self._restart_s = 0.0
-        self._listeners = make_listeners(
-            description,
-            {"estop": self._on_stop, "reset": self._on_reset, "faults": self._on_faults},
-            {
-                name: partial(self._on_command, CommandMapping(description, node.messages, name))
-                for name in description.command_topics
-            },
-        )
-        self.topics = RobotTopics(node, description, robot, self._listeners, settings.lockstep)
+        callbacks: dict[str, Callback] = {
+            topic.name: partial(self._on_command, CommandMapping(description, node.messages, name))
+            for name, topic in description.command_topics.items()
+        }
+        operator = description.operator
+        callbacks |= {operator.estop: self._on_stop, operator.reset: self._on_reset, FAULTS: self._on_faults}
+        self.topics = RobotTopics(node, description, robot, callbacks, settings.lockstep)
         self._faults = SensorFaults(FaultsNode())
         self.set_faults(settings.faults)
-
-    # -- requests and commands ------------------------------------------------------------------------------------
 
     def begin(self, episode: Episode) -> None:
         """Begin an episode: reset the scene, with the robot at rest at its start.
@@ -191,26 +201,19 @@ class SimulatedRobot:
             self._print(f"refused {words} (refused so far: {self.counts['refused']})")
         self._publish_status()
 
-    # -- time passes ----------------------------------------------------------------------------------------------
-
     def tick(self) -> None:
         """Make one servo step in real time, and publish the messages that are due."""
         now = self._clock()
         self._drive.step(self.robot, now)
-        self._report_missing_input(now)
+        silent = self._drive.silent
+        if not self._drive.stopped and silent != self._reported_silent and now - self._reported_s >= REPORT_S:
+            self._reported_silent, self._reported_s = silent, now
+            self._print(f"{self._drive.why}: the robot stops by itself" if silent else "commands come again")
         self._ticks += 1
         self._stamp_ns = self.node.now()
         self.run_slow_tasks()
         if self.topics.is_open:
             self._publish(pictures=self._ticks % self._per_picture == 0)
-
-    def _report_missing_input(self, now: float) -> None:
-        """Print that commands have stopped, as after a crash of the bridge, and that they arrive again."""
-        silent = self._drive.silent
-        if self._drive.stopped or silent == self._reported_silent or now - self._reported_s < REPORT_S:
-            return
-        self._reported_silent, self._reported_s = silent, now
-        self._print(f"{self._drive.why}: the robot stops by itself" if silent else "commands come again")
 
     def _advance(self) -> None:
         """Publish the measurements after a control step in lockstep."""
@@ -258,20 +261,14 @@ class SimulatedRobot:
             self.episode, self._last_instruction = None, None
         if self._gone_until is not None and now >= self._gone_until:
             self._gone_until = None
-            self.topics.open(self._listeners)
+            self.topics.open()
         if now - self._status_s >= STATUS_S:
             self._last_status = ""
-            self._check_connections()
+            for words in (self.topics.find_fault(), self.topics.last_unsent):  # the middleware does not report them
+                if words and words not in self._reported_faults:
+                    self._reported_faults.add(words)
+                    self._print(words)
         self._publish_status()
-
-    def _check_connections(self) -> None:
-        """Print QoS mismatches and failed messages, which the middleware does not report."""
-        for words in filter(None, (self.topics.find_fault(), self.topics.last_unsent)):
-            if words not in self._reported_faults:
-                self._reported_faults.add(words)
-                self._print(words)
-
-    # -- publishing -----------------------------------------------------------------------------------------------
 
     def _publish(self, pictures: bool, again: bool = False) -> None:
         if self.robot.instruction != self._last_instruction:
@@ -304,20 +301,16 @@ class SimulatedRobot:
 
     def _publish_status(self) -> None:
         """Publish the status if it changed apart from its counts."""
-        said = json.dumps([self._drive.why, self.last_refusal, self._index, thaw_config(self._faults.faults)])
+        episode, faults = None if self.episode is None else self.episode.index, thaw_config(self._faults.faults)
+        said = json.dumps([self._drive.why, self.last_refusal, episode, faults])
         if said == self._last_status or not self.topics.is_open:
             return
         self._last_status, self._status_s = said, self._clock()
         self.topics.send_status({
-            "mode": "lockstep" if self.settings.lockstep else "real time", "episode": self._index,
-            "why": self._drive.why, "last_refusal": self.last_refusal, "late_s": self.late_s, **self.counts,
-            "unsent": self.topics.unsent,
-            "faults": thaw_config(self._faults.faults),
+            "mode": "lockstep" if self.settings.lockstep else "real time", "episode": episode, "why": self._drive.why,
+            "last_refusal": self.last_refusal, "late_s": self.late_s, **self.counts, "unsent": self.topics.unsent,
+            "faults": faults,
         })  # fmt: skip
-
-    @property
-    def _index(self) -> int | None:
-        return None if self.episode is None else self.episode.index
 
     def close(self) -> None:
         """Close the topics and the simulator."""

@@ -18,11 +18,7 @@ _KEYS = ("index", "task", "seed", "initial_state", "split")
 
 
 def read_episode(text: str, spec: SimulatorSpec) -> Episode:
-    """Parse a request for an episode.
-
-    Args:
-        text: {"index", "task", "seed", "initial_state", "split"}; the last two are optional.
-        spec: specification of the simulator.
+    """Parse a request for an episode: {"index", "task", "seed", "initial_state", "split"}, the last two optional.
 
     Raises:
         UserError: the request is invalid.
@@ -44,11 +40,7 @@ def read_episode(text: str, spec: SimulatorSpec) -> Episode:
 
 
 def read_faults(text: str) -> FaultsNode:
-    """Parse a request for faults; {} ends all faults.
-
-    Raises:
-        UserError: the request is invalid.
-    """
+    """Parse a request for faults; {} ends all faults; raise `UserError` if the request is invalid."""
     return freeze_config(FaultsNode, _read_object(text), "faults")
 
 

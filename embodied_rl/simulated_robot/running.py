@@ -1,10 +1,13 @@
-"""Run `embodied-rl robot`: open the transport, print the topics, and run the main loop until a signal."""
+"""Run `embodied-rl robot`: the transport, the main loops, in real time and in lockstep, and the film."""
 
 import gc
 import signal
 import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass, field
 
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
@@ -13,14 +16,11 @@ from embodied_rl.deployment.transport.extras import require
 from embodied_rl.deployment.transport.interface import Endpoint, Transport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Episode, SimulatorSpec
+from embodied_rl.interfaces.servo import RobotOutcome
+from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.schema import RobotConfig
-from embodied_rl.simulated_robot.factory import build_servoed_robot, find_servo_class
-from embodied_rl.simulated_robot.filming import FilmedEpisode, FilmWatcher
-from embodied_rl.simulated_robot.loop import run_in_lockstep, run_in_real_time
-from embodied_rl.simulated_robot.node import SimulatedRobot, Watcher
-from embodied_rl.simulated_robot.robot_check import check_fit
-from embodied_rl.simulated_robot.settings import RobotSettings
+from embodied_rl.simulated_robot.checks import build_servoed_robot, check_fit, find_servo_class
+from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot, Watcher
 from embodied_rl.system.signals import note_stop
 
 NODE = "simulated_robot"
@@ -28,6 +28,43 @@ ALONE_S = 1.0
 """Seconds to wait for other publishers in the domain."""
 TIMEOUT_S = 0.1
 """Default command timeout in seconds, if neither the command line nor the robot's description has one."""
+MOST_BEHIND_S = 0.25
+"""Largest delay in seconds that the real-time loop makes up for; a longer delay is dropped and reported."""
+LOOKING_S = 0.1
+"""Seconds between runs of slow tasks in lockstep."""
+MOST_FILMED, LONGEST_FILM = 16, 2000
+"""Episodes of a film, the last ones, and the pictures of each, the first ones."""
+
+
+@dataclass
+class FilmedEpisode:
+    """The pictures of one episode, uint8 [height, width, 3], one a control step."""
+
+    episode: Episode
+    instruction: str
+    pictures: list[Array] = field(default_factory=list)
+    success: bool = False
+
+
+class FilmWatcher(Watcher):
+    """Keeps what the first camera saw in the last `episodes` that ended."""
+
+    def __init__(self) -> None:
+        self.episodes: deque[FilmedEpisode] = deque(maxlen=MOST_FILMED)
+        self._running: FilmedEpisode | None = None
+
+    def on_begin(self, episode: Episode, instruction: str) -> None:
+        self._running = FilmedEpisode(episode, instruction)
+
+    def on_picture(self, pictures: dict[str, Array]) -> None:
+        if self._running is not None and len(self._running.pictures) < LONGEST_FILM:
+            self._running.pictures.append(next(iter(pictures.values())))
+
+    def on_end(self, episode: Episode, outcome: RobotOutcome) -> None:
+        if self._running is not None:
+            self._running.success = outcome.success
+            self.episodes.append(self._running)
+        self._running = None
 
 
 def run_robot(config: RobotConfig) -> list[FilmedEpisode]:
@@ -37,16 +74,26 @@ def run_robot(config: RobotConfig) -> list[FilmedEpisode]:
         UserError: the simulator does not match the robot, or a ROS 2 variable is unsupported. Unavailable: the extra
             ros2 is missing.
     """
-    description, settings = check_robot(config), _make_settings(config, load_robot(config.robot))
+    description = check_robot(config)
+    timeouts = [topic.timeout_s for topic in description.command_topics.values() if topic.timeout_s]
+    timeout = config.timeout or min(timeouts, default=TIMEOUT_S)
+    settings = RobotSettings(config.lockstep, timeout, config.deadline, faults=config.faults)
+    tell: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
     film = FilmWatcher() if config.film is not None else None
     with ExitStack() as stack:
         ended = stack.enter_context(handle_signals())
         node = stack.enter_context(open_transport(config.transport, NODE))
         check_alone(node, description)
-        robot = stack.enter_context(closing(_make(config, description, node, settings, film)))
+        servoed = build_servoed_robot(config.sim)
+        robot = stack.enter_context(
+            closing(SimulatedRobot(servoed, description, node, settings, tell=tell, watcher=film))
+        )
         for line in describe_robot(config, description, robot):
             print(line, flush=True)
-        robot.begin(choose_first(config, robot.robot.spec))
+        tasks = enumerate(robot.robot.spec.tasks)
+        first = next(number for number, task in tasks if config.task in (None, task.name, task.family))
+        split = "train" if config.split == "eval" else config.split
+        robot.begin(Episode(0, first, config.seed, split=split))
         over = lambda: ended() or (config.episodes is not None and robot.counts["episodes"] >= config.episodes)  # noqa: E731
         gc.freeze()  # what is there by now stays: a collection of it would be a pause
         (run_in_lockstep if config.lockstep else run_in_real_time)(robot, over)
@@ -100,45 +147,16 @@ def check_alone(node: Transport, description: RobotDescription) -> None:
         )
 
 
-def choose_first(config: RobotConfig, spec: SimulatorSpec) -> Episode:
-    """Return the first episode; its task and split are known to exist."""
-    task = next(
-        i for i, each in enumerate(spec.tasks) if config.task is None or config.task in (each.name, each.family)
-    )
-    return Episode(0, task, config.seed, split="train" if config.split == "eval" else config.split)
-
-
 def describe_robot(config: RobotConfig, description: RobotDescription, robot: SimulatedRobot) -> list[str]:
     """Return lines that list the robot's topics."""
     how = "in lockstep" if config.lockstep else f"in real time, {1 / robot.robot.servo_s:g} steps a second"
     domain = f", domain {read_environment().domain}" if config.transport == "dds" else ""
-    rows = [
-        *(("publishes", *each) for each in robot.topics.published),
-        *(("subscribes", *each) for each in robot.topics.subscribed),
-    ]
-    width = max(len(topic) for _, topic, _ in rows)
-    lines = [f"  {what:<10} {topic:<{width}}  {kind}" for what, topic, kind in rows]
-    return [
-        f"The robot {description.name} is simulated {how}, over {config.transport}{domain}; Ctrl-C ends it.",
-        *lines,
-    ]
-
-
-def _make(
-    config: RobotConfig,
-    description: RobotDescription,
-    node: Transport,
-    settings: RobotSettings,
-    watcher: Watcher | None,
-) -> SimulatedRobot:
-    tell: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
-    return SimulatedRobot(build_servoed_robot(config.sim), description, node, settings, tell=tell, watcher=watcher)
-
-
-def _make_settings(config: RobotConfig, description: RobotDescription) -> RobotSettings:
-    timeouts = [topic.timeout_s for topic in description.command_topics.values() if topic.timeout_s]
-    timeout = config.timeout or min(timeouts, default=TIMEOUT_S)
-    return RobotSettings(config.lockstep, timeout, config.deadline, faults=config.faults)
+    lines = [f"The robot {description.name} is simulated {how}, over {config.transport}{domain}; Ctrl-C ends it."]
+    published, subscribed = robot.topics.published, robot.topics.subscribed
+    width = max(len(topic) for topic, _ in (*published, *subscribed))
+    for what, topics in (("publishes", published), ("subscribes", subscribed)):
+        lines += [f"  {what:<10} {topic:<{width}}  {kind}" for topic, kind in topics]
+    return lines
 
 
 @contextmanager
@@ -157,3 +175,60 @@ def handle_signals() -> Iterator[Callable[[], bool]]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _spin_for(robot: SimulatedRobot) -> Callable[[float], None]:
+    """Return a function that spins the robot's node for a number of seconds, at least once."""
+
+    def wait(seconds: float) -> None:
+        robot.node.spin_once()
+        robot.node.spin_until(lambda: False, seconds)
+
+    return wait
+
+
+def run_in_real_time(
+    robot: SimulatedRobot,
+    ended: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] | None = None,
+) -> None:
+    """Make the steps of the servo at absolute deadlines, until `ended()`.
+
+    Args:
+        ended: returns whether to stop; called before each step.
+        clock: the robot's monotonic clock in seconds.
+        wait: spins the robot's node for a number of seconds, possibly 0.
+    """
+    wait = wait or _spin_for(robot)
+    period, due = robot.robot.servo_s, clock()
+    while not ended():
+        wait(0.0)  # also if late, so that received commands are processed in time
+        robot.tick()
+        due += period
+        left = due - clock()
+        if left < -MOST_BEHIND_S:
+            robot.note_overrun(-left)
+            due = clock()
+        elif left > 0:
+            wait(left)
+
+
+def run_in_lockstep(
+    robot: SimulatedRobot,
+    ended: Callable[[], bool],
+    clock: Callable[[], float] = time.monotonic,
+    wait: Callable[[float], None] | None = None,
+) -> None:
+    """Answer commands until `ended()`; without commands, repeat the last answer. Arguments as in `run_in_real_time`."""
+    wait = wait or _spin_for(robot)
+    repeated = clock()
+    while not ended():
+        wait(LOOKING_S)
+        robot.run_slow_tasks()
+        now, waited = clock(), clock() - robot.progress_s
+        if waited > robot.settings.deadline_s and robot.episode_requested:
+            robot.give_up()
+        elif min(waited, now - repeated) >= robot.settings.repeat_s:
+            repeated = now
+            robot.repeat()

@@ -1,4 +1,7 @@
-"""Atomic writes of files, with errors that name the setting that chose the path."""
+"""Atomic writes of files, with errors that name the setting that chose the path.
+
+Functions with an argument `key`, the setting, raise `StorageError` on a full disk, a missing folder or a refused write.
+"""
 
 import errno
 import os
@@ -28,11 +31,7 @@ class StorageError(UserError):
 
 @contextmanager
 def explain_errors(path: Path, key: str = "run.root") -> Iterator[None]:
-    """Turn a full disk, or a missing folder or refused write at `path`, into an error with path and key in a context.
-
-    Raises:
-        StorageError: replaces the OSError for these causes; any other OSError passes unchanged.
-    """
+    """Turn these causes of an OSError into `StorageError` in a context; any other OSError passes unchanged."""
     try:
         yield
     except OSError as error:
@@ -61,11 +60,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def make_folder(path: Path, key: str) -> Path:
-    """Make a folder for results, with its parents, and return its path.
-
-    Raises:
-        StorageError: the folder cannot be made; the message names the key that chose it.
-    """
+    """Make a folder for results, with its parents, and return its path."""
     with explain_errors(path, key):
         path.mkdir(parents=True, exist_ok=True)
     return path
@@ -73,11 +68,7 @@ def make_folder(path: Path, key: str) -> Path:
 
 @contextmanager
 def replace_file(path: Path, key: str = "run.root") -> Iterator[Path]:
-    """Yield a temporary path to write, and rename it to `path` when the block ends without an error; a context manager.
-
-    Raises:
-        StorageError: the disk is full or the folder refuses the write; the message names the key that chose the path.
-    """
+    """Yield a temporary path to write, and rename it to `path` when the block ends without an error."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")  # no reader looks for such a suffix
     with explain_errors(path, key):
         temporary.unlink(missing_ok=True)  # a folder from someone else could hold a link to any file
@@ -109,21 +100,13 @@ def settle_file(temporary: Path, path: Path) -> None:
 
 
 def write_text(path: Path, text: str, key: str = "run.root") -> None:
-    """Write `text` to `path` atomically: a reader, or a resuming run, sees the old text or the new one, never a part.
-
-    Raises:
-        StorageError: the disk is full or the folder refuses the write; the message names the key that chose the path.
-    """
+    """Write `text` to `path` atomically: a reader, or a resuming run, sees the old text or the new one."""
     with replace_file(path, key) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
 def check_writable(path: Path, key: str) -> None:
-    """Check that a file can be written, and make its folder.
-
-    Raises:
-        StorageError: the file cannot be written.
-    """
+    """Check that a file can be written, and make its folder; raise `StorageError` if the file cannot be written."""
     make_folder(path.parent, key)
     with explain_errors(path, key), path.open("ab"):
         pass
@@ -135,12 +118,7 @@ def check_folder(path: str, key: str, names_folder: bool = True) -> None:
     """Check, without creating anything, that a path is given and that its folder can be created and written.
 
     Args:
-        path: where results go.
-        key: the configuration key of the path, for messages.
         names_folder: whether the path is a folder; otherwise it is a file in one.
-
-    Raises:
-        UserError: the path is empty, or the folder cannot be written.
     """
     if not path.strip():
         raise UserError(f"{key}= is empty: give a path, or leave {key} out.", code="path-empty")
@@ -161,7 +139,7 @@ def check_folder(path: str, key: str, names_folder: bool = True) -> None:
 
 @contextmanager
 def note_new_folders() -> Iterator[list[Path]]:
-    """Yield a list that gets each folder of a run or an evaluation that this process makes; a context manager."""
+    """Yield a list that gets each folder of a run or an evaluation that this process makes."""
     made: list[Path] = []
     token = _MADE.set(made)
     try:

@@ -50,9 +50,23 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
     ignored = {signal.SIGHUP} if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else set[signal.Signals]()
     handlers = dict.fromkeys(STOP_SIGNALS - ignored, handler)
     if callable(handler):
-        handlers = dict.fromkeys(handlers, _make_recording_handler(handler))
+
+        def record(number: int, frame: object) -> object:
+            note_stop(number)
+            return handler(number, frame)
+
+        handlers = dict.fromkeys(handlers, record)
         if signal.SIGHUP in handlers:
-            handlers[signal.SIGHUP] = _make_hang_up_handler(handler)
+            hung_up: list[int] = []
+
+            def hang_up(number: int, frame: object) -> None:
+                note_stop(number)
+                drop_lost_output()
+                hung_up.append(number)
+                if len(hung_up) == 1:
+                    handler(signal.SIGTERM, frame)
+
+            handlers[signal.SIGHUP] = hang_up
     before = {number: signal.signal(number, new) for number, new in handlers.items()}
 
     def restore(kept: signal.Signals | None = signal.SIGHUP) -> None:
@@ -64,30 +78,6 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
         yield restore
     finally:
         restore(None)
-
-
-def _make_recording_handler(handler: Callable[..., object]) -> Callable[..., object]:
-    """Return a handler that records the signal for the exit code, then calls `handler`."""
-
-    def record(number: int, frame: object) -> None:
-        note_stop(number)
-        handler(number, frame)
-
-    return record
-
-
-def _make_hang_up_handler(handler: Callable[..., object]) -> Callable[..., object]:
-    """Return a handler of SIGHUP that calls `handler` once, as for SIGTERM."""
-    received: list[int] = []
-
-    def hang_up(number: int, frame: object) -> None:
-        note_stop(number)
-        drop_lost_output()
-        received.append(number)
-        if len(received) == 1:
-            handler(signal.SIGTERM, frame)
-
-    return hang_up
 
 
 def drop_lost_output() -> None:
@@ -106,10 +96,8 @@ def reraise_ignored_exceptions(kind: type[BaseException]) -> Iterator[None]:
     """Send SIGTERM to this process again if Python ignored an exception of this kind, in the main thread.
 
     Python ignores exceptions in `__del__`, in callbacks of weak references, and in callbacks that modules such as
-    logging register for a fork. If a signal handler's exception is ignored there, the request to stop is lost.
-
-    Raises:
-        BaseException: of the kind, at the end of the context, if one was ignored and its signal not yet sent again.
+    logging register for a fork. If a signal handler's exception is ignored there, the request to stop is lost. At the
+    end of the context the exception is raised if its signal was not yet sent again.
     """
     usual, timers = sys.unraisablehook, list[threading.Timer]()
 

@@ -1,4 +1,7 @@
-"""Readers of untrusted files: invalid JSON, paths and links out of a folder, and server responses with secrets."""
+"""Readers of untrusted files: invalid JSON, paths and links out of a folder, and server responses with secrets.
+
+Functions with an argument `error` raise this subclass of `UserError`. `where` is the file, for the message.
+"""
 
 import html
 import json
@@ -22,16 +25,7 @@ SHORTEST_SECRET = 6
 
 
 def parse_json(text: str | bytes, where: object, error: type[UserError] = UserError) -> Any:
-    """Parse untrusted JSON.
-
-    Args:
-        text: the text, or its bytes in UTF-8.
-        where: the file, for the message.
-        error: the class to raise.
-
-    Raises:
-        UserError: of the class `error`: the text is not JSON, nests too deep, or has a number with too many digits.
-    """
+    """Parse untrusted JSON, text or bytes in UTF-8; refuse deep nesting, and numbers with too many digits."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as problem:  # ValueError: no JSON, no UTF-8, or too many digits
@@ -39,20 +33,12 @@ def parse_json(text: str | bytes, where: object, error: type[UserError] = UserEr
 
 
 def read_json(path: Path, error: type[UserError] = UserError) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        UserError: of the class `error`: the file cannot be read, or see `parse_json`.
-    """
+    """Read a JSON file; see `read_whole` and `parse_json`."""
     return parse_json(read_whole(path, error), path, error)
 
 
 def read_whole(path: Path, error: type[UserError] = UserError) -> bytes:
-    """Read a file.
-
-    Raises:
-        UserError: of the class `error`: the file cannot be read, or see `check_ends`.
-    """
+    """Read a file that `check_ends` accepts."""
     try:
         check_ends(path, error)
         return path.read_bytes()
@@ -61,11 +47,7 @@ def read_whole(path: Path, error: type[UserError] = UserError) -> bytes:
 
 
 def check_ends(path: Path, error: type[UserError] = UserError) -> None:
-    """Check that a path is a file or a folder, if it exists.
-
-    Raises:
-        UserError: of the class `error`: it is a pipe, a socket or a device, so that reading may never end.
-    """
+    """Check that a path is no pipe, socket or device, of which reading may never end; it need not exist."""
     if path.exists() and not path.is_file() and not path.is_dir():
         message = f"{path} is a pipe, a socket or a device, and is not opened: put a file in its place."
         raise error(message, code="file-special")
@@ -73,11 +55,7 @@ def check_ends(path: Path, error: type[UserError] = UserError) -> None:
 
 @contextmanager
 def name_file(path: Path) -> Iterator[None]:
-    """Add the name of a file to each `UserError` of the `with` block that lacks it.
-
-    Raises:
-        UserError: of the same class, with the path before its message.
-    """
+    """Put the path of a file before the message of each `UserError` of the `with` block that lacks it."""
     try:
         yield
     except UserError as problem:
@@ -106,8 +84,13 @@ class SecretFilter:
     """
 
     def __init__(self, secret: str | None) -> None:
-        known = secret if secret is not None and len(secret) >= SHORTEST_SECRET else None
-        self._pattern = None if known is None else re.compile("|".join(_list_forms(known)).encode())
+        self._pattern = None
+        if secret is not None and len(secret) >= SHORTEST_SECRET:
+            forms = ["".join(map(_match_letter, secret))]
+            for text in (secret, f"Bearer {secret}"):
+                encoded = b64encode(text.encode()).decode().rstrip("=")
+                forms += [re.escape(each) for each in {encoded, encoded.translate(str.maketrans("+/", "-_"))}]
+            self._pattern = re.compile("|".join(forms).encode())
 
     def clean(self, data: bytes) -> bytes:
         """Return the data without the secret."""
@@ -120,13 +103,6 @@ class SecretFilter:
         return self.clean(text.encode("utf-8", "surrogatepass")).decode("utf-8", "surrogatepass")
 
 
-def _list_forms(secret: str) -> list[str]:
-    """Return regular expressions of the forms of a secret."""
-    encoded = (b64encode(text.encode()).decode().rstrip("=") for text in (secret, f"Bearer {secret}"))
-    forms = [re.escape(each) for text in encoded for each in {text, text.translate(str.maketrans("+/", "-_"))}]
-    return ["".join(map(_match_letter, secret)), *forms]
-
-
 def _match_letter(letter: str) -> str:
     """Return a regular expression of an ASCII letter, escaped or not."""
     number, named = ord(letter), re.escape(html.escape(letter))
@@ -136,11 +112,7 @@ def _match_letter(letter: str) -> str:
 
 
 def check_name(name: str, where: object, error: type[UserError] = UserError) -> None:
-    """Check that the name of a file in a folder does not lead out of it.
-
-    Raises:
-        UserError: of the class `error`: the name is absolute, has a part "..", or cannot be printed.
-    """
+    """Check that the name of a file in a folder does not lead out of it, and can be printed."""
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or "\\" in name or ".." in parts or not name.isprintable():
         message = f"{where} names the file {name!r:.200}, which is not in its folder, and is not opened."
@@ -148,11 +120,7 @@ def check_name(name: str, where: object, error: type[UserError] = UserError) -> 
 
 
 def check_links(folder: Path) -> None:
-    """Check that no link in a folder leads out of it, before a program writes there.
-
-    Raises:
-        UserError: see `check_inside`.
-    """
+    """Check that no link in a folder leads out of it, before a program writes there; see `check_inside`."""
     for place, folders, files in os.walk(folder):
         for name in (*folders, *files):
             if (path := Path(place, name)).is_symlink():
@@ -160,10 +128,9 @@ def check_links(folder: Path) -> None:
 
 
 def check_inside(folder: Path, file: Path, error: type[UserError] = UserError) -> None:
-    """Check that no link leads from a file out of its folder. The cache of Hugging Face's hub links to its blobs.
+    """Check that a file neither is nor is below a link out of the folder, or to itself.
 
-    Raises:
-        UserError: of the class `error`: the file is, or is below, a link to a path outside of the folder or to itself.
+    The cache of Hugging Face's hub may link to its blobs.
     """
     try:
         top, real = folder.resolve(), file.resolve()

@@ -6,7 +6,7 @@ from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format
 from embodied_rl.actors.learning.update_memory import count_held
 from embodied_rl.actors.placement import check_placement, describe_placement, resolve_placement
 from embodied_rl.assembly import build
-from embodied_rl.assembly.outline import outline_backbone
+from embodied_rl.assembly.build import outline_backbone
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.interfaces.sim import SimulatorSpec
@@ -14,8 +14,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SftConfig
 from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import SFTConfig
-from embodied_rl.training.algorithms.imitation.prefixes import check_no_delay, check_prefix
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps
+from embodied_rl.training.algorithms.imitation.cloning_data import choose_steps
 from embodied_rl.training.run_checks import check_environments, count_observation, find_random_weights
 
 Row = tuple[str, str]
@@ -37,12 +36,22 @@ def check_cloning(config: SftConfig) -> list[Row]:
         message = f"algo.name={name} learns from rollouts; `embodied-rl train` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
     options, kind = method.options, SimulatorKind.find(config.sim)
-    check_no_delay(config.policy.delay)
+    if delay := config.policy.delay:
+        raise UserError(
+            f"policy.delay={delay} is of `train`. Cloning learns for a delay with algo.prefix={delay}; `eval "
+            f"delay={delay}` shows it.",
+            code="delay-in-cloning",
+        )
     check_stages(config, options)
     check_placement(config.policy)
     with nullcontext() if config.dataset is None else cloning_data.open_dataset(config.dataset) as dataset:
         if dataset is None:
-            check_operator(config, kind)
+            if not hasattr(kind.simulator, "expert"):
+                raise UserError(
+                    f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
+                    "Give dataset=<LeRobotDataset folder>, or another simulator.",
+                    code="operator-missing",
+                )
         else:
             cloning_data.check_stages(config, options)
         names, left_out = () if dataset is not None else options.auxiliary_names, None
@@ -52,7 +61,12 @@ def check_cloning(config: SftConfig) -> list[Row]:
         else:
             cloning_data.match_dataset(dataset, embodiment)
             left_out = choose_steps(dataset, config.sources).note
-    check_prefix(options.prefix, network.spec.horizon)
+    if options.prefix >= (horizon := network.spec.horizon):
+        raise UserError(
+            f"algo.prefix={options.prefix}: a chunk of this policy has {horizon} actions, and some must be left to "
+            f"learn. Give algo.prefix={horizon - 1} at most, or a longer policy.horizon, where the policy has one.",
+            code="prefix-too-long",
+        )
     memory = count_held(network)
     held, missing = memory.held, find_random_weights(config.policy, memory.weights)
     seen = 0 if config.dataset is not None else count_recorded(options, kind.spec, network.spec.horizon)
@@ -66,11 +80,7 @@ def check_cloning(config: SftConfig) -> list[Row]:
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:
-    """Check that the stages learn, and have demonstrations to learn from.
-
-    Raises:
-        UserError: they do not.
-    """
+    """Check that the stages learn, and have demonstrations to learn from; raise `UserError` otherwise."""
     if not (options.steps or options.finetune_steps or (options.frames and options.localise_steps)):
         raise UserError(
             "algo.steps=0 algo.finetune_steps=0 and algo.frames=0 or algo.localise_steps=0: nothing would learn. "
@@ -83,20 +93,6 @@ def check_stages(config: SftConfig, options: SFTConfig) -> None:
     if config.dataset is None and not options.demonstrations:
         message = "algo.demonstrations=0: there is nothing to clone. Give at least 1, or dataset=<folder>."
         raise UserError(message, code="cloning-no-demonstrations")
-
-
-def check_operator(config: SftConfig, kind: SimulatorKind) -> None:
-    """Check that the simulator's class has a scripted operator; its constructor checks that it supports the task.
-
-    Raises:
-        UserError: it has none.
-    """
-    if not hasattr(kind.simulator, "expert"):
-        raise UserError(
-            f"sim.name={config.sim.name} has no scripted operator to learn from; `expert` is missing. "
-            "Give dataset=<LeRobotDataset folder>, or another simulator.",
-            code="operator-missing",
-        )
 
 
 def check_perception(config: SftConfig, options: SFTConfig, network: FlowBackbone, spec: SimulatorSpec) -> None:
@@ -137,11 +133,7 @@ def count_recorded(options: SFTConfig, spec: SimulatorSpec, horizon: int) -> int
 
 
 def check_memory(config: SftConfig, options: SFTConfig, spec: SimulatorSpec, held: int, seen: int) -> None:
-    """Check that network, optimiser and demonstrations fit into this machine's memory.
-
-    Raises:
-        UserError: they do not fit; the message names the largest part.
-    """
+    """Check that network, optimiser and demonstrations fit into this machine's memory; raise `UserError` otherwise."""
     memory = find_machine_bytes()
     on_host = held if resolve_placement(config.policy).device == "cpu" else 0
     here = f"this machine has {format_bytes(memory)}."

@@ -28,11 +28,7 @@ AT_ONCE = 64
 
 
 class CloningLog:
-    """Prints the progress of cloning and writes it to the run's metrics; a row is numbered by all steps so far.
-
-    Args:
-        metrics: of the run.
-    """
+    """Prints the progress of cloning and writes it to the run's metrics; a row is numbered by all steps so far."""
 
     def __init__(self, metrics: MetricsWriter) -> None:
         self._metrics, self._earlier_steps, self._stage, self._step = metrics, 0, "", 0
@@ -57,15 +53,7 @@ def evaluate_clone(
     envs = min(config.sim.num_envs, AT_ONCE)
     with closing(kind.inline(envs, "evaluation")) as handle:
         results = evaluate_policy(actor, [handle], kind.spec, episodes, 0, envs, embodiment.executed)
-    metadata = describe_cloning(config, folder) | {"simulators": [describe_simulator(kind, kind.spec)]}
-    found = Report.from_results(results, kind.spec, metadata)
-    found.write(folder.path)
-    return actor, results, found
-
-
-def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
-    """Return a report's metadata: policy, demonstrations, simulator and machine."""
-    return {
+    metadata: dict[str, Any] = {
         "kind": "cloning",
         "run": str(folder.path),
         "policy": config.policy.name,
@@ -79,7 +67,11 @@ def describe_cloning(config: SftConfig, folder: RunFolder) -> dict[str, Any]:
         **provenance.select_for_report(provenance.read_provenance(folder.path)),
         "finished": provenance.current_time(),
         "load_at_end": provenance.measure_load(),
+        "simulators": [describe_simulator(kind, kind.spec)],
     }
+    found = Report.from_results(results, kind.spec, metadata)
+    found.write(folder.path)
+    return actor, results, found
 
 
 def advise_next(config: SftConfig, kind: SimulatorKind, found: Report, folder: RunFolder) -> str:

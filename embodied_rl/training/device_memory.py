@@ -8,11 +8,11 @@ import torch
 from embodied_rl.actors.learning.memory_budget import find_free_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_acting, count_update
 from embodied_rl.assembly import build
-from embodied_rl.assembly.outline import outline_actor
+from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.schema import TrainConfig
 
 
@@ -63,7 +63,8 @@ def measure_device(
     actor = outline()
     actor.keep = keep
     shards = plan.ranks if plan.learner == "sharded" else 1
-    update = spread(count_update(actor, bool(config.policy.autocast)), shards)
+    update = count_update(actor, bool(config.policy.autocast))
+    update = replace(update, **{name: getattr(update, name) // shards for name in ("gradients", "moments", "step")})
     together = config.sim.num_envs // (1 if plan.allocation == "auto" else plan.collectors * plan.slices)
     peak = count_acting(outline(), together)
     others = acting / learning * (update.weights + peak)
@@ -74,18 +75,8 @@ def measure_device(
     return DeviceMemory(update, peak, free, min(rows, minibatch), minibatch)
 
 
-def spread(update: UpdateMemory, shards: int) -> UpdateMemory:
-    """Return the memory of a rank that holds one of `shards` parts of gradients and moments."""
-    parts = {name: getattr(update, name) // shards for name in ("gradients", "moments", "step")}
-    return replace(update, **parts)
-
-
 def check_device(found: DeviceMemory, config: TrainConfig, advice: str) -> None:
-    """Check that a run fits into the memory of its GPU.
-
-    Raises:
-        UserError: it does not; the message names settings that fit.
-    """
+    """Check that a run fits into the memory of its GPU; raise `UserError` otherwise."""
     update, where = found.update, f"policy.device={config.policy.device}"
     free = f"{where} has {format_bytes(found.free)} for each rank"
     if (acting := update.held + found.acting) > found.free:

@@ -81,24 +81,20 @@ def extend_run(folder: RunFolder, iterations: int) -> str | None:
     old = config_file.load_config(TrainConfig, folder.config)
     if old.train.iterations == iterations:
         return None
-    note = f"Extended from {old.train.iterations} to {iterations} iterations. {describe_exactness(old)}"
+    options = build.find_method(old.algo).options
+    known = {f"algo.{name}": getattr(options, name) for name in SCHEDULES if hasattr(options, name)}
+    changing = [f"{name}={value:g}" for name, value in known.items() if value != 1]
+    exact = "It equals a run of this length from its start, except for the evaluation at its first end."
+    if len(known) < len(SCHEDULES):
+        exact = f"Whether it equals a run of this length from its start is up to algo.name={old.algo.name}."
+    elif changing:
+        exact = (
+            f"It differs from a run of this length from its start: {' and '.join(changing)} spread over all "
+            "iterations, so that the iterations done so far were further along than they would have been."
+        )
+    note = f"Extended from {old.train.iterations} to {iterations} iterations. {exact}"
     provenance.add_note(folder.path, note)
     (folder.path / PAGE).unlink(missing_ok=True)
     longer = replace(old, train=replace(old.train, iterations=iterations))
     folder.write_config(configuration.to_yaml(longer), folder.overrides())
     return note
-
-
-def describe_exactness(config: TrainConfig) -> str:
-    """Describe whether an extended run equals one that had all its iterations from its start."""
-    options = build.find_method(config.algo).options
-    known = {f"algo.{name}": getattr(options, name) for name in SCHEDULES if hasattr(options, name)}
-    if len(known) < len(SCHEDULES):
-        return f"Whether it equals a run of this length from its start is up to algo.name={config.algo.name}."
-    changing = [f"{name}={value:g}" for name, value in known.items() if value != 1]
-    if changing:
-        return (
-            f"It differs from a run of this length from its start: {' and '.join(changing)} spread over all "
-            "iterations, so that the iterations done so far were further along than they would have been."
-        )
-    return "It equals a run of this length from its start, except for the evaluation at its first end."

@@ -33,23 +33,13 @@ _PACE = ("iteration", "iteration_predicted", *_BUSY)
 
 def write_report(trainer: Trainer, results: Sequence[EpisodeResult], name: str) -> Report:
     """Return the report of a run's evaluation, and write it to `eval/<name>/report.json` on the first rank."""
-    metadata = describe_training(trainer, name) if trainer.ranks.rank == 0 else {}
-    found = Report.from_results(results, trainer.spec, metadata)
-    if trainer.ranks.rank == 0:
-        folder = trainer.folder.evaluations / name
-        with explain_errors(folder):
-            folder.mkdir(exist_ok=True)
-        found.write(folder)
-    return found
-
-
-def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
-    """Return a report's metadata: policy, algorithm, simulator, source and machine."""
+    if trainer.ranks.rank:
+        return Report.from_results(results, trainer.spec, {})
     config = trainer.config
-    return {
+    metadata: dict[str, Any] = {
         "kind": "training",
         "run": str(trainer.folder.path),
-        "when": when,
+        "when": name,
         "policy": config.policy.name,
         "algorithm": config.algo.name,
         "simulator": config.sim.name,
@@ -64,6 +54,12 @@ def describe_training(trainer: Trainer, when: str) -> dict[str, Any]:
         "seconds": trainer.totals.seconds,
         "simulators": [describe_simulator(trainer.kind, trainer.spec)],
     }
+    found = Report.from_results(results, trainer.spec, metadata)
+    folder = trainer.folder.evaluations / name
+    with explain_errors(folder):
+        folder.mkdir(exist_ok=True)
+    found.write(folder)
+    return found
 
 
 def makes_films(trainer: Trainer) -> bool:
@@ -81,17 +77,6 @@ def film_before(trainer: Trainer, results: Sequence[EpisodeResult]) -> None:
         keep_film(trainer.folder.videos / BEFORE, recording, trainer.spec.control_hz)
 
 
-def film_after(trainer: Trainer, results: Sequence[EpisodeResult], before: Report | None, log: RunLog) -> list[Path]:
-    """Film episodes of the evaluation after training, with those before training. Return the videos' paths."""
-    log.begin_phase("filming", announce=True)
-    filmed = read_films(trainer.folder.videos / BEFORE, before.episodes if before else ())
-    kept = {index: filmed[index] for index in choose_pairs(before.episodes if before else (), results, filmed)}
-    return film_episodes(
-        trainer.actor, trainer.kind.build, trainer.spec, results, trainer.folder.videos, before=kept,
-        delay=trainer.delay, at_once=trainer.kind.limit_environments(AT_ONCE),
-    )  # fmt: skip
-
-
 def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     """Evaluate the best checkpoint, write the policy, the report and videos. Return the lines of the summary."""
     log.begin_phase("evaluating the best checkpoint", announce=True)
@@ -104,7 +89,16 @@ def finish_run(trainer: Trainer, log: RunLog) -> list[str]:
     before = read_before(trainer, log)
     folder = trainer.folder.path
     after.write(folder)
-    videos = film_after(trainer, results, before, log) if makes_films(trainer) else []
+    videos: list[Path] = []
+    if makes_films(trainer):
+        log.begin_phase("filming", announce=True)
+        old = before.episodes if before else ()
+        filmed = read_films(trainer.folder.videos / BEFORE, old)
+        videos = film_episodes(
+            trainer.actor, trainer.kind.build, trainer.spec, results, trainer.folder.videos,
+            before={index: filmed[index] for index in choose_pairs(old, results, filmed)},
+            delay=trainer.delay, at_once=trainer.kind.limit_environments(AT_ONCE),
+        )  # fmt: skip
     log.write_films(videos)
     settings = trainer.folder.config.read_text(encoding="utf-8")
     write_page(
@@ -138,20 +132,14 @@ def summarise_run(
     ]
     when = "before and after" if before else "after training"
     title = f"Success on {after.success.episodes} episodes never trained on, {when} (95 % intervals):"
-    lines += [*find_milestones(metrics), *summarise_pace(metrics)]
+    for share in MILESTONES:
+        if (reached := find_first_reached(metrics, share)) is not None:
+            minutes = reached[1] / 60
+            lines.append(f"  {share:.0%} first seen after {minutes:.1f} min, at iteration {reached[0]}")
+    lines += summarise_pace(metrics)
     lines += [f"  {note}" for note in describe_outages(metrics, after.metadata.get("reward") == "terminal")]
     lines += [f"  {note}" for note in (*describe_head(metrics), *describe_cost(metrics))]
     return ["", title, *lines, f"Report: {folder / PAGE}", *(f"Video:  {video}" for video in videos)]
-
-
-def find_milestones(metrics: Sequence[Mapping[str, Value]]) -> list[str]:
-    """Return lines about when evaluations during training first reached each success rate of `MILESTONES`."""
-    reached = {share: find_first_reached(metrics, share) for share in MILESTONES}
-    known = {share: when for share, when in reached.items() if when is not None}
-    return [
-        f"  {share:.0%} first seen after {seconds / 60:.1f} min, at iteration {iteration}"
-        for share, (iteration, seconds) in known.items()
-    ]
 
 
 def summarise_pace(metrics: Sequence[Mapping[str, Value]]) -> list[str]:

@@ -57,7 +57,8 @@ def learn(parts: Parts, stop_requested: Callable[[], bool]) -> None:
             if drifted := forecast.note(figures["time/iteration"]):
                 log.note(drifted)
             stopping = ranks.any_(stop_requested())
-            if evaluation_is_due(trainer):
+            last, every = trainer.iteration == config.train.iterations, config.train.eval_every
+            if last or (every > 0 and trainer.iteration % every == 0):
                 figures |= trainer.evaluate_and_choose()
             log.write(trainer.iteration, figures)
             if stopping or "eval/success" in figures or trainer.iteration % config.checkpoint.every == 0:
@@ -99,9 +100,3 @@ def describe_beginning(parts: Parts) -> list[str]:
     if parts.kept != "images":
         notes.append(f"Computed once for all epochs: {parts.kept} of what the network keeps frozen")
     return [*notes, *describe_reward(config.reward)]
-
-
-def evaluation_is_due(trainer: Trainer) -> bool:
-    """Return whether to evaluate now: every `train.eval_every` iterations, and after the last one."""
-    loop = trainer.config.train
-    return trainer.iteration == loop.iterations or (loop.eval_every > 0 and trainer.iteration % loop.eval_every == 0)

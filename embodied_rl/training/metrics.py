@@ -157,7 +157,6 @@ def measure_times(
         ranks: timeline of each rank.
         resident: resident bytes of each rank, if the ranks do not collect themselves.
         seconds: of the "iteration" and its parts, on this rank.
-        totals: of the run.
         cores, inline: see `summarise_utilisation`.
     """
     totals.seconds += seconds["iteration"]

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,8 @@ UNRELATED_ERRORS = (RunFailed, Unavailable, TransportError, torch.OutOfMemoryErr
 """Errors of a process, a simulator, a robot or a device: they do not depend on the checkpoint."""
 
 
-@dataclass(frozen=True)
-class Progress:
-    """The progress of a run.
-
-    Attributes:
-        version: of the weights.
-        ranks: number of ranks of the run.
-    """
-
-    version: int
-    ranks: int
-    totals: RunTotals
-
-
-def read_progress(folder: Path, iteration: int, metadata: Mapping[str, Any]) -> Progress:
-    """Return the progress that the metadata of a checkpoint describes.
+def read_progress(folder: Path, iteration: int, metadata: Mapping[str, Any]) -> tuple[int, int, RunTotals]:
+    """Return the version of the weights, the number of ranks and the totals in the metadata of a checkpoint.
 
     Raises:
         CheckpointError: an entry is missing, or has an impossible value.
@@ -56,7 +42,7 @@ def read_progress(folder: Path, iteration: int, metadata: Mapping[str, Any]) -> 
     except (KeyError, TypeError, ValueError) as error:
         message = f"{folder / STATE} is damaged: {type(error).__name__}: {shorten(error)}."
         raise CheckpointError(message, code="checkpoint-damaged") from error
-    return Progress(version, ranks, totals)
+    return version, ranks, totals
 
 
 @contextmanager

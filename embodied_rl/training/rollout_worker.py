@@ -1,29 +1,119 @@
-"""Rollout worker: it has its own policy and simulators, and collects a part of every rollout with the newest weights.
+"""Collectors with their simulators, and the rollout worker, which collects a part of every rollout by itself.
 
 Messages to and from it hold plain arrays; `embodied_rl.training.worker_pool` builds one from a configuration.
 """
 
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from embodied_rl.actors.learning.weights import Weights
+from embodied_rl.assembly import build
+from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
+from embodied_rl.rollout.buffer import OF_ENVIRONMENTS, Columns, Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
-from embodied_rl.runtime.processes.base import BoardReader
+from embodied_rl.rollout.writer import Writer, WriterFactory
+from embodied_rl.runtime.processes.handle import BoardReader, Handle, Runtime
+from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
+from embodied_rl.schema import TrainConfig
 from embodied_rl.training.metrics import CollectorReport
-from embodied_rl.training.rollout_arrays import to_arrays
-from embodied_rl.training.timeouts import REPORT
+
+REPORT = 10.0
+"""Seconds between two reports: of a rollout worker to rank 0, and of rank 0, which waits for it, to the other ranks."""
 
 WEIGHTS_TIMEOUT = 60.0
 """Timeout for announced weights to appear on the board, in seconds."""
+
+
+@dataclass(frozen=True)
+class RolloutWork:
+    """The work of a rollout worker.
+
+    Attributes:
+        needs: of the algorithm.
+        decisions: T, the decisions of a segment.
+        segments: number of rollouts that a version learns from in turn.
+        writers: factories of writers in each worker, besides its rollouts.
+        extras: columns of the rollouts that these fill.
+    """
+
+    needs: Needs
+    decisions: int
+    segments: int = 1
+    writers: tuple[WriterFactory, ...] = ()
+    extras: Columns = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """A collector and its parts.
+
+    Attributes:
+        collector: with its writers.
+        sampler: of its episodes.
+        handles: of its simulators; `close` closes them.
+        writers: additional receivers of the collected data, besides the rollout.
+    """
+
+    collector: Collector
+    sampler: EpisodeSampler
+    handles: Sequence[Handle]
+    writers: Sequence[Writer]
+
+    def close(self) -> None:
+        """Close the simulators and the writers."""
+        for handle in self.handles:
+            handle.close()
+        for writer in self.writers:
+            writer.close()
+
+
+def make_sampler(config: TrainConfig, kind: SimulatorKind, needs: Needs) -> EpisodeSampler:
+    """Return the episode sampler (index → episode) for all environments of a run."""
+    curriculum = build.build_curriculum(config.curriculum, kind.spec)
+    return EpisodeSampler(kind.spec, config.seed, group_size=needs.group_size, curriculum=curriculum)
+
+
+def make_collector(
+    config: TrainConfig,
+    kind: SimulatorKind,
+    work: RolloutWork,
+    rollout: Rollout,
+    runtime: Runtime,
+    number: int,
+    purpose: str,
+) -> Collecting:
+    """Build collector `number` of all of a run, with its simulators, which are named after a purpose.
+
+    It fills a rollout of T decisions in the environments of this collector; `runtime` starts its processes.
+    """
+    sampler, envs = make_sampler(config, kind, work.needs), rollout.num_envs
+    handles = make_handles(kind, config.plan, envs, purpose, runtime)
+    made = [factory.make(number) for factory in work.writers]
+    collector = Collector(
+        handles,
+        kind.spec,
+        envs // config.plan.slices,
+        sampler,
+        rollout,
+        config.seed,
+        env_offset=number * envs,
+        env_total=config.sim.num_envs,
+        fresh=work.needs.fresh_episodes,
+        order=config.plan.order,
+        writers=made,
+    )
+    return Collecting(collector, sampler, handles, made)
 
 
 @dataclass(frozen=True)
@@ -71,7 +161,7 @@ class CollectedRollout:
     """A collected part of a rollout.
 
     Attributes:
-        arrays: see `embodied_rl.training.rollout_arrays.to_arrays`.
+        arrays: see `embodied_rl.training.rollout_worker.to_arrays`.
         report: of its collection.
         state: of the collector afterwards.
     """
@@ -140,21 +230,12 @@ class RolloutWorker:
     Args:
         policy: the policy, with the network that infers.
         board: the board on which weights are published.
-        collector: with its simulators.
-        sampler: the episode sampler of the collector.
-        handles: of the simulators; `close` closes them.
+        collecting: its collector.
     """
 
-    def __init__(
-        self,
-        policy: PolicyWorker,
-        board: BoardReader,
-        collector: Collector,
-        sampler: EpisodeSampler,
-        handles: list[Any],
-    ) -> None:
+    def __init__(self, policy: PolicyWorker, board: BoardReader, collecting: Collecting) -> None:
         self._policy = LatestWeightsPolicy(policy, board)
-        self._board, self._collector, self._sampler, self._handles = board, collector, sampler, handles
+        self._board, self._collecting, self._collector = board, collecting, collecting.collector
         self._turns: Iterator[None] = iter(())
 
     def collect(self, order: CollectOrder) -> CollectedRollout | None:
@@ -166,7 +247,7 @@ class RolloutWorker:
             if start.state is not None:
                 self._collector.load(start.state)
         if order.finished:
-            self._sampler.update(order.finished)
+            self._collecting.sampler.update(order.finished)
         self._policy.wait_for(order.least)
         self._turns = self._collector.collect_in_turns(self._policy)
         return self.proceed()
@@ -186,9 +267,42 @@ class RolloutWorker:
         )
 
     def close(self) -> None:
-        """Close the simulators, the collector's writers and the board's reader."""
-        for handle in self._handles:
-            handle.close()
-        for writer in self._collector.writers:
-            writer.close()
+        """Close the collector and the board's reader."""
+        self._collecting.close()
         self._board.close()
+
+
+def to_arrays(rollout: Rollout) -> dict[str, Array]:
+    """Return a rollout's tensors as array views, [T, N, ...] each and [N] for `last_value`; bfloat16 as int16."""
+    return {name: _plain(tensor.detach().cpu()).numpy() for name, tensor in rollout.tensors().items()}
+
+
+def fill_rollout(rollout: Rollout, arrays: Mapping[str, Array]) -> None:
+    """Copy arrays of `to_arrays` into a rollout of the same sizes.
+
+    Raises:
+        UserError: the arrays have other sizes.
+    """
+    for name, tensor in rollout.tensors().items():
+        if arrays[name].shape != (view := _plain(tensor)).shape:
+            message = f"a rollout's {name} is {arrays[name].shape}, {tuple(tensor.shape)} was expected"
+            raise UserError(message, code="rollout-shape-mismatch")
+        view.copy_(torch.from_numpy(np.require(arrays[name], requirements=["C", "W"])))
+
+
+def redistribute(parts: Sequence[dict[str, Array]], count: int) -> list[dict[str, Array]]:
+    """Join parts of consecutive environments, and divide them by environments into `count` equal parts."""
+    if len(parts) == count:
+        return list(parts)
+    shares: list[dict[str, Array]] = [{} for _ in range(count)]
+    for name in parts[0]:
+        axis = 0 if name in OF_ENVIRONMENTS else 1
+        whole = np.concatenate([part[name] for part in parts], axis)
+        for share, piece in zip(shares, np.split(whole, count, axis), strict=True):
+            share[name] = piece
+    return shares
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """Return a view with a dtype that NumPy supports: int16 for bfloat16."""
+    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor

@@ -1,27 +1,164 @@
 """Checks of a new run before its folder is made: keys that depend on each other, and memory."""
 
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
+from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
+from embodied_rl.actors.placement import describe_placement, resolve_placement
 from embodied_rl.assembly import build
+from embodied_rl.assembly.build import outline_actor
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.judge.reward.run_scoring import check_reward
+from embodied_rl.judge.reward.run_scoring import check_reward, list_extra_columns
 from embodied_rl.rollout.action_queue import check_rollout_delay
+from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runtime import selection as runtimes
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, TrainConfig
-from embodied_rl.training.device_memory import check_device
-from embodied_rl.training.run_size import RunSize, measure_run
+from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
+from embodied_rl.training.run_parts import count_rollout_decisions
 
 LARGEST_NEW = 400e6
 """Most bytes of a network that trains from random weights: 100 million parameters in float32."""
 
 
+PROCESS_BYTES = 50_000_000
+"""Bytes of a Python process with NumPy, at least; one with torch takes several times as much."""
+
+
+@dataclass(frozen=True)
+class RunSize:
+    """Least permanent memory of a run on this machine; simulators and activations come on top.
+
+    Attributes:
+        held: memory of one network that learns.
+        learning, acting: number of such networks, and of networks that only act.
+        shards: number of ranks that one optimiser is spread over.
+        on_host: whether networks live in this machine's memory, and not on an accelerator.
+        decisions: T of a rollout. num_envs: N of it. row_bytes: bytes of one recorded decision.
+        copies: number of copies of a rollout: rollout workers hold one of their own.
+        simulators: processes that only simulate.
+        placement: device and precision, for the user. device: memory of a rank on its GPU; None without one here.
+    """
+
+    held: HeldMemory
+    learning: int
+    acting: int
+    shards: int
+    on_host: bool
+    decisions: int
+    num_envs: int
+    row_bytes: int
+    copies: int
+    simulators: int
+    placement: str
+    device: DeviceMemory | None
+
+    @property
+    def rows(self) -> int:
+        """Return the decisions of a rollout, over all ranks."""
+        return self.decisions * self.num_envs
+
+    @property
+    def rollout(self) -> int:
+        """Return the bytes of a rollout, with all its copies."""
+        return self.rows * self.row_bytes * self.copies
+
+    @property
+    def optimiser(self) -> float:
+        """Return the bytes of gradients and of Adam's moments, on each rank."""
+        return (self.held.gradients + self.held.moments) / self.shards
+
+    @property
+    def networks(self) -> float:
+        """Return the bytes of all networks and optimisers in this machine's memory."""
+        each = self.held.weights + self.optimiser
+        return self.on_host * (self.learning * each + self.acting * self.held.weights)
+
+    @property
+    def processes(self) -> int:
+        """Return the number of processes."""
+        return self.learning + self.acting + self.simulators
+
+    def describe_networks(self) -> str:
+        """Return a line about the memory of networks for the user."""
+        ranks = f", on each of {self.learning} ranks" if self.learning > 1 else ""
+        also = f", and {self.acting} more networks to act with" if self.acting else ""
+        return f"parameters {format_bytes(self.held.weights)}, optimiser {format_bytes(self.optimiser)}{ranks}{also}"
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the rows that a dry run prints."""
+        where = "" if self.on_host else " on the accelerator"
+        each = f"rollout {format_bytes(self.rollout)} ({self.rows:,} decisions of {format_bytes(self.row_bytes)})"
+        total = format_bytes(self.networks + self.rollout)
+        sums = f"{self.describe_networks()}{where}; {each}"
+        top = "Simulators come on top" if self.device else "Simulators and activations come on top"
+        return [("device", self.describe_device()), ("memory", f"{total} at least: {sums}. {top}")]
+
+    def describe_device(self) -> str:
+        """Return device, precision, micro-batch and memory on the device."""
+        return self.placement if self.device is None else f"{self.placement}; {self.device.describe()}"
+
+
+def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSize:
+    """Count the memory of a new run from shapes.
+
+    `plan=auto`, and ranks of torchrun, which may be on other nodes, count as one rank.
+
+    Raises:
+        UserError: see `embodied_rl.assembly.build.outline_actor`.
+    """
+    config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
+    actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic)
+    held = count_held(actor)
+    decisions = count_rollout_decisions(config, needs, spec, actor)
+    known = plan.allocation != "auto" and TorchrunPlace.find() is None
+    ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
+    apart = plan.policy == "process" and not workers
+    rows, extras = decisions * config.sim.num_envs // plan.ranks, list_extra_columns(config.reward, spec)
+    policy, row_bytes = config.policy, count_decision_bytes(actor, rows, config, extras)
+    acting = workers or (ranks if apart else 0)
+    return RunSize(
+        held=held,
+        learning=ranks,
+        acting=acting,
+        shards=plan.ranks if plan.learner == "sharded" else 1,
+        on_host=policy.device == "cpu",
+        decisions=decisions,
+        num_envs=config.sim.num_envs,
+        row_bytes=row_bytes,
+        copies=2 if workers else 1,
+        simulators=plan.parts if known and plan.allocation == "split" else 0,
+        placement=describe_placement(policy),
+        device=measure_device(config, needs, spec, actor.keep, ranks, acting),
+    )
+
+
+def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: Columns | None = None) -> int:
+    """Count the bytes of one recorded decision; the actor, on the meta device, is not usable afterwards.
+
+    Args:
+        actor: that of the run.
+        rows: decisions of a rank; the trace's contents depend on them.
+        config, extras: of the run, and the columns that its writers fill.
+    """
+    with without_memory() if config.policy.autocast else nullcontext():
+        if config.policy.autocast:  # autocast does not support the meta device; `without_memory` is slower
+            actor = actor.to_empty(device="cpu")
+        actor.keep_within(rows, config.policy.cache_gigabytes * 1e9)
+        one = Rollout.allocate(actor, 1, 1, device="meta", extras=extras)
+    return sum(tensor.nbytes for tensor in one.tensors().values())
+
+
 def check_run(config: TrainConfig) -> RunSize:
     """Check a new run's configuration, before its folder is created and its ranks start; return its memory needs.
 
-    Networks are built without their weights; see `embodied_rl.assembly.outline`.
+    Networks are built without their weights; see `embodied_rl.assembly.build`.
 
     Raises:
         UserError: the algorithm does not learn from rollouts, ranks would have to share groups, segments would split a
@@ -34,8 +171,13 @@ def check_run(config: TrainConfig) -> RunSize:
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
     check_groups(config, needs.group_size)
-    if not needs.fresh_episodes:
-        check_segments(config)
+    decisions, segments = config.train.decisions, config.segments
+    if not needs.fresh_episodes and config.mode == "stream" and decisions % segments:
+        raise UserError(
+            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
+            f"Try train.decisions={max(1, round(decisions / segments)) * segments}.",
+            code="decisions-not-divisible",
+        )
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
@@ -66,21 +208,6 @@ def check_groups(config: TrainConfig, size: int) -> None:
             )
 
 
-def check_segments(config: TrainConfig) -> None:
-    """Check that a rollout divides into segments of whole decisions.
-
-    Raises:
-        UserError: it does not.
-    """
-    decisions, segments = config.train.decisions, config.segments
-    if config.mode == "stream" and decisions % segments:
-        raise UserError(
-            f"train.decisions={decisions} cannot be divided into segments={segments} equal parts. "
-            f"Try train.decisions={max(1, round(decisions / segments)) * segments}.",
-            code="decisions-not-divisible",
-        )
-
-
 def check_minibatch(config: TrainConfig, needs: Needs, rows: int) -> None:
     """Check that a typed minibatch is at most a rollout; a larger default means the whole rollout.
 
@@ -108,18 +235,17 @@ def find_random_weights(policy: PolicyNode, weights: int) -> str | None:
 
 
 def check_memory(config: TrainConfig, needs: Needs, size: RunSize) -> None:
-    """Check that a local run's least memory fits into this machine.
-
-    Raises:
-        UserError: it does not fit; the message names the largest part, and settings that fit.
-    """
+    """Check that a local run's least memory fits into this machine; raise `UserError` otherwise."""
     if config.runtime != "local":
         return
-    memory = find_machine_bytes()
+    memory, plan = find_machine_bytes(), config.plan
     here = f"this machine has {format_bytes(memory)}"
-    if size.processes > memory:
+    if (bare := size.processes * PROCESS_BYTES) > memory:
+        counts = {"ranks": plan.ranks, "rollout_workers": plan.rollout_workers}
+        counts |= {"slices": plan.slices, "workers": plan.workers} if plan.allocation == "split" else {}
+        keys = ", ".join(f"plan.{key}={value}" for key, value in counts.items() if value)
         raise UserError(
-            f"{size.count_processes()} processes, of {describe_processes(config)}, take {format_bytes(size.processes)} "
+            f"{size.processes} processes, of {keys}, take {format_bytes(bare)} "
             f"at least, and {here}. One or two for each core are enough.",
             code="memory-processes",
         )
@@ -148,14 +274,6 @@ def check_environments(num_envs: int, spec: SimulatorSpec) -> None:
             f"{format_bytes(memory)}. A few dozen are enough.",
             code="memory-observations",
         )
-
-
-def describe_processes(config: TrainConfig) -> str:
-    """Return the keys that set the number of processes of a run."""
-    plan = config.plan
-    keys = {"ranks": plan.ranks, "rollout_workers": plan.rollout_workers}
-    keys |= {"slices": plan.slices, "workers": plan.workers} if plan.allocation == "split" else {}
-    return ", ".join(f"plan.{key}={value}" for key, value in keys.items() if value)
 
 
 def advise(config: TrainConfig) -> str:

@@ -11,21 +11,20 @@ from embodied_rl.interfaces.algorithm import Algorithm, Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import SimulatorSpec
-from embodied_rl.judge.reward.distiller import Distiller
+from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.runtime.processes.allocator import keep_freed_memory
-from embodied_rl.runtime.processes.base import NodeShare, Runtime
-from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.handle import Handle, NodeShare, Runtime
+from embodied_rl.runtime.processes.process import keep_freed_memory
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind, make_handles
-from embodied_rl.schema import PolicyNode, TrainConfig
-from embodied_rl.training.collecting import make_collector, make_sampler
+from embodied_rl.schema import TrainConfig
+from embodied_rl.training.rollout_worker import RolloutWork, make_collector, make_sampler
 from embodied_rl.training.sources import Experience, OwnExperience, SharedExperience
-from embodied_rl.training.worker_pool import RolloutWork, RolloutWorkers
+from embodied_rl.training.worker_pool import RolloutWorkers
 
 EVALUATION_ENVS = 32
 """Environments of an evaluation on each rank, at most."""
@@ -77,7 +76,6 @@ def assemble_parts(
 
     Args:
         config: of the run; its plan has been resolved.
-        folder: of the run.
         ranks: the ranks that learn together.
         writers: factories of writers in each collecting process, which receive the same data as its rollout.
 
@@ -92,8 +90,10 @@ def assemble_parts(
         runtimes.select_runtime(config),
         build.find_method(config.algo),
     )
-    resumed = load_checkpoint(config, folder)
-    node = find_policy_node(config, folder, resumed)
+    begun = config.resume is not None and checkpoint.list_steps(folder.checkpoints)
+    resumed, node = checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None, config.policy
+    if resumed is not None:  # from its own checkpoint, even if its initial policy file is gone
+        node = replace(node, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
     actor = build.build_actor(node, config.algo.sampler, kind.spec, method.needs.critic)
     sharding = sharded.shard_network(actor.network, config.plan.learner, ranks)
     algorithm = method.build(actor, ranks, config.seed, config.train.iterations)
@@ -110,7 +110,10 @@ def assemble_parts(
             "Give plan.rollout_workers=0, and mode=sync.",
             code="robot-with-rollout-workers",
         )
-    evaluators = [] if kind.limits.one_robot else make_evaluators(config, kind, runtime, ranks)
+    evaluators: list[Handle] = []
+    if not kind.limits.one_robot:  # they run while the training simulators are idle
+        envs_each = count_evaluation_envs(config, ranks)
+        evaluators = make_handles(kind, config.plan, envs_each, "evaluation", runtime, NodeShare(cpus=0.0))
     rollouts = Rollout.allocate(actor, work.decisions * segments, envs, extras=extras).segments(segments)
     blueprint = build.Blueprint.of_actor(actor, node, config.algo.sampler, kind.spec)
     experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
@@ -123,19 +126,6 @@ def assemble_parts(
     )  # fmt: skip
 
 
-def load_checkpoint(config: TrainConfig, folder: RunFolder) -> checkpoint.Loaded | None:
-    """Return the newest complete checkpoint of a resumed run, or None if there is none."""
-    begun = config.resume is not None and checkpoint.list_steps(folder.checkpoints)
-    return checkpoint.load_latest_checkpoint(folder.checkpoints) if begun else None
-
-
-def find_policy_node(config: TrainConfig, folder: RunFolder, resumed: checkpoint.Loaded | None) -> PolicyNode:
-    """Return the policy node; a resumed run loads its own checkpoint, even if its initial policy file is gone."""
-    if resumed is None:
-        return config.policy
-    return replace(config.policy, checkpoint=str(folder.checkpoints / f"{resumed[0]:08d}" / build.POLICY))
-
-
 def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> int:
     """Return T, the decisions of a segment: for a method that needs whole episodes, those of the longest episode."""
     if needs.fresh_episodes:
@@ -145,22 +135,14 @@ def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, acto
 
 def count_rollout_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> int:
     """Return T of a whole rollout, over all its segments."""
-    segments = config.segments if config.mode == "stream" else 1
-    return count_decisions(config, needs, spec, actor) * segments
-
-
-def make_evaluators(config: TrainConfig, kind: SimulatorKind, runtime: Runtime, ranks: Ranks) -> list[Handle]:
-    """Start the simulators of evaluations, which run while the training simulators are idle.
-
-    They have at most as many environments as training: some simulators need hundreds of megabytes for each.
-    """
-    return make_handles(
-        kind, config.plan, count_evaluation_envs(config, ranks), "evaluation", runtime, NodeShare(cpus=0.0)
-    )
+    return count_decisions(config, needs, spec, actor) * (config.segments if config.mode == "stream" else 1)
 
 
 def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:
-    """Return the number of evaluation environments on each rank, a multiple of the number of simulators."""
+    """Return the number of evaluation environments on each rank, a multiple of the number of simulators.
+
+    There are at most as many as in training: some simulators need hundreds of megabytes for each.
+    """
     parts = config.plan.simulators
     most = min(EVALUATION_ENVS, config.sim.num_envs // ranks.size)
     return most // parts * parts or parts
@@ -180,7 +162,5 @@ def make_experience(
     if config.plan.rollout_workers:
         workers = RolloutWorkers.start(config, runtime, blueprint, work) if ranks.rank == 0 else None
         return SharedExperience(actor, ranks, rollouts, make_sampler(config, kind, work.needs), workers)
-    collecting = make_collector(
-        config, kind, work.needs, rollouts[0], runtime, number=ranks.rank, purpose="training", writers=work.writers
-    )
+    collecting = make_collector(config, kind, work, rollouts[0], runtime, ranks.rank, "training")
     return OwnExperience(build.build_policy(actor, blueprint, config.plan, runtime), collecting)

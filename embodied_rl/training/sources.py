@@ -6,7 +6,6 @@ segments, its first rollout is number i·S.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.policy import Actor, Policy
@@ -17,62 +16,20 @@ from embodied_rl.rollout.policy_worker import RemotePolicy
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.collecting import Collecting
 from embodied_rl.training.metrics import CollectorReport, join_reports
-from embodied_rl.training.rollout_arrays import fill_rollout, redistribute
-from embodied_rl.training.rollout_worker import CollectedRollout
-from embodied_rl.training.timeouts import REPORT
+from embodied_rl.training.rollout_worker import REPORT, CollectedRollout, Collecting, fill_rollout, redistribute
 from embodied_rl.training.worker_pool import RolloutWorkers
 
 
-class Experience(Protocol):
-    """The source of one rank's rollouts.
-
-    Attributes:
-        timeline: of this rank's present iteration; the trainer adds its own spans to it.
-    """
-
-    timeline: Timeline
-
-    def offer(self) -> None:
-        """Collect with the actor's new weights and exploration settings from now on."""
-        ...
-
-    def collect(self) -> Rollout:
-        """Return this rank's part of the present version's next rollout, valid until this version has learned."""
-        ...
-
-    def reports(self) -> list[CollectorReport]:
-        """Return the collectors' reports on the present version that this rank has."""
-        ...
-
-    def figures(self) -> dict[str, float]:
-        """Return metrics of the curriculum, for the log."""
-        ...
-
-    def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
-        """Update the curriculum with the episodes that ended in the rollout, on all ranks."""
-        ...
-
-    def state(self) -> dict[str, Array]:
-        """Return the state after the last rollout, as needed by `load`."""
-        ...
-
-    def load(self, state: Mapping[str, Array]) -> None:
-        """Continue from a state; the actor must already have the weights that belong to it."""
-        ...
-
-    def close(self) -> None:
-        """End all processes of this source."""
-        ...
-
-
 class OwnExperience:
-    """An `Experience` of rollouts that the rank collects itself.
+    """Rollouts that the rank collects itself.
 
     Args:
         policy: the policy that infers: the learning actor, or a remote copy of it.
         collecting: the collector of the rank and its parts.
+
+    Attributes:
+        timeline: of this rank's present iteration; the trainer adds its own spans to it.
     """
 
     def __init__(self, policy: Policy, collecting: Collecting) -> None:
@@ -80,23 +37,27 @@ class OwnExperience:
         self.timeline = self._collector.timeline
 
     def offer(self) -> None:
-        """Send the new weights to a remote policy; do nothing if the actor itself infers."""
+        """Collect with the actor's new weights and exploration settings from now on."""
         if isinstance(self._policy, RemotePolicy):
             self._policy.refresh()
 
     def collect(self) -> Rollout:
+        """Return this rank's part of the present version's next rollout, valid until this version has learned."""
         rollout = self._collector.collect(self._policy)
         self.timeline = self._collector.timeline
         return rollout
 
     def reports(self) -> list[CollectorReport]:
+        """Return the collectors' reports on the present version that this rank has."""
         restarts = self._policy.restarts if isinstance(self._policy, RemotePolicy) else 0
         return [CollectorReport.of_rollout(self._collector, self._collector.rollout, restarts)]
 
     def figures(self) -> dict[str, float]:
+        """Return metrics of the curriculum, for the log."""
         return self._collecting.sampler.figures()
 
     def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
+        """Update the curriculum with the episodes that ended in the rollout, on all ranks."""
         self._collecting.sampler.update(finished)
 
     def share_simulators(self) -> list[Handle]:
@@ -108,19 +69,22 @@ class OwnExperience:
         self._collector.restart_episodes()
 
     def state(self) -> dict[str, Array]:
+        """Return the state after the last rollout, as needed by `load`."""
         return self._collector.state()
 
     def load(self, state: Mapping[str, Array]) -> None:
+        """Continue from a state; the actor must already have the weights that belong to it."""
         self._collector.load(dict(state))
 
     def close(self) -> None:
+        """End all processes of this source."""
         self._collecting.close()
         if isinstance(self._policy, RemotePolicy):
             self._policy.handle.close()
 
 
 class SharedExperience:
-    """An `Experience` of rollouts that rollout workers collect and rank 0 distributes. All ranks make the same calls.
+    """Rollouts that workers collect and rank 0 distributes: the calls of `OwnExperience`, made by all ranks alike.
 
     Args:
         actor: the policy that learns; its weights are published.
@@ -213,3 +177,6 @@ class SharedExperience:
     def close(self) -> None:
         if self._workers is not None:
             self._workers.close()
+
+
+Experience = OwnExperience | SharedExperience

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.reward.reward_hacking import RewardHackingMonitor
-from embodied_rl.judge.reward.score_counts import summarise_scores
+from embodied_rl.judge.reward.score_table import summarise_scores
 from embodied_rl.judge.scorers.cost import find_prices
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.statistics import is_as_good
@@ -29,10 +29,10 @@ from embodied_rl.rollout.staleness import mask_older, summarise_staleness
 from embodied_rl.rollout.timeline import LEARN, RANK, Span, Timeline, keep_timelines
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.process import read_resident_bytes
-from embodied_rl.training import metrics as figures
+from embodied_rl.training import metrics
 from embodied_rl.training.restoring import explain_state_mismatch, read_progress
 from embodied_rl.training.run_parts import Parts, count_evaluation_envs
-from embodied_rl.training.sources import Experience, OwnExperience
+from embodied_rl.training.sources import OwnExperience
 
 log = logging.getLogger(__name__)
 
@@ -59,9 +59,12 @@ class Trainer:
         self._guard = RewardHackingMonitor(self.config.reward, speaks=self.ranks.rank == 0)
         self._bound = self.config.staleness if self.config.mode == "async" else 0
         self._published = -1
+        self._collecting = 0.0  # seconds in which this rank waited for the rollouts of this iteration
+        self._learning: tuple[float, int] | None = None  # when the last rollout arrived, and its rows
+        self._aged: list[tuple[Tensor, Tensor, int]] = []  # versions and valid rows of each; how many were too old
         self._cores = int(provenance.describe_hardware()["cores"])
         self.timelines: list[Timeline] = []
-        self.totals = figures.RunTotals()
+        self.totals = metrics.RunTotals()
         self.iteration = 0
         self.begin_phase: Callable[[str], None] = lambda phase: None
 
@@ -69,34 +72,55 @@ class Trainer:
         """Run one iteration: collect and learn. Return figures for the log; only times differ between ranks."""
         began = time.perf_counter()
         self._publish_weights()
-        turns = IterationClock(self._experience, time.perf_counter() - began)
-        update = self._average_over_ranks(self.algorithm.update(self._rollouts(turns), self.iteration))
-        turns.stop_learning()
+        self._collecting, self._learning, self._aged = time.perf_counter() - began, None, []
+        update = self.algorithm.update(self._rollouts(), self.iteration)
+        self._stop_learning()
+        means = torch.tensor([*update.values()], dtype=torch.float64)  # those of a rank are of its rows alone
+        self.ranks.sum_([means])
+        update = dict(zip(update, (means / self.ranks.size).tolist(), strict=True))
         self.actor.version += 1
         self.iteration += 1
         now = time.perf_counter()
-        seconds = {"iteration": now - began, "rollout": turns.collecting, "update": now - began - turns.collecting}
-        ages = {} if self.config.mode == "sync" else self._ages(turns.aged)
+        seconds = {"iteration": now - began, "rollout": self._collecting, "update": now - began - self._collecting}
+        ages: dict[str, float] = {}
+        if self.config.mode != "sync":
+            aged = [part for parts in self.ranks.gather(self._aged) for part in parts]
+            versions, valid, older = zip(*aged, strict=True)
+            versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
+            ages = summarise_staleness(versions, valid, self.actor.version - 1, self._bound)
+            ages["staleness/masked"] = sum(older)
         figures = self._figures(seconds) | ages | {f"update/{name}": value for name, value in update.items()}
         if self.config.mode != "sync" and self.iteration < self.config.train.iterations:
             self._publish_weights()  # at once, so that evaluations and checkpoints do not delay the collectors
         return figures
 
-    def _rollouts(self, turns: "IterationClock") -> Iterator[Rollout]:
+    def _rollouts(self) -> Iterator[Rollout]:
         """Yield the rollouts of this version, one for each segment, with too old decisions masked."""
         for _ in range(self.parts.segments):
             self.begin_phase("collecting")
-            rollout = turns.collect()
+            self._stop_learning()
+            began = time.monotonic()
+            rollout = self._experience.collect()
+            self._learning = time.monotonic(), int(rollout.valid.sum())
+            self._collecting += self._learning[0] - began
             if self.parts.distiller is not None:  # before any decision is masked
                 self.parts.distiller.settle(rollout)
             if self.config.mode != "sync":
                 masked = mask_older(rollout.version, rollout.valid, self.actor.version, self._bound)
-                turns.aged.append((rollout.version, rollout.valid, masked))
+                self._aged.append((rollout.version, rollout.valid, masked))
             if self.config.train.time_limit == "terminal":
                 rollout.end_at_time_limit()
-            self._guard.fade(rollout)
+            if self.config.reward.name is not None:
+                self._guard.fade(rollout)
             self.begin_phase("learning")
             yield rollout
+
+    def _stop_learning(self) -> None:
+        """Record the time since the last rollout as learning."""
+        if self._learning is not None:
+            began, rows = self._learning
+            self._experience.timeline.add(RANK, LEARN, began, time.monotonic() - began, rows)
+        self._learning = None
 
     def _publish_weights(self) -> None:
         """Publish the present version to the source of rollouts, unless this has already been done."""
@@ -105,44 +129,31 @@ class Trainer:
             self._experience.offer()
             self._published = self.iteration
 
-    def _ages(self, aged: Sequence[tuple[Tensor, Tensor, int]]) -> dict[str, float]:
-        """Summarise the staleness of the decisions in the last update, and count those masked as too old."""
-        versions, valid, older = zip(*(part for parts in self.ranks.gather(aged) for part in parts), strict=True)
-        versions, valid = (torch.cat([part.flatten() for part in parts]) for parts in (versions, valid))
-        figures = summarise_staleness(versions, valid, self.actor.version - 1, self._bound)
-        return figures | {"staleness/masked": sum(older)}
-
-    def _average_over_ranks(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Average metrics over ranks; those of a rank are of its rows alone."""
-        values = torch.tensor([*figures.values()], dtype=torch.float64)
-        self.ranks.sum_([values])
-        return dict(zip(figures, (values / self.ranks.size).tolist(), strict=True))
-
     def _figures(self, seconds: Mapping[str, float]) -> dict[str, Any]:
         experience = self._experience
         own = isinstance(experience, OwnExperience)
         own_part = (experience.timeline, experience.reports(), read_resident_bytes(os.getpid()))
-        gathered = self.ranks.gather(own_part, Timeline, Span, figures.CollectorReport, EpisodeRecord)
+        gathered = self.ranks.gather(own_part, Timeline, Span, metrics.CollectorReport, EpisodeRecord)
         ranks, reports = [line for line, _, _ in gathered], [report for _, some, _ in gathered for report in some]
         resident = [] if own else [size for _, _, size in gathered]
         self.timelines = ranks if own else [*ranks, *(report.timeline for report in reports)]
         if self.ranks.rank == 0:
             for note in (note for report in reports[int(own) :] for note in report.notes):  # its own are logged
                 log.warning("%s", note)
-        inline, finished = self.config.plan.allocation == "colocated", figures.list_finished(reports)
+        inline, finished = self.config.plan.allocation == "colocated", metrics.list_finished(reports)
         drawn_by = experience.figures()  # of this rollout, before the curriculum is updated for the next
         experience.update_curriculum(finished)
-        scores = figures.add_counts([report.scores for report in reports])
+        scores = metrics.add_counts([report.scores for report in reports])
         found = {
-            **figures.count_totals(reports, self.totals),
-            **figures.measure_times(reports, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
+            **metrics.count_totals(reports, self.totals),
+            **metrics.measure_times(reports, ranks, resident, seconds, self.totals, cores=self._cores, inline=inline),
             **drawn_by,
-            **figures.summarise_outcomes(finished, self.spec),
+            **metrics.summarise_outcomes(finished, self.spec),
             **summarise_scores(scores),
-            **figures.count_cost(scores, self.totals, find_prices(self.config.reward)),
+            **metrics.count_cost(scores, self.totals, find_prices(self.config.reward)),
             **({} if self.parts.distiller is None else self.parts.distiller.figures()),
         }
-        return found | self._guard.note(found) | figures.worker_warnings(reports)
+        return found | self._guard.note(found) | metrics.worker_warnings(reports)
 
     def evaluate(self, episodes: int, purpose: Purpose) -> list[EpisodeResult]:
         """Evaluate the deployed policy on enumerated episodes, divided among ranks; return all results on every rank.
@@ -168,7 +179,7 @@ class Trainer:
         """Evaluate on the episodes that choose the checkpoint, note the result, and return figures for the log."""
         episodes = self.config.train.eval_episodes
         self.begin_phase("evaluating")
-        found = figures.summarise_evaluation(self.evaluate(episodes, "select"), self.spec)
+        found = metrics.summarise_evaluation(self.evaluate(episodes, "select"), self.spec)
         self.note_evaluation(found["eval/success"], episodes)
         return found | {"time/elapsed": self.totals.seconds}
 
@@ -215,11 +226,11 @@ class Trainer:
         assert self.parts.resumed is not None, "only a run that continues has something to restore"
         (self.iteration, tensors, metadata), self.parts.resumed = self.parts.resumed, None
         place = self.folder.checkpoints / f"{self.iteration:08d}"
-        progress = read_progress(place, self.iteration, metadata)
-        if progress.ranks != self.ranks.size:
+        version, count, totals = read_progress(place, self.iteration, metadata)
+        if count != self.ranks.size:
             raise UserError(
-                f"{self.folder.path} was run on {progress.ranks} ranks and continues exactly only on as many: "
-                f"set plan.ranks={progress.ranks}.",
+                f"{self.folder.path} was run on {count} ranks and continues exactly only on as many: "
+                f"set plan.ranks={count}.",
                 code="checkpoint-ranks-mismatch",
             )
         load_actor(place / build.POLICY, self.actor)
@@ -230,9 +241,9 @@ class Trainer:
             if self.parts.distiller is not None:
                 self.parts.distiller.load(_part(mine, "distiller/"))
             shards.read_shards(place, self.parts.sharding)
-            self.actor.version = progress.version
+            self.actor.version = version
             self._experience.load({name: value.numpy() for name, value in _part(mine, "collector/").items()})
-        self.totals = progress.totals
+        self.totals = totals
         if self.ranks.rank == 0:
             checkpoint.repair_last(self.folder.checkpoints, self.iteration)
             self._point_at_best()  # the run may have been killed after writing a checkpoint and before marking it
@@ -246,37 +257,6 @@ class Trainer:
         """Write only the policy, in the form in which it is deployed."""
         extra = build.describe_origin(self.config.sim, self.config.algo.sampler, self.spec.control_hz)
         save_actor(path, self.actor, self.config.policy.name, asdict(self.actor.network.config), extra=extra)
-
-
-class IterationClock:
-    """Measures how long a rank waits for rollouts and how long it learns from them, in one iteration.
-
-    Attributes:
-        collecting: seconds that the rank waited for rollouts.
-        aged: for each rollout: the versions that decided, which rows are valid, and how many were masked as too old.
-    """
-
-    def __init__(self, experience: Experience, collecting: float = 0.0) -> None:
-        self.collecting = collecting
-        self.aged: list[tuple[Tensor, Tensor, int]] = []
-        self._experience, self._rows = experience, 0
-        self._handed_over: float | None = None
-
-    def collect(self) -> Rollout:
-        """Return the next rollout; the time until `stop_learning`, or the next `collect`, counts as learning."""
-        self.stop_learning()
-        began = time.monotonic()
-        rollout = self._experience.collect()
-        self._handed_over, self._rows = time.monotonic(), int(rollout.valid.sum())
-        self.collecting += self._handed_over - began
-        return rollout
-
-    def stop_learning(self) -> None:
-        """Note that learning from the last rollout has ended, and record its time."""
-        if self._handed_over is not None:
-            seconds = time.monotonic() - self._handed_over
-            self._experience.timeline.add(RANK, LEARN, self._handed_over, seconds, self._rows)
-        self._handed_over = None
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

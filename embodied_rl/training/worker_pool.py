@@ -1,29 +1,50 @@
 """Pool of rollout workers: rank 0 starts them and publishes weights to them; each is built in its own process."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import torch
 
 from embodied_rl.actors.learning.weights import Weights, publish_weights
 from embodied_rl.assembly import build
-from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.rollout.buffer import Columns, Rollout
+from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.policy_worker import PolicyWorker
-from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.runtime.bundles import count_gpus
-from embodied_rl.runtime.processes.base import Board, BoardReader, Deadlines, NodeShare, Runtime
-from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.handle import Board, BoardReader, Deadlines, Handle, NodeShare, Runtime
 from embodied_rl.runtime.ranks.collective import choose_gpu
+from embodied_rl.runtime.selection import count_gpus
+from embodied_rl.runtime.simulators import python_environments
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.schema import TrainConfig
-from embodied_rl.training.collecting import make_collector
+from embodied_rl.schema import Plan, TrainConfig
 from embodied_rl.training.dispatch import Dispatcher
-from embodied_rl.training.rollout_worker import PublishedWeights, RolloutWorker, WorkerStart
-from embodied_rl.training.timeouts import worker_report_timeout
+from embodied_rl.training.rollout_worker import (
+    REPORT,
+    PublishedWeights,
+    RolloutWork,
+    RolloutWorker,
+    WorkerStart,
+    make_collector,
+)
+
+LEAST_TIMEOUT = 300.0
+"""Least timeout of a rank that waits for another rank, in seconds."""
+
+
+def make_rollout_worker(
+    config: TrainConfig, blueprint: build.Blueprint, work: RolloutWork, number: int, board: BoardReader
+) -> RolloutWorker:
+    """Build rollout worker `number` of a run; it receives its weights later."""
+    torch.manual_seed(config.seed)
+    torch.set_num_threads(1)
+    choose_gpu(config.plan.ranks + number)
+    actor = blueprint.build()
+    actor.version = -1
+    envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
+    rollout = Rollout.allocate(actor, work.decisions, envs, extras=work.extras)
+    kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
+    collecting = make_collector(config, kind, work, rollout, runtime, number, f"worker {number}'s")
+    return RolloutWorker(PolicyWorker(actor), board, collecting)
 
 
 class RolloutWorkers:
@@ -42,15 +63,11 @@ class RolloutWorkers:
         self._everything: Weights | None = None
 
     @staticmethod
-    def start(
-        config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, work: "RolloutWork"
-    ) -> "RolloutWorkers":
+    def start(config: TrainConfig, runtime: Runtime, blueprint: build.Blueprint, work: RolloutWork) -> "RolloutWorkers":
         """Start the rollout workers of a run.
 
         Args:
-            config: of the run.
             runtime: starts the workers.
-            blueprint: of their actors.
             work: the work of each worker.
         """
         board = runtime.board()
@@ -87,38 +104,21 @@ class RolloutWorkers:
         self._board.close()
 
 
-@dataclass(frozen=True)
-class RolloutWork:
-    """The work of a rollout worker.
+def worker_silence_timeout(plan: Plan) -> float:
+    """Return how long a healthy process that simulates may be silent, in seconds.
 
-    Attributes:
-        needs: of the algorithm.
-        decisions: T, the decisions of a segment.
-        segments: number of rollouts that a version learns from in turn.
-        writers: factories of writers in each worker, besides its rollouts.
-        extras: columns of the rollouts that these fill.
+    That is the time to detect a hanging simulator, to replace it, and to execute the first call of the new one.
     """
-
-    needs: Needs
-    decisions: int
-    segments: int = 1
-    writers: tuple[WriterFactory, ...] = ()
-    extras: Columns = field(default_factory=dict)
+    return plan.start_timeout + 2 * plan.call_timeout
 
 
-def make_rollout_worker(
-    config: TrainConfig, blueprint: build.Blueprint, work: RolloutWork, number: int, board: BoardReader
-) -> RolloutWorker:
-    """Build rollout worker `number` of a run; it receives its weights later."""
-    torch.manual_seed(config.seed)
-    torch.set_num_threads(1)
-    choose_gpu(config.plan.ranks + number)
-    actor = blueprint.build()
-    actor.version = -1
-    envs = config.sim.num_envs // int(config.plan.rollout_workers or 1)
-    rollout = Rollout.allocate(actor, work.decisions, envs, extras=work.extras)
-    kind, runtime = SimulatorKind.find(config.sim), runtimes.select_runtime(config)
-    collecting = make_collector(
-        config, kind, work.needs, rollout, runtime, number=number, purpose=f"worker {number}'s", writers=work.writers
-    )
-    return RolloutWorker(PolicyWorker(actor), board, collecting.collector, collecting.sampler, [*collecting.handles])
+def worker_report_timeout(plan: Plan) -> float:
+    """Return the seconds in which a rollout worker must report before it counts as hung and is replaced."""
+    return worker_silence_timeout(plan) + REPORT
+
+
+def rank_timeout(config: TrainConfig) -> float:
+    """Return how long ranks wait for each other, in seconds: enough to detect and to replace a hanging simulator."""
+    foreign = python_environments.find_interpreter(config.sim) is not None
+    apart = foreign or config.plan.allocation == "split"
+    return max(LEAST_TIMEOUT, worker_silence_timeout(config.plan) if apart else 0.0)

@@ -6,7 +6,7 @@ stem conditioned on the instruction (FiLM, arXiv:1709.07871) with spatial-softma
 the pretrained vision tower, because it learns to localise from few frames on a CPU.
 
 Shapes: `n` rows, `C` cameras, `P` patches of one camera, `J` keypoints of one camera, `T` prefix tokens,
-`L` instruction tokens, `H` actions, `D` action dimensions, `W` width.
+`L` instruction tokens, `H` actions, `D` action dimensions, `W` width, `t` query tokens, `s` key tokens.
 """
 
 import math
@@ -23,12 +23,10 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
 from embodied_rl.interfaces.scene import Scene
-from embodied_rl_policies.layers import ExpertLayer, LastPrefixLayer, PrefixLayer, modulate
+from embodied_rl_policies.vlm import MAX_LAYERS
 
 PIXELS_PER_CELL = 4
 PATCH_GRID = 4
-MAX_LAYERS = 1000
-"""An upper limit far above any real network; building this many modules takes minutes."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +70,86 @@ class PocketConfig:
             raise UserError(
                 f"policy.stem_channels={self.stem_channels} must be a multiple of 8.", code="policy-sizes-invalid"
             )
+
+
+class Attention(nn.Module):
+    """Multi-head attention of tokens to given keys and values, such as their own and cached ones."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.out = nn.Linear(width, width, bias=False)
+
+    def forward(self, tokens: Tensor, key_value: Tensor, mask: Tensor) -> Tensor:
+        """Attend: tokens [n, t, W], key_value [n, s, 2 W], mask bool [n, s] (True: the key is visible) → [n, t, W]."""
+        query = self.query(tokens).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        key, value = key_value.unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask[:, None, None])
+        return self.out(mixed.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Sequential):
+    """Two linear maps with a SiLU between them; its backward pass on a CPU costs half as much as that of a GELU."""
+
+    def __init__(self, width: int, hidden: int) -> None:
+        super().__init__(nn.Linear(width, hidden * width), nn.SiLU(), nn.Linear(hidden * width, width))
+
+
+class PrefixLayer(nn.Module):
+    """A transformer layer of the prefix."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.attention_norm, self.forward_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+        self.attention = Attention(width, heads)
+        self.feed_forward = FeedForward(width, hidden)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply the layer: tokens [n, T, W], mask bool [n, T] → next layer's tokens, keys and values [n, T, 2 W]."""
+        normed = self.attention_norm(tokens)
+        key_value = self.attention.key_value(normed)
+        tokens = tokens + self.attention(normed, key_value, mask)
+        return tokens + self.feed_forward(self.forward_norm(tokens)), key_value
+
+
+class LastPrefixLayer(nn.Module):
+    """The last layer of the prefix; it computes only keys and values, because no later layer reads its tokens."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(width)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Compute keys and values: tokens [n, T, W] → the same tokens, their keys and values [n, T, 2 W]."""
+        return tokens, self.key_value(self.norm(tokens))
+
+
+class ExpertLayer(nn.Module):
+    """A layer of the action expert: adaRMS, attention to the prefix and to the actions, adaRMS, feed-forward."""
+
+    def __init__(self, width: int, heads: int, hidden: int) -> None:
+        super().__init__()
+        self.attention = Attention(width, heads)
+        self.feed_forward = FeedForward(width, hidden)
+
+    def forward(self, tokens: Tensor, modulation: Tensor, key_value: Tensor, mask: Tensor) -> Tensor:
+        """Update tokens [n, H, W] by modulation [n, 6, 1 or H, W], the prefix's key_value [n, T, 2 W], mask [n, T + H].
+
+        A modulation of size 1 applies to every token; one of size H gives each token its own flow time.
+        """
+        scale, shift, gate, scale_2, shift_2, gate_2 = modulation.unbind(1)
+        normed = modulate(tokens, scale, shift)
+        key_value = torch.cat([key_value, self.attention.key_value(normed)], dim=1)
+        tokens = tokens + gate * self.attention(normed, key_value, mask)
+        return tokens + gate_2 * self.feed_forward(modulate(tokens, scale_2, shift_2))
+
+
+def modulate(tokens: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """Apply the adaptive RMS norm: normalise tokens [n, H, W], then scale and shift them by the flow time."""
+    return F.rms_norm(tokens, tokens.shape[-1:]) * (1 + scale) + shift
 
 
 def make_position_encoding(cells: int, width: int) -> Tensor:
@@ -169,15 +247,8 @@ class Pocket(FlowBackbone):
     ) -> None:
         """Build the network with fresh weights from torch's global generator.
 
-        Args:
-            config: sizes of the network.
-            action_dim: action dimensions D.
-            state_dim: number of entries of the normalised proprioception.
-            cameras: names of the cameras, in order; they share the stem. Without cameras the network has no stem.
-            image_size: (height, width) in pixels, multiples of 16.
-            vocabulary_size: number of word ids, including 0 for padding.
-            token_length: L, maximum number of words of an instruction.
-            auxiliary_names: privileged entries that the localisation head predicts from the keypoints.
+        Cameras are in order and share the stem; without cameras the network has no stem. Sides of images are multiples
+        of 16. `auxiliary_names` are privileged entries that the localisation head predicts from the keypoints.
 
         Raises:
             UserError: an image side is not a multiple of 16, or auxiliary names are given without a camera.
@@ -202,47 +273,35 @@ class Pocket(FlowBackbone):
             context_dim=width,
             auxiliary_names=tuple(auxiliary_names),
         )
-        self._build_perception(vocabulary_size)
-        self._build_prefix()
-        self._build_expert()
-        self._initialise()
-
-    def _build_perception(self, vocabulary_size: int) -> None:
-        width, views = self.config.width, len(self.spec.cameras)
+        views, spec = len(self.spec.cameras), self.spec
         self.words = nn.Embedding(vocabulary_size, width, padding_idx=0)
         self.views = nn.Parameter(torch.zeros(views, width))
-        self.stem = Stem(self.config, self.spec.image_size) if views else nn.Identity()
-        inputs, outputs = views * 2 * self.config.keypoints, len(self.spec.auxiliary_names)
+        self.stem = Stem(config, spec.image_size) if views else nn.Identity()
+        inputs, outputs = views * 2 * config.keypoints, len(spec.auxiliary_names)
         self.localise = Localiser(inputs, outputs) if outputs else nn.Identity()
+        self._build_transformers()
 
-    def _build_prefix(self) -> None:
-        config, width = self.config, self.config.width
+    def _build_transformers(self) -> None:
+        config, width, spec = self.config, self.config.width, self.spec
         self.places = nn.Linear(2 * config.keypoints, config.keypoint_tokens * width)
-        self.word_positions = nn.Parameter(torch.randn(self.spec.token_length, width) * 0.02)
-        self.proprioception = nn.Sequential(nn.Linear(self.spec.state_dim, width), nn.SiLU(), nn.Linear(width, width))
+        self.word_positions = nn.Parameter(torch.randn(spec.token_length, width) * 0.02)
+        self.proprioception = nn.Sequential(nn.Linear(spec.state_dim, width), nn.SiLU(), nn.Linear(width, width))
         layers = [PrefixLayer(width, config.heads, config.hidden) for _ in range(config.layers - 1)]
         self.prefix = nn.ModuleList([*layers, LastPrefixLayer(width)])
         self.register_buffer("patch_positions", make_position_encoding(PATCH_GRID, width), persistent=False)
-
-    def _build_expert(self) -> None:
-        config, width = self.config, self.config.width
-        self.action_in = nn.Linear(self.spec.action_dim, width)
+        self.action_in = nn.Linear(spec.action_dim, width)
         self.action_positions = nn.Parameter(torch.randn(config.horizon, width) * 0.02)
         self.time = nn.Sequential(nn.Linear(width, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU())
         self.modulation = nn.Linear(width, (6 * config.layers + 2) * width)
         self.expert = nn.ModuleList(ExpertLayer(width, config.heads, config.hidden) for _ in range(config.layers))
-        self.action_out = nn.Linear(width, self.spec.action_dim)
+        self.action_out = nn.Linear(width, spec.action_dim)
         self.register_buffer("frequencies", make_time_frequencies(width), persistent=False)
-
-    def _initialise(self) -> None:
-        """Initialise the modulation independent of time: scale and shift 0, gates 1.
-
-        With gates of 0, as in π0.5, a two-layer expert needed 1.5 times as many steps to reach the same error.
-        """
+        # Modulation independent of time at first: scale and shift 0, gates 1. With gates of 0, as in π0.5, a two-layer
+        # expert needed 1.5 times as many steps to reach the same error.
         nn.init.zeros_(self.modulation.weight)
         nn.init.zeros_(self.modulation.bias)
-        gates = self.modulation.bias.data[: 6 * self.config.layers * self.config.width]
-        gates.view(self.config.layers, 2, 3, self.config.width)[:, :, 2] = 1.0
+        gates = self.modulation.bias.data[: 6 * config.layers * width]
+        gates.view(config.layers, 2, 3, width)[:, :, 2] = 1.0
 
     def perception_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of stem, FiLM, keypoints, localisation head, camera and word embeddings."""
@@ -285,7 +344,11 @@ class Pocket(FlowBackbone):
     def encode(self, inputs: PolicyInput) -> Context:
         """Encode the prefix: keys and values "key_value/i" float32 [n, T, 2 W], existing tokens "mask" bool [n, T]."""
         features = inputs.features if inputs.features is not None else self.perceive(inputs)
-        tokens, mask = self._prefix_tokens(features, inputs)
+        places = self.places(2 * features["keypoints"]).unflatten(-1, (self.config.keypoint_tokens, -1))
+        seen = torch.cat([features["patches"] + self.patch_positions, places], dim=2) + self.views[:, None]
+        words = self.words(inputs.tokens) + self.word_positions[: inputs.tokens.shape[1]]
+        tokens = torch.cat([seen.flatten(1, 2), self.proprioception(inputs.state)[:, None], words], dim=1)
+        mask = F.pad(inputs.tokens != 0, (tokens.shape[1] - words.shape[1], 0), value=True)
         tensors = {"mask": mask}
         for index, layer in enumerate(self.prefix):
             tokens, tensors[f"key_value/{index}"] = layer(tokens, mask)
@@ -293,18 +356,13 @@ class Pocket(FlowBackbone):
         auxiliary = self.predict_auxiliary(features) if self.spec.auxiliary_names else None
         return Context(tensors, (tokens * weight).sum(dim=1), auxiliary)
 
-    def _prefix_tokens(self, features: dict[str, Tensor], inputs: PolicyInput) -> tuple[Tensor, Tensor]:
-        """Build tokens [n, T, W] and mask bool [n, T] from patches, keypoints, words and proprioception."""
-        places = self.places(2 * features["keypoints"]).unflatten(-1, (self.config.keypoint_tokens, -1))
-        seen = torch.cat([features["patches"] + self.patch_positions, places], dim=2) + self.views[:, None]
-        words = self.words(inputs.tokens) + self.word_positions[: inputs.tokens.shape[1]]
-        tokens = torch.cat([seen.flatten(1, 2), self.proprioception(inputs.state)[:, None], words], dim=1)
-        always = torch.ones(len(tokens), tokens.shape[1] - words.shape[1], dtype=torch.bool, device=tokens.device)
-        return tokens, torch.cat([always, inputs.tokens != 0], dim=1)
-
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, W]."""
-        modulation = self._modulation(t)
+        times = t[:, None] if t.dim() == 1 else t
+        angle = times.reshape(-1, 1) * self.frequencies
+        condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
+        by_time = self.modulation(condition).unflatten(-1, (-1, self.config.width))
+        modulation = by_time.unflatten(0, times.shape).transpose(1, 2)  # scales, shifts, gates [n, 6 layers + 2, …, W]
         tokens = self.action_in(x) + self.action_positions
         mask = F.pad(context.tensors["mask"], (0, x.shape[1]), value=True)
         for index, layer in enumerate(self.expert):
@@ -312,11 +370,3 @@ class Pocket(FlowBackbone):
             tokens = layer(tokens, modulation[:, 6 * index : 6 * index + 6], key_value, mask)
         features = modulate(tokens, modulation[:, -2], modulation[:, -1])
         return self.action_out(features), features
-
-    def _modulation(self, t: Tensor) -> Tensor:
-        """Compute all scales, shifts and gates [n, 6 layers + 2, 1 or H, W] of time t [n] or [n, H]."""
-        times = t[:, None] if t.dim() == 1 else t
-        angle = times.reshape(-1, 1) * self.frequencies
-        condition = self.time(torch.cat([angle.sin(), angle.cos()], dim=-1))
-        by_time = self.modulation(condition).unflatten(-1, (-1, self.config.width))
-        return by_time.unflatten(0, times.shape).transpose(1, 2)

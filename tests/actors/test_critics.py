@@ -3,15 +3,7 @@
 import pytest
 import torch
 
-from embodied_rl.actors.critics import (
-    Critic,
-    CriticNeed,
-    ExpertCritic,
-    PrefixCritic,
-    PrivilegedCritic,
-    make_critic,
-    make_value_head,
-)
+from embodied_rl.actors.critics import Critic, CriticNeed, make_critic
 from tests.support.refusals import refuses
 
 SIZES = {"privileged_dim": 3, "context_dim": 8, "feature_dim": 6}
@@ -35,30 +27,10 @@ def test_each_critic_reads_its_own_input_alone(kind) -> None:
         assert torch.equal(other, value) == (name != kind)
 
 
-@pytest.mark.parametrize(
-    "critic",
-    [
-        PrefixCritic(6),
-        ExpertCritic(6),
-        *(make_critic(kind, **SIZES | {"context_dim": 6}) for kind in ("prefix", "expert")),
-    ],
-)
-def test_a_critic_does_not_train_the_backbone_by_default(critic: Critic) -> None:
-    """Its own weights learn from the value, what it reads does not; with `detach` off, both do."""
-    pooled, features = torch.randn(5, 6, requires_grad=True), torch.randn(5, 2, 6, requires_grad=True)
-    critic(None, pooled, features).sum().backward()
-    assert pooled.grad is None and features.grad is None
-    assert all(parameter.grad is not None for parameter in critic.parameters())
-    critic.detach = False
-    critic(None, pooled, features).sum().backward()
-    read = pooled if critic.needs == CriticNeed.PREFIX else features
-    assert read.grad is not None and read.grad.abs().sum() > 0
-
-
 def test_values_start_near_zero() -> None:
     """The last layer's deviation of 0.02 keeps first values far below a reward of 1."""
     torch.manual_seed(0)
-    assert make_value_head(20, (192, 192))(torch.randn(512, 20)).std() < 0.1
+    assert Critic(CriticNeed.PREFIX, 20)(None, torch.randn(512, 20), None).std() < 0.1
 
 
 def test_none_is_no_critic_and_others_are_refused() -> None:
@@ -67,4 +39,4 @@ def test_none_is_no_critic_and_others_are_refused() -> None:
     with refuses("critic-unknown", "privileged, prefix, expert, none"):
         make_critic("privilegd", **SIZES)
     with refuses("privileged-state-missing"):
-        PrivilegedCritic(0)
+        make_critic("privileged", **SIZES | {"privileged_dim": 0})

@@ -4,10 +4,10 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pytest
 import torch
 
-from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from tests.support.refusals import refuses
 
 
@@ -57,16 +57,6 @@ def test_state_is_normalised_by_recorded_statistics(embodiment, observe) -> None
     assert torch.allclose(
         fitted.normalise_privileged(truth, ("clock", "unheard")), torch.tensor([[0.0, -4.0]]), atol=0.2
     )
-
-
-def test_privileged_state_is_normalised_by_recorded_statistics(embodiment) -> None:
-    """Column by column to mean 0 and deviation 1, however far apart their units are."""
-    random = np.random.default_rng(1)
-    truth = random.normal([-4.0, 0.0, 70.0, 0.5], [2.0, 1e-2, 30.0, 5.0], (400, 4))
-    fitted = embodiment.with_statistics(random.normal(size=(400, 2)), privileged=truth)
-    normal = fitted.normalise_privileged(truth, embodiment.privileged_names)
-    assert torch.allclose(normal.mean(dim=0), torch.zeros(4), atol=1e-5)
-    assert torch.allclose(normal.std(dim=0, correction=0), torch.ones(4), atol=1e-5)
 
 
 def test_words_become_ids_and_pads(embodiment) -> None:
@@ -165,3 +155,67 @@ def test_an_embodiment_of_the_first_version_is_read(embodiment) -> None:
     read = Embodiment.from_dict(old)
     assert read.state == Normalisation("mean_std", (2.0, 5.0), (1.0, 3.0))
     assert replace(read, state=embodiment.state) == embodiment
+
+
+COLUMNS = np.stack([np.arange(101.0), 10 * np.arange(101.0) - 500, np.full(101, 7.0)], axis=1)
+"""0 … 100; -500 … 500; a constant."""
+
+
+def test_quantiles_of_each_column_become_minus_one_and_one() -> None:
+    """By hand: 1 % and 99 % of 0 … 100 are 1 and 99; a constant lies in the middle of two units."""
+    found = Normalisation.from_values(COLUMNS, "quantiles")
+    assert (found.kind, found.center, found.scale) == (
+        "quantiles",
+        pytest.approx((50, 0, 7)),
+        pytest.approx((49, 490, 1)),
+    )
+
+
+def test_mean_and_deviation_are_those_of_each_column() -> None:
+    """The variance of 0 … 100 is (101² - 1) / 12; a constant keeps its unit."""
+    found = Normalisation.from_values(COLUMNS)
+    assert found.kind == "mean_std"
+    assert found.center == pytest.approx((50, 0, 7))
+    assert found.scale == pytest.approx((850**0.5, 10 * 850**0.5, 1))
+
+
+def test_there_and_back() -> None:
+    bounds = Normalisation.from_bounds("limits", [-1, 0, 5], [3, 0.1, 6])
+    assert bounds.normalise(torch.tensor([[-1, 0, 5], [3, 0.1, 6], [1, 0.05, 5.5]])).tolist() == [
+        [-1, -1, -1],
+        [1, 1, 1],
+        pytest.approx([0, 0, 0], abs=1e-6),
+    ]
+    values = np.array([[0.5, 0.02, 5.7]])
+    assert bounds.restore(bounds.normalise(torch.from_numpy(values)).numpy()) == pytest.approx(values, rel=1e-6)
+    assert len(bounds) == 3 and Normalisation.identity(2) == Normalisation("identity", (0, 0), (1, 1))
+
+
+@pytest.mark.parametrize(
+    ("center", "scale", "kept"),
+    [
+        ((2, 0), (3, 1e-6), 1),
+        ((2, 1e-5), (3, 1e-5), 1),
+        ((2, 0), (3, 2e-5), 2),
+        ((2, -1), (3, 1e-6), 2),
+        ((2,), (3,), 1),
+    ],
+)
+def test_only_padding_is_cut_off(center: tuple, scale: tuple, kept: int) -> None:
+    assert len(Normalisation("mean_std", center, scale).unpadded(1)) == kept
+
+
+@pytest.mark.parametrize(
+    ("kind", "center", "scale", "named"),
+    [
+        ("means", (0.0,), (1.0,), "'means'"),
+        ("mean_std", (0.0, 1.0), (1.0,), "2 centres"),
+        ("mean_std", (float("nan"),), (1.0,), "finite"),
+        ("mean_std", (0.0,), (float("inf"),), "finite"),
+        ("mean_std", (0.0, 0.0), (1.0, 0.0), "every scale positive"),
+        ("mean_std", (0.0,), (-1.0,), "every scale positive"),
+    ],
+)
+def test_impossible_statistics_are_refused(kind: str, center: tuple, scale: tuple, named: str) -> None:
+    with refuses("statistics-invalid", named):
+        Normalisation(kind, center, scale)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.interfaces.policy import NoiseKeys
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import ode_sample
 from tests.support.refusals import refuses
@@ -28,25 +27,6 @@ def test_evaluate_repeats_the_rollout_to_the_bit(make_actor, observe, keys, samp
     assert torch.equal(again.value, decision.value)
     assert again.log_prob.requires_grad
     assert again.entropy.shape == decision.log_prob.shape
-
-
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_log_probabilities_survive_rebatching(make_actor, observe, keys, sampler) -> None:
-    """Rows evaluated in another order and number keep their log-probability and value."""
-    actor = make_actor(sampler, "expert")
-    decision = actor.act(observe(9), keys(9), explore=True)
-    rows = torch.tensor([7, 2, 5])
-    again = actor.evaluate({name: value[rows] for name, value in decision.trace.items()})
-    assert torch.allclose(again.log_prob, decision.log_prob[rows], atol=1e-5, rtol=1e-5)
-    assert torch.allclose(again.value, decision.value[rows], atol=1e-5)
-
-
-def test_a_row_does_not_depend_on_the_others(make_actor, observe, keys) -> None:
-    """Acting on some rows alone gives the actions they get in the batch."""
-    actor, everything, key = make_actor("full"), observe(9), keys(9)
-    rows = np.array([8, 1, 4])
-    some = actor.act(everything.select(rows), NoiseKeys(key.seed, key.episode[rows], key.decision[rows]), True)
-    assert np.allclose(some.actions, actor.act(everything, key, True).actions[rows], atol=1e-5)
 
 
 @pytest.mark.parametrize("explore", [False, True])
@@ -167,18 +147,6 @@ def test_only_executed_simulator_dimensions_are_scored(make_actor, observe, keys
     assert torch.equal(
         moved.nonzero()[:, 1:].unique(dim=0), torch.tensor([[1, 2 + 3 * s] for s in range(moved.shape[2] // 3)])
     )
-
-
-def test_auxiliary_targets_are_the_named_normalised_entries(make_actor, observe, keys, embodiment) -> None:
-    """Localisation targets are privileged entries in deviations from their mean; none where perception is frozen."""
-    actor, observation = make_actor(critic="prefix"), observe(4)
-    actor.embodiment = replace(embodiment, privileged_mean=(1.0, 2.0, 0.0, 0.0), privileged_std=(2.0, 4.0, 1.0, 1.0))
-    evaluation = actor.evaluate(actor.act(observation, keys(4), True).trace)
-    expected = (observation.privileged[:, :2] - [1, 2]) / [2, 4]
-    assert torch.allclose(evaluation.auxiliary_target, torch.tensor(expected, dtype=torch.float32))
-    assert evaluation.auxiliary.shape == (4, 2)
-    frozen = make_actor(critic="prefix", freeze_perception=True)
-    assert frozen.evaluate(frozen.act(observation, keys(4), True).trace).auxiliary is None
 
 
 def test_auxiliary_targets_are_found_by_name(make_actor, observe, keys, embodiment) -> None:

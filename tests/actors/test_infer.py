@@ -26,12 +26,6 @@ def test_infer_equals_act_without_exploration(make_actor, observe, keys, sampler
     assert np.array_equal(found, actor.act(observation, keys(7), explore=False).actions)
 
 
-def test_it_needs_neither_critic_nor_truth(make_actor, observe, keys, monkeypatch: pytest.MonkeyPatch) -> None:
-    actor, observation = make_actor(critic="expert"), observe(3)
-    monkeypatch.setattr(actor, "critic", None)
-    assert np.isfinite(actor.infer(observation.without_privileged(), keys(3))).all()
-
-
 def test_without_keys_it_starts_at_the_mean_of_the_noise(make_actor, observe, embodiment) -> None:
     actor, observation = make_actor(), observe(5)
     with torch.no_grad():
@@ -44,19 +38,6 @@ def actions(rows: int, length: int) -> np.ndarray:
     """Within the robot's limits."""
     low, high = np.array([-0.5, -2.0, 0.0]), np.array([0.5, 1.0, 0.1])
     return np.random.default_rng(1).uniform(low, high, (rows, length, ENTRIES)).astype(np.float32)
-
-
-@pytest.mark.parametrize("strategy", ["prefix", "replacement", "guided"])
-def test_rows_without_committed_actions_are_the_plain_policy(make_actor, observe, keys, strategy: str) -> None:
-    """To the bit, but for "prefix", whose network is asked in another form as soon as one row has a prefix."""
-    actor, observation, prefix = make_actor(), observe(6), actions(6, 2)
-    actor.backbone.prefix_trained_to = 2
-    plain = actor.infer(observation, keys(6))
-    some = actor.infer(observation, keys(6), prefix, np.array([0, 1, 2, 0, 1, 2]), strategy=strategy)
-    np.testing.assert_allclose(some[[0, 3]], plain[[0, 3]], atol=1e-6)
-    assert np.array_equal(some[[0, 3]], plain[[0, 3]]) or strategy == "prefix"
-    assert np.array_equal(some[[1, 4], 0], prefix[[1, 4], 0]) and np.array_equal(some[[2, 5]], prefix[[2, 5]])
-    assert not np.allclose(some[[1, 4], 1], prefix[[1, 4], 1], atol=1e-3)
 
 
 @pytest.mark.parametrize(

@@ -69,20 +69,6 @@ def test_the_contract_of_an_actor(make: Make, simulator_spec: SimulatorSpec, fam
     check_actor(lambda: make(family, sampler, keep), simulator_spec)
 
 
-@everywhere
-def test_a_decision_is_recomputed_to_the_bit(make: Make, observe, keys, family: str, sampler: str, keep: str) -> None:
-    """In its own batch exactly; in another one within 1e-5. The value is the same, too."""
-    actor = make(family, sampler, keep)
-    decision = actor.act(observe(6), keys(6), explore=True)
-    again = actor.evaluate(decision.trace)
-    assert torch.equal(again.log_prob, decision.log_prob) and torch.equal(again.value, decision.value)
-    assert again.log_prob.requires_grad
-    rows = torch.tensor([4, 1, 3])
-    some = actor.evaluate({name: value[rows] for name, value in decision.trace.items()})
-    torch.testing.assert_close(some.log_prob, decision.log_prob[rows], rtol=0, atol=1e-5)
-    torch.testing.assert_close(some.value, decision.value[rows], rtol=0, atol=1e-5)
-
-
 @each("family", SIZES)
 @each("keep", KEPT)
 def test_a_decision_in_mixed_precision_is_recomputed_to_the_bit(make: Make, observe, keys, family: str, keep: str):
@@ -111,14 +97,6 @@ def test_keep_changes_only_the_trace(make: Make, observe, keys, family: str, sam
         assert found.keys() == gradients[0].keys() and len(found) > 10
         for name, value in gradients[0].items():
             torch.testing.assert_close(found[name], value, rtol=1e-5, atol=1e-6)
-
-
-@each("family", SIZES)
-@each("keep", KEPT)
-def test_a_buffer_fits_the_trace(make: Make, observe, keys, family: str, keep: str) -> None:
-    actor = make(family, keep=keep)
-    trace = actor.act(observe(2), keys(2), explore=True).trace
-    assert {name: (tuple(value.shape[1:]), value.dtype) for name, value in trace.items()} == actor.trace_spec()
 
 
 def bytes_of(actor: FlowActor, observation: Observation, keys: NoiseKeys) -> int:

@@ -6,10 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.actors.embodiment import Embodiment, Normalisation
 from embodied_rl.actors.flow import COMMITTED, FlowActor
-from embodied_rl.actors.normalisation import Normalisation
-from embodied_rl.interfaces.policy import NoiseKeys
 from tests.support.refusals import refuses
 
 SAMPLERS, CRITICS = ["hybrid", "full", "noise"], ["privileged", "prefix", "expert", "none"]
@@ -111,17 +109,6 @@ def test_without_a_prefix_a_delay_changes_nothing(make_late, make_actor, observe
     decisions = late.act(observation, keys(ROWS), True), late.act(observation, keys(ROWS), True, prefix(), none)
     assert torch.equal(decisions[0].log_prob, decisions[1].log_prob)
     assert torch.equal(decisions[0].trace["flow/x"], plain.act(observation, keys(ROWS), True).trace["flow/x"])
-
-
-def test_rows_are_independent(make_late, observe, keys) -> None:
-    actor, observation, key = make_late("full"), observe(ROWS), keys(ROWS)
-    rows = np.array([8, 1, 2])
-    some = NoiseKeys(key.seed, key.episode[rows], key.decision[rows])
-    alone = actor.act(observation.select(rows), some, True, prefix()[rows], COUNTS[rows])
-    whole = actor.act(observation, key, True, prefix(), COUNTS)
-    np.testing.assert_allclose(alone.actions, whole.actions[rows], atol=1e-5)
-    again = actor.evaluate({name: value[torch.from_numpy(rows)] for name, value in whole.trace.items()})
-    torch.testing.assert_close(again.log_prob, whole.log_prob[rows], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("strategy", ["prefix", "replacement", "guided"])

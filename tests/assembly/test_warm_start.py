@@ -9,8 +9,8 @@ import torch
 
 from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.assembly.build import build_backbone, choose_backbone_maker, find_sizes, load_backbone
-from embodied_rl.assembly.outline import outline_backbone
+from embodied_rl.assembly.build import build_backbone, find_sizes, load_backbone, outline_backbone
+from embodied_rl.assembly.networks import make_backbone
 from embodied_rl.checkpoints.policy_file import save_backbone
 from embodied_rl.config.freeze import thaw_config
 from embodied_rl.interfaces.policy import NoiseKeys
@@ -25,7 +25,7 @@ __all__ = ["embodiment", "observe", "simulator_spec"]
 def node(tmp_path, embodiment) -> PolicyNode:
     """A file with chunks of four actions, to be made seven."""
     torch.manual_seed(0)
-    network, path = choose_backbone_maker(Pocket, SMALL)(embodiment, ()), tmp_path / "small.safetensors"
+    network, path = make_backbone(Pocket, SMALL, embodiment, ()), tmp_path / "small.safetensors"
     save_backbone(path, network, embodiment, "pocket", thaw_config(SMALL))
     return PolicyNode("pocket", checkpoint=str(path), options={"horizon": 7})
 

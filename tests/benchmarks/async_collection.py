@@ -15,13 +15,12 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker
-from embodied_rl.runtime.processes.base import BoardReader, Deadlines, NodeShare, Runtime
+from embodied_rl.runtime.processes.handle import BoardReader, Deadlines, NodeShare, Runtime
 from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import Allocation, Resources
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload, predict_iteration
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.rollout_worker import RolloutWorker
 from embodied_rl.training.sources import SharedExperience
 from embodied_rl.training.worker_pool import RolloutWorkers

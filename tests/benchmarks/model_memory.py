@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass
 from itertools import product
 from typing import Any
 
-from embodied_rl.actors.backbone import Keep
+from embodied_rl.actors.flow_inference import Keep
 from embodied_rl.actors.learning.update_memory import UpdateMemory, count_row_bytes, count_update, without_memory
 from tests.benchmarks import networks, roofline
 from tests.benchmarks.networks import NetworkSize

@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from embodied_rl.actors.backbone import FEATURES, IMAGE, PREFIX, STATE, TOKENS, Keep
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.actors.flow import ACTIONS, FLOW, FlowActor
+from embodied_rl.actors.flow import ACTIONS, FEATURES, FLOW, IMAGE, PREFIX, STATE, TOKENS, FlowActor
+from embodied_rl.actors.flow_inference import Keep
 from embodied_rl.actors.flow_kind import make_sampler
 from embodied_rl.actors.learning import trainable
-from embodied_rl.assembly import build
+from embodied_rl.assembly import networks as assembled
 from embodied_rl.config import plugins
 from embodied_rl.interfaces.policy import NoiseKeys, PolicyInput, Trace
 from embodied_rl.interfaces.sim import Camera, SimulatorSpec, Task
@@ -105,7 +105,7 @@ def lay_out(
     found, config = plugins.configure_plugin("policies", node, "policy")
     embodiment = Embodiment.of_simulator(make_simulator_spec(size), config.horizon, size.tokens[policy])
     with torch.device("meta"):
-        network = build.choose_backbone_maker(found, config)(embodiment, ())
+        network = assembled.make_backbone(found, config, embodiment, ())
         trainable.choose_trainable(network, node.train, node.lora)
         if precision == "mixed":
             for parameter in network.parameters():

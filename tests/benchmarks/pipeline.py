@@ -18,14 +18,12 @@ import numpy as np
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
-from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.handle import Deadlines, Handle, NodeShare, Runtime
 from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.system.atomic_write import write_text
-from embodied_rl.training.planner.allocation import Allocation, Order
+from embodied_rl.training.planner.allocation import Allocation, Order, Resources
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import DRAWS, Workload, predict_rollout
-from embodied_rl.training.planner.resources import Resources
 from tests.benchmarks.settings import BenchmarkConfig
 from tests.benchmarks.sleeping_stages import EXECUTED, SleepingActor, SleepingConfig, SleepingSimulator
 

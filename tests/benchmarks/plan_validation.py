@@ -11,10 +11,9 @@ from typing import Any
 from embodied_rl.schema import TrainConfig
 from embodied_rl.system.atomic_write import write_text
 from embodied_rl.training.planner import plan_selection, profile
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import Allocation, Resources, find_own_resources
 from embodied_rl.training.planner.costs import CostFile, Costs
 from embodied_rl.training.planner.model import Workload
-from embodied_rl.training.planner.resources import Resources, find_own_resources
 from embodied_rl.training.planner.search import Candidate, predict_candidate
 from tests.benchmarks import cpu_utilisation
 from tests.benchmarks.settings import BenchmarkConfig

@@ -16,8 +16,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
-from embodied_rl.runtime.processes.handle import Handle, WorkerDied, restart_and_reset
+from embodied_rl.runtime.processes.handle import Deadlines, Handle, NodeShare, Runtime, WorkerDied, restart_and_reset
 from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.runtime import RayRuntime

@@ -16,7 +16,7 @@ import numpy as np
 
 from embodied_rl.config.plugins import configure_plugin
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.score_counts import summarise_scores
+from embodied_rl.judge.reward.score_table import summarise_scores
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector

@@ -19,7 +19,7 @@ from embodied_rl.interfaces.sim import Observation
 from embodied_rl.mathematics.flow import sampler
 from embodied_rl.schema import PolicyNode, SamplerNode
 from embodied_rl_policies.pi import network
-from embodied_rl_policies.pi.network import prepare_images
+from embodied_rl_policies.vlm import prepare_images
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import FAMILIES, GOLDEN, OPTIONS, lerobot, simulator
@@ -37,10 +37,12 @@ def observation(rows: list[int]) -> Observation:
     return Observation(images, sizes.state()[rows], tuple(sizes.TASKS[row] for row in rows))
 
 
-def taken(images: Tensor, size: int) -> Tensor:
+def taken(images: Tensor, size: int, centred: bool) -> Tensor:
     """What was recorded with, prepared as ever."""
     camera = list(sizes.CAMERAS)[int(images[0, 0, 0, 0])]
-    return prepare_images(torch.from_numpy(sizes.taken_images(camera)[images[:, 0, 0, 1].numpy()]), size)
+    return prepare_images(
+        torch.from_numpy(sizes.taken_images(camera)[images[:, 0, 0, 1].numpy()]), size, centred=centred
+    )
 
 
 @pytest.mark.parametrize(("relative", "by_key"), [(False, False), (True, False), (True, True)])

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Normalisation
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import EMBEDDING, FAMILIES, lerobot, mixed, openpi, prefixed, tensors

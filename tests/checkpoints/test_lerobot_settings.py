@@ -108,13 +108,6 @@ def test_what_would_change_the_actions_is_refused_by_name(family: str, key: str,
     refused(changed(family, **{key: value}), family, key)
 
 
-def test_the_message_names_the_file_and_the_nearest_key(changed) -> None:
-    folder = changed("pi0", min_periods=1)
-    refused(
-        folder, "pi0", str(folder / "config.json"), "'min_periods', which is not understood. Did you mean 'min_period"
-    )
-
-
 def test_guidance_by_the_last_chunk_may_be_switched_off(changed) -> None:
     off = {"enabled": False, "mode": "guided"}
     switched_off, _ = attach_any(changed("pi0", rtc_config=off), "pi0")

@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from torch import Tensor
 
+from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
+from embodied_rl.interfaces.sim import Observation
 from tests.support import building_checkpoints as building
 from tests.support import pi_sizes as sizes
-from tests.support.building_checkpoints import FAMILIES, lerobot, openpi
+from tests.support.building_checkpoints import FAMILIES, lerobot, openpi, use_tokenizer
 from tests.support.using_checkpoints import OPENPI, attach, attach_any, exported, save, smolvla_folder, there_and_back
 
 HUB = "google/paligemma-3b-pt-224"
@@ -82,3 +86,36 @@ def test_nothing_is_told_of_openpis_format(tmp_path: Path, capsys: pytest.Captur
     folder = lerobot(tmp_path / "folder", family)
     there_and_back(folder, "openpi", attach(folder, family), family)
     assert "0.6.2" not in capsys.readouterr().out
+
+
+PADS = {"pi0": 0, "pi05": 0, "smolvla": 2}
+"""The id that lerobot pads each policy's prompts with."""
+
+
+def folder_of(family: str, place: Path) -> Path:
+    return smolvla_folder(place) if family == "smolvla" else lerobot(place / "folder", family)
+
+
+def observed(text: str) -> Observation:
+    images = {name: np.full((1, 48, 64, 3), 90, np.uint8) for name in ("front", "wrist")}
+    return Observation(images, sizes.state()[:1], (text,))
+
+
+@torch.no_grad()
+def velocity(network: FlowBackbone, inputs: PolicyInput) -> Tensor:
+    spec = network.spec
+    x = torch.linspace(-1, 1, spec.horizon * spec.action_dim).reshape(1, spec.horizon, spec.action_dim)
+    return network.velocity(x, torch.tensor([0.6]), network.encode(inputs))[0]
+
+
+@pytest.mark.parametrize("family", PADS)
+def test_a_tokenizer_that_was_used_gives_the_same_actions(family: str, tmp_path: Path) -> None:
+    """Pads are no words: neither the tokens nor what the network makes of them change."""
+    folder = folder_of(family, tmp_path)
+    network, robot = attach_any(folder, family)
+    expected = robot.inputs(observed("pick up"), network)
+    use_tokenizer(folder / "tokenizer/tokenizer.json", length=robot.token_length, pad=PADS[family])
+    network, robot = attach_any(folder, family)
+    inputs = robot.inputs(observed("pick up"), network)
+    assert torch.equal(inputs.tokens, expected.tokens)
+    assert torch.equal(velocity(network, inputs), velocity(network, expected))

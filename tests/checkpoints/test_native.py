@@ -55,13 +55,6 @@ def test_an_actor_comes_back_to_the_bit(tmp_path, make_actor, observe, keys, sma
     assert list(tmp_path.iterdir()) == [tmp_path / "actor.safetensors"]
 
 
-def test_a_policy_file_has_the_permissions_of_any_new_file(tmp_path, make_actor, small) -> None:
-    """It is written for others to use, too, as far as the umask lets them."""
-    (tmp_path / "other").touch()
-    save_actor(tmp_path / "actor.safetensors", make_actor(), "pocket", small)
-    assert (tmp_path / "actor.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 def test_the_network_can_be_built_from_the_file(tmp_path, make_actor, observe, embodiment, small, dtype) -> None:
     """float32 is exact; float16 halves the file, loads as float32 and stays within its own rounding."""
@@ -75,14 +68,6 @@ def test_the_network_can_be_built_from_the_file(tmp_path, make_actor, observe, e
         assert other.dtype == torch.float32
         assert torch.equal(other, value.to(dtype).float())
     assert (path.stat().st_size < 3 * sum(p.numel() for p in backbone.parameters())) == (dtype == torch.float16)
-
-
-def test_sampler_and_critic_are_left_alone_when_only_the_network_is_wanted(tmp_path, make_actor, small) -> None:
-    """A run's file serves as a base for another sampler and critic."""
-    path, actor = tmp_path / "actor.safetensors", make_actor("noise", "expert")
-    save_actor(path, actor, "pocket", small)
-    loaded, _ = load_network(path, build(small))
-    assert torch.equal(loaded.words.weight, actor.backbone.words.weight)
 
 
 def test_a_header_that_starts_like_a_pickle_is_read(tmp_path, make_actor, embodiment, small) -> None:

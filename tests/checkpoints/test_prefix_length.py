@@ -9,7 +9,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError
-from embodied_rl.checkpoints import prefix_length
+from embodied_rl.checkpoints import foreign
 from embodied_rl.checkpoints.policy_file import (
     load_actor,
     load_network,
@@ -105,7 +105,7 @@ def test_others_folders_keep_it(tmp_path: Path, policy: str, form: str, capsys: 
 
 
 def test_a_damaged_header_of_others_is_refused() -> None:
-    assert prefix_length.read_prefix_length({"format": "pt"}, "folder") == 0
+    assert foreign.read_prefix_length({"format": "pt"}, "folder") == 0
     for text in ("-1", "two", "", "²", "9" * 10):
         with pytest.raises(CheckpointError, match="folder is damaged"):
-            prefix_length.read_prefix_length({prefix_length.KEY: text}, "folder")
+            foreign.read_prefix_length({foreign.PREFIX_KEY: text}, "folder")

@@ -18,7 +18,6 @@ from tests.support.building_checkpoints import (
     FAMILIES,
     HEAD,
     lerobot,
-    mixed,
     openpi,
     prefixed,
     simulator,
@@ -186,17 +185,6 @@ def test_the_embedding_counts_where_the_output_layer_differs(tmp_path: Path, fam
     assert torch.equal(found, reference)
 
 
-@pytest.mark.parametrize("project", ["lerobot", "openpi"])
-def test_half_precision_is_read_as_it_is(tmp_path: Path, project: str) -> None:
-    """The network computes in float32 with the values that were stored."""
-    weights = mixed("pi05", project, tensors("pi05"))
-    network, _ = attach(lerobot(tmp_path / "folder", "pi05", weights=prefixed(weights)), "pi05")
-    name = f"{building.CORE}gemma_expert.model.layers.0.self_attn.q_proj.weight"
-    assert weights[name].dtype == torch.bfloat16
-    mine = network.get_parameter("expert.layers.0.self_attn.q_proj.weight")
-    assert mine.dtype == torch.float32 and torch.equal(mine, weights[name].float())
-
-
 def test_relative_actions_are_offsets_from_the_state_but_for_excluded_joints(tmp_path: Path) -> None:
     folder = lerobot(tmp_path / "folder", "pi0", relative=True, action_names=sizes.ACTION_NAMES)
     _, robot = attach(folder, "pi0")
@@ -224,24 +212,6 @@ def test_views_follow_the_checkpoints_order_and_need_no_mapping_where_names_agre
     spec = replace(spec, cameras=(*spec.cameras, Camera("nice", 480, 640, "video")))
     network, robot = attach(lerobot(tmp_path / "folder", "pi0"), "pi0", spec, cameras={})
     assert network.spec.cameras == robot.cameras == tuple(sizes.CAMERAS)
-
-
-def test_folders_of_version_4_need_the_tokenizer_alone(tmp_path: Path) -> None:
-    folder = lerobot(tmp_path / "folder", "pi05", old=True, tokenizer=False)
-    given = str(building.tokenizer_files(tmp_path / "tokenizer"))
-    network, robot = attach(folder, "pi05", tokenizer=given)
-    new, same = attach(lerobot(tmp_path / "new", "pi05"), "pi05")
-    assert robot == same and torch.equal(velocity(network), velocity(new))
-
-
-def test_what_a_checkpoint_does_not_read_is_counted_as_carried(tmp_path: Path) -> None:
-    network, _ = attach(lerobot(tmp_path / "folder", "pi0"), "pi0")
-    last = f"model.{building.CORE}paligemma.model.language_model.layers.2."
-    language = f"model.{building.CORE}paligemma.model.language_model."
-    parts = ("self_attn.q_proj", "self_attn.o_proj", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-    parts += ("post_attention_layernorm",)
-    expected = {f"{last}{part}.weight" for part in parts} | {f"{language}norm.weight"}
-    assert set(network.source.carried) == expected | {f"model.{building.CORE}gemma_expert.lm_head.weight"}
 
 
 def test_a_safetensors_file_beside_the_weights_is_not_read(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -14,9 +15,10 @@ import pytest
 from embodied_rl.datasets.lerobot import dataset_reader, feature_statistics
 from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
-from embodied_rl.datasets.lerobot.decoder import Decoder
 from embodied_rl.datasets.lerobot.episode_files import read_statistics
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
+from embodied_rl.datasets.lerobot.tables import read_numbers
+from embodied_rl.datasets.lerobot.video_files import Decoder
 from tests.support import recipe
 from tests.support.making_datasets import FPS, NUMBERS, PNG, VIDEO, assert_grey, frame, grey, length, made, task, where
 from tests.support.refusals import refuses
@@ -92,6 +94,9 @@ def test_frames_are_returned_in_the_given_order(dataset) -> None:
     """Forwards, backwards, across files and twice, with numbers and picture of each frame."""
     rng = np.random.default_rng(0)
     places = where(dataset)
+    observation = dataset.read([3, 1]).observation
+    assert all(image.dtype == np.uint8 and image.shape == (2, 48, 64, 3) for image in observation.images.values())
+    assert observation.state.dtype == np.float32 and observation.privileged is None
     for rows in (np.arange(len(dataset)), np.arange(len(dataset))[::-1], rng.integers(0, len(dataset), 200)):
         samples = dataset.read(rows)
         for position, row in enumerate(rows.tolist()):
@@ -126,49 +131,23 @@ def test_chunks_end_with_their_episode(dataset) -> None:
             assert samples.padding[row, step] == (number + step > last)
 
 
-def test_ahead_reads_any_numeric_feature(dataset) -> None:
-    source, padding = dataset.ahead("source", range(len(dataset)), 3)
-    assert source.shape == (len(dataset), 3, 1) and source.dtype == np.uint8
-    for row, (episode, number) in enumerate(where(dataset)):
-        steps = [min(number + step, length(episode) - 1) for step in range(3)]
-        assert source[row].ravel().tolist() == [step % 5 for step in steps]
-    np.testing.assert_array_equal(padding, dataset.read(range(len(dataset)), 3).padding)
-
-
 def test_picture_shapes_may_have_channels_first(tmp_path) -> None:
     path = shutil.copytree(THEIRS, tmp_path / "data") / "meta/info.json"
     info = json.loads(path.read_text())
     for camera in ("front", "wrist"):
-        info["features"][f"observation.images.{camera}"] |= {
-            "shape": [3, 48, 64],
-            "names": ["channels", "height", "width"],
-        }
+        info["features"][f"observation.images.{camera}"] |= {"shape": [3, 48, 64]}
     path.write_text(json.dumps(info))
     turned, plain = LeRobotDataset(tmp_path / "data").read(range(12)), LeRobotDataset(THEIRS).read(range(12))
     for camera, image in plain.observation.images.items():
         np.testing.assert_array_equal(turned.observation.images[camera], image)
-    added = {
-        "observation.images.front": plain.observation.images["front"][0],
-        "observation.images.wrist": plain.observation.images["wrist"][0],
-        "observation.state": np.zeros(3),
-        "action": np.zeros(2),
-        "next.done": True,
-        "source": 1,
-        "forces": np.ones((2, 3)),
-    }
+    added = {f"observation.images.{camera}": image[0] for camera, image in plain.observation.images.items()}
+    added |= {"observation.state": np.zeros(3), "action": np.zeros(2), "next.done": True, "source": 1}
+    added |= {"forces": np.ones((2, 3))}
     with DatasetWriter.resume(tmp_path / "data") as writer:
         writer.add_episode([added], "more")
     continued = LeRobotDataset(tmp_path / "data").read([12, 0]).observation
     np.testing.assert_array_equal(continued.images["wrist"][0], continued.images["wrist"][1])
     assert abs(continued.images["front"][0].astype(int) - continued.images["front"][1]).mean() < 3
-
-
-def test_observations_are_those_of_the_interface(dataset) -> None:
-    observation = dataset.read([3, 1]).observation
-    assert set(observation.images) == {"front", "wrist"}
-    assert all(image.dtype == np.uint8 and image.shape == (2, 48, 64, 3) for image in observation.images.values())
-    assert observation.state.dtype == np.float32 and observation.state.shape == (2, 3)
-    assert observation.privileged is None
 
 
 def test_statistics_are_those_of_the_frames(dataset) -> None:
@@ -235,13 +214,7 @@ def test_frames_of_any_encoder_are_found(tmp_path, between, group) -> None:
         output.mux(stream.encode(None))
     decoder = Decoder(path)
     rng = np.random.default_rng(0)
-    for numbers in (
-        np.arange(count),
-        np.arange(count)[::-1],
-        rng.integers(0, count, 50),
-        np.array([59]),
-        np.array([0]),
-    ):
+    for numbers in (np.arange(count), np.arange(count)[::-1], rng.integers(0, count, 50), np.array([59])):
         pictures = decoder.frames(numbers / FPS, 0.5 / FPS)
         assert abs(pictures.mean((1, 2, 3)) - 4 * numbers).max() < 2
     for number in rng.integers(0, count, 30).tolist():
@@ -344,3 +317,28 @@ def test_an_empty_dataset_is_read(tmp_path) -> None:
     DatasetWriter(tmp_path / "data", NUMBERS | VIDEO | PNG, FPS).close()
     dataset = LeRobotDataset(tmp_path / "data")
     assert (len(dataset), dataset.episodes, dataset.tasks, dataset.statistics) == (0, [], (), {})
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "found"),
+    [
+        (pa.array(["a", "b"]), "uint8", None),
+        (pa.array([4, 260]), "uint8", None),
+        (pa.array([-1, 2]), "uint8", None),
+        (pa.array([1.0, float("nan")]), "uint8", None),
+        (pa.array([1.5, 2.0]), "int64", None),
+        (pa.array([2, 0]), "bool", None),
+        (pa.array([1.0, 4.0]), "uint8", [1, 4]),
+        (pa.array([1, 0]), "bool", [True, False]),
+        (pa.array([0.1, float("nan")]), "float32", np.float32([0.1, np.nan]).tolist()),
+        (pa.array([True, False]), "float32", [1.0, 0.0]),
+    ],
+)
+def test_numbers_have_the_declared_type(values: pa.Array, dtype: str, found: list[Any] | None) -> None:
+    """They are not truncated; only floats are rounded."""
+    feature = Feature(dtype, (1,))
+    if found is None:
+        with refuses("dataset-damaged", "here", dtype, kind=DatasetError):
+            read_numbers(values, feature, "here")
+    else:
+        np.testing.assert_array_equal(read_numbers(values, feature, "here").ravel(), np.array(found, dtype))

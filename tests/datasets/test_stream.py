@@ -6,9 +6,8 @@ import json
 import numpy as np
 import pytest
 
-from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_reader import DatasetSamples, LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
-from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.datasets.lerobot.stream import SampleStream, Shuffle
 from tests.support.making_datasets import FEATURES, FPS, frame, made, record, where
 from tests.support.refusals import refuses

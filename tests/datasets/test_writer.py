@@ -2,9 +2,9 @@
 
 import errno
 import json
+import os
 import shutil
-import subprocess
-import sys
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.feature_statistics import combine
 from embodied_rl.datasets.lerobot.info import DatasetError, Feature
-from embodied_rl.datasets.lerobot.video_files import Encoder
+from embodied_rl.datasets.lerobot.video_files import CODECS, Encoder
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.making_datasets import (
     FEATURES,
@@ -123,15 +123,6 @@ def test_a_continued_dataset_equals_one_written_at_once(tmp_path, limits) -> Non
             np.testing.assert_allclose(left.statistics[key][name], array, rtol=1e-12)
 
 
-def test_resume_reads_the_settings_of_the_folder(tmp_path) -> None:
-    made(tmp_path / "data", 2)
-    with DatasetWriter.resume(tmp_path / "data") as writer:
-        record(writer, range(2, 4))
-    assert_holds(LeRobotDataset(tmp_path / "data"), 4)
-    with refuses("not-a-dataset"):
-        DatasetWriter.resume(tmp_path / "elsewhere")
-
-
 def test_videos_of_another_encoder_get_new_files(tmp_path) -> None:
     made(tmp_path / "data", 2)
     with DatasetWriter.resume(tmp_path / "data", codec="libsvtav1") as writer:
@@ -140,28 +131,19 @@ def test_videos_of_another_encoder_get_new_files(tmp_path) -> None:
     assert_holds(LeRobotDataset(tmp_path / "data"), 4)
 
 
-@pytest.mark.thorough
-@pytest.mark.process
 @pytest.mark.parametrize(("episodes", "more"), [(0, 3), (3, 0), (3, 4)])
 def test_a_killed_writer_leaves_its_episodes(tmp_path, episodes, more) -> None:
-    """Killed before the first episode, between two, and within one; another writer continues."""
-    command = [
-        sys.executable,
-        "-m",
-        "tests.support.killed_writer",
-        tmp_path / "data",
-        f"{episodes}",
-        f"{more}",
-    ]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdout is not None and process.stdout.readline() == b"ready\n"
-    process.kill()
-    process.communicate(timeout=200)
-    assert_holds(LeRobotDataset(tmp_path / "data"), episodes)
-    with DatasetWriter.resume(tmp_path / "data") as writer:
+    """Killed before the first episode, between two, and within one; another writer continues what it left."""
+    with DatasetWriter(tmp_path / "data", FEATURES, FPS, "toy") as writer:
+        record(writer, range(episodes))
+        for _, each in zip(range(more), frames(episodes), strict=False):
+            writer.add(each, task(episodes))
+        left = shutil.copytree(tmp_path / "data", tmp_path / "left")
+    assert_holds(LeRobotDataset(left), episodes)
+    with DatasetWriter.resume(left) as writer:
         record(writer, range(episodes, episodes + 2))
-    assert_holds(LeRobotDataset(tmp_path / "data"), episodes + 2)
-    assert not list((tmp_path / "data").rglob(".tmp-*"))
+    assert_holds(LeRobotDataset(left), episodes + 2)
+    assert not list(left.rglob(".tmp-*"))
 
 
 @pytest.mark.thorough
@@ -300,7 +282,13 @@ def test_invalid_features_and_settings_are_refused(tmp_path, features, settings,
     assert not (tmp_path / "data/meta").exists()
 
 
-def test_other_folders_are_refused(tmp_path) -> None:
+def test_other_folders_and_uses_are_refused(tmp_path) -> None:
+    with refuses("not-a-dataset"):
+        DatasetWriter.resume(tmp_path / "elsewhere")
+    with DatasetWriter(tmp_path / "empty", NUMBERS, FPS) as writer, refuses("episode-empty"):
+        writer.save_episode()
+    with refuses("writer-closed"):
+        writer.add(frame(0, 0, NUMBERS), "late")
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters/dear.txt").write_text("you")
     with refuses("folder-not-empty", "letters"):
@@ -311,16 +299,6 @@ def test_other_folders_are_refused(tmp_path) -> None:
         DatasetWriter(tmp_path / "data", NUMBERS | PNG, FPS)
     with refuses("dataset-mismatch", "20", "30"):
         DatasetWriter(tmp_path / "data", NUMBERS, 30)
-
-
-def test_an_episode_needs_a_frame(tmp_path) -> None:
-    with (
-        DatasetWriter(tmp_path / "data", NUMBERS, FPS) as writer,
-        refuses("episode-empty"),
-    ):
-        writer.save_episode()
-    with refuses("writer-closed"):
-        writer.add(frame(0, 0, NUMBERS), "late")
 
 
 def test_statistics_of_a_killed_writer_bound_the_quantiles(tmp_path) -> None:
@@ -334,4 +312,24 @@ def test_statistics_of_a_killed_writer_bound_the_quantiles(tmp_path) -> None:
     for name, wanted in combine(parts).items():
         np.testing.assert_allclose(before[name], wanted, rtol=1e-12)
     assert (before["q01"] <= after["q01"]).all() and (before["q99"] >= after["q99"]).all()
-    assert list(frames(0, NUMBERS))
+
+
+def policies() -> set[tuple[int, int]]:
+    """Scheduling policy and priority of every thread of this process."""
+    threads = [int(task.name) for task in Path("/proc/self/task").iterdir()]
+    return {(os.sched_getscheduler(thread), os.sched_getparam(thread).sched_priority) for thread in threads}
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads are listed by Linux alone")
+@pytest.mark.parametrize("codec", CODECS)
+def test_an_encoder_keeps_the_priority_of_all_threads(tmp_path, codec) -> None:
+    """As root, SVT-AV1 sets real-time priority."""
+    before = policies()
+    encoder = Encoder(tmp_path / "video.mp4", codec, Fraction(10), Feature("video", (64, 64, 3), ()))
+    try:
+        for frame in range(3):
+            encoder.add(np.full((64, 64, 3), 40 * frame, np.uint8))
+            assert policies() == before
+    finally:
+        encoder.close()
+    assert policies() == before

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -114,22 +113,3 @@ def test_lerobot_and_openpi_store_the_same_tensors_under_the_same_names(family: 
     assert {name.removeprefix("model."): shape for name, shape in theirs.items()} == original
     numbers = sum(int(np.prod(shape)) for shape in theirs.values())
     assert (len(theirs), numbers) == {"pi0": (778, 4_028_019_472), "pi05": (813, 4_143_404_816)}[family]
-
-
-@pytest.mark.parametrize(
-    "name", ["pi0_lerobot", "pi05_lerobot", "pi0_lerobot_steps", "pi05_lerobot_steps", "smolvla_lerobot_steps"]
-)
-def test_recorded_tensors_name_their_makers(name: str):
-    with safe_open(GOLDEN / f"{name}.safetensors", "pt") as file:
-        assert set(file.metadata()) == {"lerobot", "transformers", "torch"}
-
-
-def test_layers_share_a_line():
-    keys = ["in.weight", "a.layers.0.w", "a.layers.1.w", "b.layers.0.w"]
-    assert key_lists.collapse(keys) == ["in.weight", "a.layers.{2}.w", "b.layers.{1}.w"]
-    assert sorted(key_lists.expand(key_lists.collapse(keys))) == sorted(keys)
-
-
-def test_layers_that_differ_have_no_common_line():
-    with pytest.raises(ValueError, match="layers of a stack differ"):
-        key_lists.collapse(["a.layers.0.w", "a.layers.2.w"])

@@ -1,12 +1,14 @@
 """A flow time for each action: an action at time 0 is given, and the others are denoised beside it."""
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Context, FlowBackbone
+from embodied_rl.interfaces.policy import Context, FlowBackbone, NoiseKeys
+from embodied_rl.mathematics.flow.sampler import FlowSDE
 from embodied_rl.testing.policy_contract import check_backbone, make_random_inputs
-from tests.support.flow_networks import NAMES, VOCABULARY, build
+from tests.support.flow_networks import NAMES, VOCABULARY, build, build_actor
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
@@ -46,3 +48,33 @@ def test_each_action_depends_on_its_own_flow_time(name: str) -> None:
     for action in range(network.spec.horizon):
         (slope,) = torch.autograd.grad(velocity[:, action].square().sum(), own, retain_graph=True)
         assert (slope[:, action] != 0).all(), f"action {action}"
+
+
+ROWS, LENGTH = 3, 2
+COUNTS = np.array([2, 0, 1])
+STRATEGIES = ("prefix", "replacement", "guided")
+
+
+def keys() -> NoiseKeys:
+    return NoiseKeys(3, np.arange(ROWS), np.zeros(ROWS, np.int64))
+
+
+def actions(low: tuple[float, ...], high: tuple[float, ...]) -> np.ndarray:
+    return np.random.default_rng(1).uniform(low, high, (ROWS, LENGTH, len(low))).astype(np.float32)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", NAMES)
+def test_committed_actions_are_returned_bit_for_bit(name: str, strategy: str) -> None:
+    actor, observation = build_actor(name, FlowSDE(3, 0.5))
+    given = actions(actor.embodiment.action_low, actor.embodiment.action_high)
+    plain = actor.infer(observation, keys(), whole=True)
+    chunk = actor.infer(observation, keys(), given, COUNTS, whole=True, strategy=strategy)
+    held = np.arange(LENGTH) < COUNTS[:, None]
+    assert chunk.shape == (ROWS, actor.backbone.spec.horizon, 3)
+    assert np.array_equal(chunk[:, :LENGTH][held], given[held])
+    if strategy == "prefix":
+        np.testing.assert_allclose(chunk[1], plain[1], atol=1e-5)
+    else:
+        assert np.array_equal(chunk[1], plain[1]), "a row without a prefix is the plain sampler's, to the bit"
+    assert np.abs(chunk[[0, 2], LENGTH:] - plain[[0, 2], LENGTH:]).max(axis=(1, 2)).min() > 1e-5

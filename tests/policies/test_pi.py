@@ -12,12 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from embodied_rl.actors import tokenizer
-from embodied_rl.actors.normalisation import Normalisation
+from embodied_rl.actors.embodiment import Normalisation
 from embodied_rl.checkpoints import weight_names
 from embodied_rl.interfaces.policy import Context, PolicyInput
-from embodied_rl.testing.policy_contract import check_backbone
-from embodied_rl_policies.pi.network import prepare_images
-from embodied_rl_policies.pi.prompts import format_with_state
+from embodied_rl_policies.vlm import prepare_images
 from tests.support import pi_inputs
 from tests.support import pi_sizes as sizes
 from tests.support.building_checkpoints import lerobot, openpi, tokenizer_files
@@ -57,7 +55,7 @@ def test_keys_and_values_are_those_of_lerobot(family: str) -> None:
 @pytest.mark.parametrize("camera", ["base_0_rgb", "left_wrist_0_rgb"])
 def test_images_are_prepared_as_in_lerobot(camera: str) -> None:
     """To the bit: wide and tall pictures, resized and padded; every second column of the first row was recorded."""
-    prepared = prepare_images(torch.from_numpy(sizes.taken_images(camera)), sizes.IMAGE_SIZE)
+    prepared = prepare_images(torch.from_numpy(sizes.taken_images(camera)), sizes.IMAGE_SIZE, centred=True)
     expected = golden("pi0")[f"images.{camera}"]
     assert torch.equal(prepared[0, :, :, ::2], expected)
 
@@ -102,13 +100,8 @@ def test_prompts_follow_the_project_of_the_checkpoint(tmp_path: Path) -> None:
 def test_the_state_is_written_in_256_bins() -> None:
     """The edges: -1 and the middle open a bin, what lies above falls into the last one, what lies below is -1."""
     state = torch.tensor([[-1.0, 0.0, 0.999, 1.0, 7.0, -1.001, 2 / 256 - 1]])
-    (prompt,) = format_with_state([" pick_up\nthe cup "], state)
+    (prompt,) = build("pi05").prompts([" pick_up\nthe cup "], state)
     assert prompt == "Task: pick up the cup, State: 0 128 255 255 255 -1 1;\nAction: "
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_contract_of_a_backbone(family: str) -> None:
-    check_backbone(lambda: build(family), vocabulary=sizes.VOCABULARY)
 
 
 @pytest.mark.parametrize("family", FAMILIES)

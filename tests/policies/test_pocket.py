@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from embodied_rl.interfaces.policy import Context, PolicyInput
+from embodied_rl.interfaces.policy import PolicyInput
 from embodied_rl.testing.contract import check_backbone
 from embodied_rl_policies import POLICIES
-from embodied_rl_policies.pocket import Pocket, make_pixel_grid, make_position_encoding
+from embodied_rl_policies.pocket import Attention, Pocket, make_pixel_grid, make_position_encoding, modulate
 
 SMALL = Pocket.Config(width=32, layers=3, heads=4, horizon=4, keypoints=8, stem_channels=16)
 
@@ -33,12 +33,6 @@ def inputs(n: int, cameras: tuple[str, ...] = ("front",), words: int = 4) -> Pol
     return PolicyInput(images, torch.randn(n, 5, generator=random), tokens)
 
 
-def select(given: PolicyInput, rows: list[int]) -> PolicyInput:
-    """Some rows."""
-    images = {name: image[rows] for name, image in given.images.items()}
-    return PolicyInput(images, given.state[rows], given.tokens[rows])
-
-
 @torch.no_grad()
 def outputs(pocket: Pocket, given: PolicyInput) -> tuple[Tensor, ...]:
     """Velocity, features, pooled prefix and localisation at a fixed noise and time."""
@@ -58,18 +52,6 @@ def test_the_table_names_importable_classes() -> None:
     for path in POLICIES.values():
         module, name = path.split(":")
         assert hasattr(getattr(importlib.import_module(module), name), "Config")
-
-
-def test_the_default_is_about_a_million_parameters() -> None:
-    """Small enough for two cores."""
-    pocket = Pocket(Pocket.Config(), 4, 7, ("front",), (64, 64), 20, 8, ("x", "y", "z"))
-    assert 700_000 < sum(parameter.numel() for parameter in pocket.parameters()) < 1_200_000
-
-
-def test_rows_do_not_depend_on_each_other() -> None:
-    """Some rows alone give what they give in a batch."""
-    pocket, given, rows = network(), inputs(7), [5, 0, 3]
-    assert same(outputs(pocket, select(given, rows)), tuple(value[rows] for value in outputs(pocket, given)))
 
 
 def test_padding_changes_nothing() -> None:
@@ -112,14 +94,6 @@ def test_cameras_share_the_stem_and_keep_their_identity() -> None:
     assert not torch.allclose(twice["keypoints"][:, 0], twice["keypoints"][:, 1], atol=1e-4)
     for images in (given.images | {"wrist": 255 - given.images["wrist"]}, swapped):
         assert not torch.allclose(outputs(two, given)[0], outputs(two, replace(given, images=images))[0], atol=1e-4)
-
-
-def test_cached_features_replace_images() -> None:
-    """`encode` gives the same to the bit from what `perceive` gave."""
-    pocket, given = network(("front", "wrist")), inputs(3, ("front", "wrist"))
-    with torch.no_grad():
-        cached = replace(given, images={}, features=pocket.perceive(given))
-    assert all(torch.equal(a, b) for a, b in zip(outputs(pocket, given), outputs(pocket, cached), strict=True))
 
 
 def test_perception_parameters_are_what_perceive_and_localisation_use() -> None:
@@ -182,17 +156,6 @@ def test_action_tokens_attend_to_each_other_and_have_positions() -> None:
     assert not torch.allclose(before[0, 0], before[0, 1], atol=1e-4)
 
 
-def test_contexts_select_and_join() -> None:
-    """Every tensor of a context is batch-first, as `Context.select` and `Context.cat` need."""
-    pocket, given = network(), inputs(5)
-    with torch.no_grad():
-        context = pocket.encode(given)
-        joined = Context.cat([context.select(torch.tensor([3])), context.select(torch.tensor([0, 4]))])
-        x, t = torch.randn(3, 4, 3), torch.rand(3)
-        direct = pocket.velocity(x, t, pocket.encode(select(given, [3, 0, 4])))[0]
-        assert torch.allclose(pocket.velocity(x, t, joined)[0], direct, atol=1e-5)
-
-
 def test_grids_are_symmetric_and_distinct() -> None:
     """Cell centres average to 0 and lie half a cell inside; no two patches share a position code."""
     grid = make_pixel_grid(4, 8)
@@ -250,3 +213,29 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         Pocket(SMALL, 3, 5, (), (0, 0), 10, 6, ("x",))
     with pytest.raises(ValueError, match="multiples of 16"):
         Pocket(SMALL, 3, 5, ("front",), (30, 32), 10, 6)
+
+
+def test_attention_against_its_definition() -> None:
+    """softmax(q k / sqrt(d)) v head by head, over the keys that may be seen."""
+    torch.manual_seed(0)
+    attention, tokens = Attention(16, 2), torch.randn(3, 5, 16)
+    prefix, mask = torch.randn(3, 4, 32), torch.ones(3, 9, dtype=torch.bool)
+    mask[1, 2:4] = False
+    key_value = torch.cat([prefix, attention.key_value(tokens)], dim=1)
+    heads = []
+    for head in (slice(0, 8), slice(8, 16)):
+        query, key, value = attention.query(tokens)[..., head], key_value[..., :16][..., head], key_value[..., 16:]
+        score = torch.einsum("nqc,nkc->nqk", query, key) / 8**0.5
+        weight = score.masked_fill(~mask[:, None], -torch.inf).softmax(dim=-1)
+        heads.append(weight @ value[..., head])
+    expected = attention.out(torch.cat(heads, dim=-1))
+    assert torch.allclose(attention(tokens, key_value, mask), expected, atol=1e-5)
+
+
+def test_modulation_scales_and_shifts_a_vector_of_unit_mean_square() -> None:
+    """adaRMS: x / rms(x) · (1 + scale) + shift, whatever the size of x."""
+    torch.manual_seed(0)
+    tokens, scale, shift = 5 * torch.randn(2, 4, 32), torch.randn(2, 1, 32), torch.randn(2, 1, 32)
+    normed = (modulate(tokens, scale, shift) - shift) / (1 + scale)
+    assert torch.allclose(normed.square().mean(dim=-1), torch.ones(2, 4), atol=1e-3)
+    assert torch.allclose(normed, tokens / tokens.square().mean(dim=-1, keepdim=True).sqrt(), atol=1e-3)

@@ -17,10 +17,10 @@ import pytest
 from embodied_rl.deployment.policy_client.client import NoPolicyAnswer, PolicyClient, PolicyRefusal
 from embodied_rl.deployment.policy_client.websocket_client import ConnectionLost
 from embodied_rl.deployment.policy_client.wire import pack
-from embodied_rl.interfaces.errors import RunFailed, UserError
+from embodied_rl.interfaces.errors import UserError
 from tests.support.ended import stop_process, wait_for
 from tests.support.faulty_policy_server import GREETING, METADATA, faulty_server, reply
-from tests.support.policy_serving import DEADLINE, FakePolicy, as_batch, make_observation, running_policy
+from tests.support.policy_serving import DEADLINE, expect, make_observation, running_policy
 
 SLACK = 20.0
 """Seconds by which a machine that is busy may be late; a client that waits without a deadline waits longer."""
@@ -35,10 +35,15 @@ def fail_within(client: PolicyClient, deadline: float, said: str = ".", **more: 
     assert "\n" not in str(caught.value)
 
 
-def test_nobody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-    with pytest.raises(NoPolicyAnswer, match=r"embodied-rl serve policy=<run\|file> starts one"):
+@pytest.mark.parametrize(
+    ("port", "said"),
+    [
+        ("9", r"embodied-rl serve policy=<run\|file> starts one"),
+        ("99999", r"ws://127\.0\.0\.1:99999: Port out of range"),
+    ],
+)
+def test_nobody_listens(port: str, said: str) -> None:
+    with pytest.raises(NoPolicyAnswer, match=said):
         PolicyClient(f"ws://127.0.0.1:{port}", deadline=5)
 
 
@@ -49,46 +54,20 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_somebody_else_listens_and_is_silent() -> None:
+    """Or a policy server that sends no metadata."""
     with (
         socket.create_server(("127.0.0.1", 0)) as silent,
-        pytest.raises(NoPolicyAnswer, match="did not answer in time"),
+        faulty_server(lambda number, asked: None, greeting=None) as mute,
     ):
-        PolicyClient(f"ws://127.0.0.1:{silent.getsockname()[1]}", deadline=0.3)
+        for url in (f"ws://127.0.0.1:{silent.getsockname()[1]}", mute):
+            with pytest.raises(NoPolicyAnswer, match="did not answer in time"):
+                PolicyClient(url, deadline=0.3)
 
 
 def test_a_server_of_http_is_no_policy_server() -> None:
     with running_policy() as running, pytest.raises(NoPolicyAnswer, match="404") as caught:
         PolicyClient(f"{running.url}/v1", deadline=5)
     assert "without a path" in str(caught.value) and "Is the server running" not in str(caught.value)
-
-
-def test_a_port_that_cannot_be() -> None:
-    with pytest.raises(NoPolicyAnswer, match=r"ws://127\.0\.0\.1:99999: Port out of range"):
-        PolicyClient("ws://127.0.0.1:99999", deadline=5)
-
-
-def test_a_server_that_greets_nobody() -> None:
-    with (
-        faulty_server(lambda number, asked: None, greeting=None) as url,
-        pytest.raises(NoPolicyAnswer, match="did not answer in time"),
-    ):
-        PolicyClient(url, deadline=0.3)
-
-
-def test_another_version_of_the_protocol_is_refused() -> None:
-    with (
-        faulty_server(lambda *_: None, greeting=pack(METADATA | {"protocol_version": 2})) as url,
-        pytest.raises(UserError, match="uses version 2 of the protocol, this client 1: install the same"),
-    ):
-        PolicyClient(url)
-
-
-def test_metadata_that_lack_something_are_refused() -> None:
-    with (
-        faulty_server(lambda *_: None, greeting=pack({**METADATA, "cameras": 3})) as url,
-        pytest.raises(UserError, match="incomplete"),
-    ):
-        PolicyClient(url)
 
 
 def test_a_late_answer_is_never_taken_for_a_later_question() -> None:
@@ -158,12 +137,15 @@ def test_what_was_sent_twice_is_not_taken_for_the_next_answer(greeting: bytes) -
             wait_for(lambda connection=connection: len(connection.recv_messages.frames) == 1)
 
 
-def test_a_huge_answer_is_refused() -> None:
-    with (
-        faulty_server(lambda number, asked: bytes(65 * 2**20) if number == 0 else reply(asked)) as url,
-        PolicyClient(url) as client,
-    ):
-        assert (client.act(OURS, deadline=DEADLINE) == 1).all(), "from a second connection, to the same question"
+@pytest.mark.parametrize("wrong", [bytes(65 * 2**20), ConnectionError()], ids=["huge", "hung up"])
+def test_a_question_is_asked_again_over_a_new_connection_within_the_deadline(wrong: Any) -> None:
+    def answer(number: int, asked: dict[str, Any]) -> Any:
+        if number == 0 and isinstance(wrong, Exception):
+            raise wrong
+        return wrong if number == 0 else reply(asked)
+
+    with faulty_server(answer) as url, PolicyClient(url) as client:
+        assert (client.act(OURS, deadline=DEADLINE) == 1).all()
 
 
 def test_an_error_in_words_is_shown_and_the_client_goes_on() -> None:
@@ -174,16 +156,6 @@ def test_an_error_in_words_is_shown_and_the_client_goes_on() -> None:
         with pytest.raises(PolicyRefusal, match="KeyError: 'x'"):
             client.act(OURS)
         assert (client.act(OURS) == 2).all()
-
-
-def test_a_server_that_hangs_up_is_asked_again_within_the_deadline() -> None:
-    def answer(number: int, asked: dict[str, Any]) -> bytes:
-        if number < 2:
-            raise ConnectionError
-        return reply(asked)
-
-    with faulty_server(answer) as url, PolicyClient(url) as client:
-        assert (client.act(OURS, deadline=DEADLINE) == 1).all()
 
 
 def test_a_server_that_is_gone_is_an_error_and_one_that_is_back_is_found() -> None:
@@ -337,7 +309,7 @@ def test_a_server_that_is_killed_or_stopped_is_an_error_in_time_and_found_again(
             fail_within(client, 0.5, "did not answer in time")
             fail_within(client, 0.5)
             os.kill(process.pid, signal.SIGCONT)
-            assert (client.act(make_observation(1)) == FakePolicy().infer(as_batch_of_one(1))[0]).all()
+            assert (client.act(make_observation(1)) == expect(make_observation(1))).all()
             process.kill()
             process.wait()
             fail_within(client, 0.5, "Is the server running")
@@ -348,12 +320,3 @@ def test_a_server_that_is_killed_or_stopped_is_an_error_in_time_and_found_again(
         process.wait()
         assert process.stdout is not None
         process.stdout.close()
-
-
-def as_batch_of_one(seed: int) -> Any:
-    given = make_observation(seed)
-    return as_batch({name: [value] if name == "prompt" else value[None] for name, value in given.items()})
-
-
-def test_the_error_stops_an_evaluation_in_words() -> None:
-    assert issubclass(NoPolicyAnswer, RunFailed)

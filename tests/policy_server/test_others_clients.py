@@ -15,13 +15,11 @@ import numpy as np
 import pytest
 from websockets.sync.client import connect
 
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.deployment.policy_client.wire import unpack
-from embodied_rl.deployment.policy_client.wire_names import WireNames
 from tests.support.policy_serving import (
     DEADLINE,
     SPEC,
-    FakePolicy,
-    as_batch,
     ask,
     expect,
     make_observation,
@@ -158,8 +156,7 @@ def test_openpis_client_is_answered(python: Path, tmp_path: Path, monkeypatch: p
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": ""})
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
-    rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
-    expected = FakePolicy().infer(as_batch(rows), whole=True)[0]
+    expected = expect(given, whole=True)
     assert np.array_equal(np.array(said["applied"], np.float32), [*expected, *expected[:2]] * 2), (
         "a chunk, then the next"
     )
@@ -178,8 +175,7 @@ def test_the_harness_is_answered(python: Path, tmp_path: Path) -> None:
         command = [python, "-c", HARNESS, str(running.port), tmp_path / "given.npz"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={"PATH": ""})
     assert done.returncode == 0, done.stderr
-    rows = {name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in given.items()}
-    chunk = FakePolicy().infer(as_batch(rows))[0]
+    chunk = expect(given)
     for said in json.loads(done.stdout):
         assert np.array_equal(np.array(said["actions"], np.float32), [*chunk, chunk[0]]), "a chunk, then the next one"
         assert "lacks 'images/front'" in said["said"] and said["dims"] == 2

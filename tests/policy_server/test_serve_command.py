@@ -127,33 +127,27 @@ def expect(policy: Path) -> Any:
         (["absent/none"], "no file or folder absent/none"),
         ([ASSET, "host=0.0.0.0"], "a token is needed"),
         ([ASSET, "follow=true"], "[run-missing]"),
+        (["begun", "follow=true"], "has no checkpoint yet"),
         (["ws://127.0.0.1:1"], "policy-not-a-file"),
+        (["expert"], "[policy-not-a-file]"),
+        (["random"], "[policy-not-a-file]"),
         ([ASSET, "ports=1"], "ports"),
         ([ASSET, "token_variable=NONE_SUCH"], "at least 16 printable"),
     ],
 )
-def test_what_cannot_be_served_is_one_line(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_served_is_one_line(
+    arguments: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "begun" / "checkpoints").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
     assert main(["serve", *arguments, "--dry-run"]) == 2
     error = capsys.readouterr().err
     assert said in error and "Traceback" not in error
 
 
-@pytest.mark.parametrize("word", ["expert", "random"])
-def test_a_word_is_no_policy_that_can_be_served(word: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["serve", f"policy={word}"]) == 2
-    said = capsys.readouterr().err
-    assert f"policy={word}" in said and "[policy-not-a-file]" in said and "Did you mean" not in said
-
-
 def test_names_that_the_policy_lacks_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", ASSET, "port=0", "keys={images/wrist: observation/wrist_image}"]) == 2
     assert "the policy has no 'images/wrist'" in capsys.readouterr().err
-
-
-def test_a_run_without_a_checkpoint_is_not_followed_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "checkpoints").mkdir()
-    assert main(["serve", str(tmp_path), "follow=true", "--dry-run"]) == 2
-    assert "has no checkpoint yet" in capsys.readouterr().err
 
 
 @pytest.mark.thorough
@@ -181,14 +175,13 @@ def test_nobody_at_the_address_is_one_line(capsys: pytest.CaptureFixture[str], t
     assert "ws://127.0.0.1:9" in error and "embodied-rl serve" in error and "Traceback" not in error
 
 
-def test_keys_of_a_server_are_refused_where_nobody_reads_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", ASSET, "server.deadline=3", "--dry-run"]) == 2
-    assert "[key-unused]" in capsys.readouterr().err
-
-
-def test_the_simulator_has_to_be_said(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["eval", "ws://127.0.0.1:9"]) == 2
-    assert "sim" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "said"), [([ASSET, "server.deadline=3", "--dry-run"], "[key-unused]"), (["ws://127.0.0.1:9"], "sim")]
+)
+def test_an_evaluation_is_refused(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Keys of a server without a server, and a server without a simulator."""
+    assert main(["eval", *arguments]) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_play_asks_no_server() -> None:

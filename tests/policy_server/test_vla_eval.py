@@ -1,5 +1,6 @@
 """The protocol of the harness vla-eval: hello, observations, one action each."""
 
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -9,9 +10,17 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
+from embodied_rl.deployment.policy_client.request import WireNames
 from embodied_rl.deployment.policy_client.wire import pack, unpack
-from embodied_rl.deployment.policy_client.wire_names import WireNames
-from tests.support.policy_serving import DEADLINE, SPEC, FakePolicy, RunningPolicy, make_observation, running_policy
+from tests.support.policy_serving import (
+    DEADLINE,
+    SPEC,
+    FakePolicy,
+    RunningPolicy,
+    expect,
+    make_observation,
+    running_policy,
+)
 from tests.support.recorded_messages import HARNESS, SMALL
 
 NAMES = WireNames({"state": "states"}, ("controller_states",))
@@ -21,14 +30,13 @@ class Harness:
     """The harness's side of a connection."""
 
     def __init__(self, url: str) -> None:
-        self._entered = connect(f"{url}/vla-eval", max_size=None, proxy=None)
-        self.connection, self.seq = self._entered.__enter__(), 0
+        self.connection, self.seq = connect(f"{url}/vla-eval", max_size=None, proxy=None), 0
 
     def __enter__(self) -> "Harness":
         return self
 
-    def __exit__(self, *details: Any) -> None:
-        self._entered.__exit__(*details)
+    def __exit__(self, *_: object) -> None:
+        self.connection.close()
 
     def send(self, kind: str, payload: dict[str, Any]) -> int:
         self.seq += 1
@@ -48,19 +56,10 @@ class Harness:
         return answer["payload"]["actions"]
 
 
-def as_payload(seed: int) -> dict[str, Any]:
-    given = make_observation(seed)
+def as_payload(seed: int, rows: int | None = None) -> dict[str, Any]:
+    given = make_observation(seed, rows=rows)
     images = {name: given[f"images/{name}"] for name in SPEC.cameras}
     return {"images": images, "states": given["state"], "task_description": given["prompt"]}
-
-
-def expect(seed: int) -> Any:
-    from tests.support.policy_serving import as_batch
-
-    given = {
-        name: [value] if name == "prompt" else np.asarray(value)[None] for name, value in make_observation(seed).items()
-    }
-    return FakePolicy().infer(as_batch(given))[0]
 
 
 @pytest.fixture
@@ -85,8 +84,8 @@ def test_each_observation_has_one_action_of_the_chunk(running: RunningPolicy) ->
         harness.send("episode_start", {"task": {"name": "t"}})
         found = [harness.act(as_payload(seed) | {"controller_states": np.zeros(9)}) for seed in range(4)]
     assert all(action.shape == (2,) and action.dtype == np.float32 for action in found)
-    assert (np.stack(found[:3]) == expect(0)).all(), "the chunk of the first observation"
-    assert (found[3] == expect(3)[0]).all(), "then that of the fourth"
+    assert (np.stack(found[:3]) == expect(make_observation(0))).all(), "the chunk of the first observation"
+    assert (found[3] == expect(make_observation(3))[0]).all(), "then that of the fourth"
 
 
 def test_an_episode_begins_without_actions_of_the_last(running: RunningPolicy) -> None:
@@ -94,20 +93,18 @@ def test_an_episode_begins_without_actions_of_the_last(running: RunningPolicy) -
         harness.act(as_payload(0))
         harness.send("episode_end", {"metrics": {"success": True}})
         harness.send("episode_start", {"task": {"name": "t"}})
-        assert (harness.act(as_payload(1)) == expect(1)[0]).all()
+        assert (harness.act(as_payload(1)) == expect(make_observation(1))[0]).all()
 
 
 def test_connections_have_chunks_of_their_own(running: RunningPolicy) -> None:
     with Harness(running.url) as one, Harness(running.url) as other:
         one.act(as_payload(0))
-        assert (other.act(as_payload(1)) == expect(1)[0]).all()
-        assert (one.act(as_payload(2)) == expect(0)[1]).all()
+        assert (other.act(as_payload(1)) == expect(make_observation(1))[0]).all()
+        assert (one.act(as_payload(2)) == expect(make_observation(0))[1]).all()
 
 
 @pytest.mark.parametrize("kind", ["observation png", "observation raw"])
 def test_messages_of_the_harness_itself_are_answered(kind: str) -> None:
-    import dataclasses
-
     words = ("pick", "up", "the", "red", "cube")
     spec = dataclasses.replace(
         SPEC, cameras={"front": (4, 4)}, state_names=("x", "y"), words=words, prompt_length=5
@@ -130,13 +127,6 @@ def test_messages_of_the_harness_itself_are_answered(kind: str) -> None:
     assert (seen[0].images["front"][0] == SMALL).all() and seen[0].state[0].tolist() == [0.5, -1.25]
 
 
-def as_rows(seed: int) -> dict[str, Any]:
-    """A payload of two robots."""
-    given = make_observation(seed, rows=2)
-    images = {name: given[f"images/{name}"] for name in SPEC.cameras}
-    return {"images": images, "states": given["state"], "task_description": given["prompt"]}
-
-
 @pytest.mark.parametrize(
     ("kind", "payload", "said"),
     [
@@ -151,7 +141,7 @@ def as_rows(seed: int) -> dict[str, Any]:
             "a picture",
         ),
         ("hello", {"protocol_version": np.ones(2)}, "version array"),
-        ("observation", as_rows(0), "without a batch axis"),
+        ("observation", as_payload(0, rows=2), "without a batch axis"),
         ("action", {}, "unexpected message type 'action'"),
         ("dance", {}, "type is one of"),
     ],

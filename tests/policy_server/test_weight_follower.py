@@ -58,13 +58,6 @@ def test_weights_of_another_robot_are_told_of_once_and_not_taken(run: Run) -> No
     assert run.follower.update() and run.version == 3
 
 
-def test_a_checkpoint_that_was_removed_is_looked_for_again(run: Run) -> None:
-    run.newest = run.folder / f"{5:08d}"
-    assert not run.follower.update() and run.version == 1
-    run.write(5)
-    assert run.follower.update() and run.version == 5
-
-
 def test_a_file_that_fails_in_a_way_that_nobody_foresaw_ends_no_following(run: Run) -> None:
     run.newest = run.folder / "damaged"
     run.newest.write_text("")

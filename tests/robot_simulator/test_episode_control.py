@@ -1,4 +1,4 @@
-"""A human who sets up scenes: what it says is read under the lock, and stays there for the control loop."""
+"""A human who sets up scenes, and chunks that are offered to the control loop."""
 
 import threading
 from collections.abc import Callable
@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from embodied_rl.deployment.bridge.inference import InferenceRequest
+from embodied_rl.deployment.bridge.reporting import StepContext
+from embodied_rl.deployment.execution.messages import ChunkRequest
 from embodied_rl.deployment.execution.operator_device import OperatorDevice
-from embodied_rl.deployment.execution.tick import Mode
+from embodied_rl.deployment.execution.tick import ExecutedStep, Mode
 from embodied_rl.deployment.robots.description import OperatorTopics
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Source
 from embodied_rl.robot_simulator import episode_control
 from embodied_rl.robot_simulator.episode_control import AttendedEpisodes, EpisodeOperator
+from embodied_rl.robot_simulator.link import EndedStep, OfferedChunks
 
 JOY, BOOL = "sensor_msgs/msg/Joy", "std_msgs/msg/Bool"
 BUTTON = OperatorTopics(teleop="/teleop", label="/label", device=OperatorDevice(run=0))
@@ -61,24 +66,19 @@ class Scene:
 
 
 @pytest.fixture
-def with_button(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(BUTTON, monkeypatch)
+def make_scene(monkeypatch: pytest.MonkeyPatch) -> Callable[[OperatorTopics], Scene]:
+    return lambda topics: Scene(topics, monkeypatch)
 
 
-@pytest.fixture
-def with_switch(monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(SWITCH, monkeypatch)
-
-
-def test_a_press_counts_though_the_control_loop_has_read_it(with_button: Scene) -> None:
-    scene = with_button
+def test_a_press_counts_though_the_control_loop_has_read_it(make_scene: Callable[[OperatorTopics], Scene]) -> None:
+    scene = make_scene(BUTTON)
     scene.acts = [lambda: scene.press(False), lambda: (scene.press(True), scene.read())]
     scene.episodes.wait("push it")
     assert not scene.acts
 
 
-def test_a_press_of_before_does_not_count(with_button: Scene) -> None:
-    scene = with_button
+def test_a_press_of_before_does_not_count(make_scene: Callable[[OperatorTopics], Scene]) -> None:
+    scene = make_scene(BUTTON)
     scene.press(False)
     scene.press(True)
     scene.operator.request_mode(Mode.RUN)
@@ -86,15 +86,17 @@ def test_a_press_of_before_does_not_count(with_button: Scene) -> None:
         scene.episodes.wait("push it")
 
 
-def test_a_switch_that_is_taken_hold_of_counts_by_the_operators_clock(with_switch: Scene) -> None:
-    scene = with_switch
+def test_a_switch_that_is_taken_hold_of_counts_by_the_operators_clock(
+    make_scene: Callable[[OperatorTopics], Scene],
+) -> None:
+    scene = make_scene(SWITCH)
     scene.acts = [lambda: scene.hold(False), lambda: scene.hold(True)]
     scene.episodes.wait("push it")
     assert not scene.acts
 
 
-def test_a_switch_that_was_held_is_let_go_of_first(with_switch: Scene) -> None:
-    scene = with_switch
+def test_a_switch_that_was_held_is_let_go_of_first(make_scene: Callable[[OperatorTopics], Scene]) -> None:
+    scene = make_scene(SWITCH)
     scene.hold(True)
     with pytest.raises(UserError, match="The scene was not set up"):
         scene.episodes.wait("push it")
@@ -104,8 +106,10 @@ def test_a_switch_that_was_held_is_let_go_of_first(with_switch: Scene) -> None:
 
 
 @pytest.mark.parametrize("topics", [BUTTON, SWITCH], ids=["button", "switch"])
-def test_operator_input_is_read_under_its_lock(topics: OperatorTopics, monkeypatch: pytest.MonkeyPatch) -> None:
-    scene = Scene(topics, monkeypatch)
+def test_operator_input_is_read_under_its_lock(
+    topics: OperatorTopics, make_scene: Callable[[OperatorTopics], Scene]
+) -> None:
+    scene = make_scene(topics)
     lock: threading.Lock = scene.operator._lock
 
     class LockedParser:
@@ -119,3 +123,65 @@ def test_operator_input_is_read_under_its_lock(topics: OperatorTopics, monkeypat
     scene.operator._parser = LockedParser(scene.operator._parser)  # type: ignore[assignment]
     with pytest.raises(UserError, match="The scene was not set up"):
         scene.episodes.wait("push it")
+
+
+CHUNK = np.ones((2, 3), np.float32)
+
+
+def ask(chunks: OfferedChunks, sequence: int) -> None:
+    request = ChunkRequest(sequence, 1, 0, np.zeros((0, 3), np.float32), 0, 0.0)
+    chunks.submit(InferenceRequest(request, lambda: pytest.fail("nobody asks for an observation")))
+
+
+def ended(source: Source) -> EndedStep:
+    step: Any = ExecutedStep(0.0, Mode.RUN, source, None, np.zeros(3, np.float32), np.zeros(3))
+    return step, StepContext(0, 0, 0, "", {})
+
+
+def answers(chunks: OfferedChunks) -> list[int]:
+    found = [answer.chunk for answer in chunks.take_results()]
+    assert all(chunk is not None and (chunk.actions == 1).all() for chunk in found)
+    return [chunk.sequence for chunk in found if chunk is not None]
+
+
+@pytest.mark.parametrize("offer_first", [True, False])
+def test_a_question_and_an_offer_meet_in_either_order(offer_first: bool) -> None:
+    chunks = OfferedChunks()
+    for act in (chunks.offer, ask) if offer_first else (ask, chunks.offer):
+        assert answers(chunks) == []
+        act(CHUNK) if act is not ask else ask(chunks, 7)
+    assert answers(chunks) == [7] and answers(chunks) == []
+
+
+def test_a_chunk_that_was_forgotten_before_it_began_is_given_again() -> None:
+    chunks = OfferedChunks()
+    chunks.offer(CHUNK)
+    ask(chunks, 1)
+    assert answers(chunks) == [1]
+    assert chunks.take(lambda: [ended(Source.HOLD)])
+    ask(chunks, 2)
+    assert answers(chunks) == [2]
+
+
+@pytest.mark.parametrize("source", [Source.POLICY, Source.HUMAN, Source.SAFETY, Source.REPLAY])
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_chunk_is_over_once_the_robot_has_done_something(source: Source, taken: bool) -> None:
+    """Whether the caller has taken the step already, or the control loop alone knows of it."""
+    chunks = OfferedChunks()
+    chunks.offer(CHUNK)
+    ask(chunks, 1)
+    assert answers(chunks) == [1]
+    if taken:
+        chunks.take(lambda: [ended(source)])
+    else:
+        chunks.list_ended = lambda: [ended(source)]
+    ask(chunks, 2)
+    assert answers(chunks) == []
+
+
+def test_a_withdrawn_chunk_answers_nothing() -> None:
+    chunks = OfferedChunks()
+    chunks.offer(CHUNK)
+    chunks.offer(None)
+    ask(chunks, 1)
+    assert answers(chunks) == []

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from embodied_rl.assembly.loaded import load_policy
-from embodied_rl.commands.collect import collect_episodes
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array, Episode, Simulator, Source, StepResult
@@ -19,13 +18,6 @@ from embodied_rl.schema.untrusted_settings import check_file
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 
 POLICY = "asset:tabletop_careful.safetensors"
-
-
-@pytest.fixture
-def robot() -> Iterator[RobotSimulator]:
-    robot = RobotSimulator(RobotSimulatorConfig(), 1)
-    yield robot
-    robot.close()
 
 
 def draw_chunks(seed: int, length: int) -> Iterator[Array]:
@@ -106,17 +98,6 @@ def test_an_evaluation_through_the_robot_is_the_simulators_own(robot: RobotSimul
     assert ours == own and sum(each.success for each in own) > 0
     mine, theirs = (np.concatenate(each.executed) for each in simulators)
     assert mine.shape == theirs.shape and np.abs(mine - theirs).max() <= 1e-6
-
-
-def test_collecting_through_the_robot_gives_the_simulators_episodes(robot: RobotSimulator) -> None:
-    policy = load_policy(POLICY).actor
-    episodes = [Episode(3, 2, 11), Episode(4, 6, 12)]
-    records = [list(collect_episodes(policy, each, episodes, 1, 1)) for each in (Tabletop(TabletopConfig(), 1), robot)]
-    for own, ours in zip(*records, strict=True):
-        mine, theirs = ours.arrays(), own.arrays()
-        assert mine.keys() == theirs.keys() and len(mine["actions"]) > 3
-        assert all(mine[name] == pytest.approx(theirs[name], abs=1e-6) for name in mine)
-        assert set(ours.source) == {Source.POLICY}
 
 
 def test_its_spec_is_the_robots_without_what_only_a_simulator_knows(robot: RobotSimulator) -> None:

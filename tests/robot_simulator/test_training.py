@@ -1,5 +1,6 @@
 """A policy learns on a robot in lockstep what it learns in the simulator, and from its own steps alone."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ from embodied_rl.cli.command import list_commands
 from embodied_rl.commands.preparation import compose_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorLimits, Source
-from embodied_rl.mathematics.objectives.reduce import step_mask
+from embodied_rl.mathematics.objectives.losses import step_mask
 from embodied_rl.reports.report import Report
 from embodied_rl.robot_simulator.simulator import RobotSimulator
 from embodied_rl.runs.folder import RunFolder
@@ -22,7 +23,7 @@ from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import TrainConfig
 from embodied_rl.training.algorithms.batch import as_batch
 from embodied_rl.training.loop import evaluate_before
-from embodied_rl.training.planner.auto import resolve_plan
+from embodied_rl.training.planner.plan_selection import resolve_plan
 from embodied_rl.training.run_parts import assemble_parts
 from embodied_rl.training.trainer import Trainer
 from tests.support.running import SMALL
@@ -40,8 +41,10 @@ def configure(*words: str) -> TrainConfig:
     return run_command.load_preparation(command).check(config)[0]
 
 
-def learn(config: TrainConfig, folder: Path) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
-    """Two iterations: the weights after them, and the rollouts."""
+def learn(
+    config: TrainConfig, folder: Path, between: Callable[[Trainer], object] = lambda _: None
+) -> tuple[dict[str, Tensor], list[dict[str, Tensor]]]:
+    """Two iterations, with a call between them: the weights after them, and the rollouts."""
     torch.set_num_threads(1)
     parts = assemble_parts(resolve_plan(config)[0], RunFolder.create(folder, "test", 0), Ranks())
     trainer, rollouts = Trainer(parts), list[dict[str, Tensor]]()
@@ -55,7 +58,9 @@ def learn(config: TrainConfig, folder: Path) -> tuple[dict[str, Tensor], list[di
 
     trainer.algorithm.update = note  # type: ignore[method-assign]
     try:
-        figures = [trainer.step() for _ in range(2)]
+        figures = [trainer.step()]
+        between(trainer)
+        figures.append(trainer.step())
     finally:
         parts.close()
     assert all(np.isfinite(value) for each in figures for name, value in each.items() if name.startswith("update/"))
@@ -96,24 +101,9 @@ def test_a_robot_that_is_elsewhere_is_opened_once_and_training_goes_on_after_an_
 
     monkeypatch.setattr(RobotSimulator, "__init__", note)
     monkeypatch.setattr(RobotSimulator, "limits", staticmethod(lambda _: SimulatorLimits(1, one_robot=True)))
-    torch.set_num_threads(1)
-    config = resolve_plan(configure("sim=robot", "train.decisions=8", "train.final_episodes=1", "train.film=true"))[0]
-    parts = assemble_parts(config, RunFolder.create(tmp_path, "test", 0), Ranks())
-    trainer, rollouts = Trainer(parts), list[dict[str, Tensor]]()
-    update = trainer.algorithm.update
-
-    def keep(segments: Any, iteration: int) -> dict[str, float]:
-        (rollout,) = segments
-        rollouts.append({name: tensor.clone() for name, tensor in rollout.batch().items()})
-        return update([rollout], iteration)
-
-    monkeypatch.setattr(trainer.algorithm, "update", keep)
-    try:
-        trainer.step()
-        evaluate_before(trainer, SimpleNamespace(begin_phase=lambda *_, **__: None, note=lambda _: None))  # type: ignore[arg-type]
-        trainer.step()
-    finally:
-        parts.close()
+    progress: Any = SimpleNamespace(begin_phase=lambda *_, **__: None, note=lambda _: None)
+    config = configure("sim=robot", "train.decisions=8", "train.final_episodes=1", "train.film=true")
+    _, rollouts = learn(config, tmp_path, lambda trainer: evaluate_before(trainer, progress))
     (report,) = tmp_path.rglob("before/report.json")
     assert len(opened) == 1 and len(Report.read(report).episodes) == 1
     assert all((rollout["steps"] > 0).all() for rollout in rollouts), "each decision moved the robot"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.executor import make_hold
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, TensorSpec
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
@@ -170,23 +170,12 @@ def test_evaluations_execute_the_same(delay: int, executed: int) -> None:
     for _ in range(9):
         chosen = random.uniform(-1, 1, (executed, 2)).astype(np.float32)
         request, told = episode.ask(), queue.read(column)
-        assert told is not None and told.committed.tolist() == [request.committed]
-        np.testing.assert_array_equal(told.prefix[0, : request.committed], request.prefix[: request.committed])
+        assert told["committed"].tolist() == [request.committed]
+        np.testing.assert_array_equal(told["prefix"][0, : request.committed], request.prefix[: request.committed])
         rest = np.zeros((delay - request.committed, 2), np.float32)  # beyond what the next decision lets stand
         chunk = np.concatenate([request.prefix[: request.committed], chosen, rest])
         actions = stack_actions(episode.execute(request, chunk))
         np.testing.assert_array_equal(queue.push(column, chosen[None])[0], actions)
-
-
-@pytest.mark.parametrize("fresh", [False, True])
-def test_a_new_episode_starts_with_an_empty_queue(fresh: bool) -> None:
-    collector, actor, simulators = make(2, 2, FakeSimulator.Config(horizon=7), fresh=fresh)
-    for _ in range(3):
-        collector.collect(actor)
-    (simulator,) = simulators
-    assert len(simulator.executed) >= 3 * N
-    for actions in simulator.executed.values():
-        np.testing.assert_array_equal(np.array(actions)[:2], np.array([HOLD] * 2, np.float32))
 
 
 @pytest.mark.parametrize("delay", [0, 2])
@@ -314,12 +303,6 @@ def test_a_rollout_holds_the_executed_actions_in_the_model_s_units(delay: int) -
 def test_actions_of_an_actor_that_does_not_record_them_are_refused() -> None:
     with refuses("actor-without-actions"):
         _ = Rollout.allocate(Counting(0, 2), 4, 2).actions
-
-
-def test_segments_keep_the_delay() -> None:
-    rollout = Rollout.allocate(Counting(2, 3), 4, 2)
-    assert [part.delay for part in rollout.segments(2)] == [2, 2]
-    assert "delay" not in rollout.tensors()
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [

@@ -1,11 +1,14 @@
 """Rollout buffer: masks, batches, and reuse of its memory."""
 
 import numpy as np
+import pytest
 import torch
 
+from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 
 SPEC = FakeSimulator(1).spec
@@ -93,3 +96,31 @@ def test_clearing_keeps_the_memory_and_forgets_the_rows() -> None:
     assert not rollout.valid.any() and not rollout.reward.any() and not rollout.finished
     assert (rollout.source == Source.HOLD).all()
     assert (rollout.decisions, rollout.num_envs, rollout.executed) == (2, 4, 3)
+
+
+T, N, EXECUTED = 3, 2, 4
+
+
+@pytest.fixture
+def rollout() -> Rollout:
+    made = Rollout.allocate(RowwiseFakeActor(FakeSimulator(N).spec, executed=EXECUTED), T, N)
+    random = np.random.default_rng(0)
+    made.reward[:] = torch.from_numpy(random.normal(size=(T, N, EXECUTED)))
+    made.steps[:] = torch.from_numpy(random.integers(0, EXECUTED + 1, (T, N)))
+    made.shaping[:] = torch.from_numpy(random.normal(size=(T, N)))
+    made.bonus[:] = torch.from_numpy(random.normal(size=(T, N)))
+    return made
+
+
+@pytest.mark.parametrize("discount, gamma", [(Discount(0.9), 0.9), (Discount(0.9, per="decision"), 1.0), (None, 1.0)])
+def test_columns_add_up(rollout: Rollout, discount: Discount | None, gamma: float) -> None:
+    """A discount per control step counts within a chunk, one per decision does not."""
+    before = rollout.reward.clone()
+    found = compose_reward(rollout, discount)
+    for t in range(T):
+        for n in range(N):
+            steps = int(rollout.steps[t, n])
+            own = sum(gamma**j * float(rollout.reward[t, n, j]) for j in range(steps))
+            wanted = own + float(rollout.shaping[t, n]) + float(rollout.bonus[t, n])
+            assert float(found[t, n]) == pytest.approx(wanted, abs=1e-5)
+    assert torch.equal(rollout.reward, before)

@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
-import psutil
 import pytest
 import torch
 
@@ -14,12 +12,10 @@ from embodied_rl.interfaces.sim import StepResult
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
-from embodied_rl.runtime.processes.remote_handle import RemoteCall
+from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.collecting import (
     CONFIG,
-    FAKE,
     SEED,
     SPEC,
     N,
@@ -32,7 +28,6 @@ from tests.support.collecting import (
     reference,
     workers,
 )
-from tests.support.ended import wait_for
 from tests.support.refusals import refuses
 
 
@@ -216,19 +211,6 @@ def test_fresh_rollouts_hold_whole_episodes_and_park_ended_environments(parts: i
         assert_equal(copied(resumed.collect(actor)), expected)
 
 
-def test_the_memory_of_processes_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this process, and of the process of each handle."""
-    handles = inline(2)
-    for number, handle in enumerate(handles):
-        monkeypatch.setattr(handle, "memory", lambda number=number: 100 + number)
-    collector, actor = make(handles)
-    assert collector.memory == (0, ())
-    collector.collect(actor)
-    own, others = collector.memory
-    assert others == (100, 101)
-    assert own == pytest.approx(psutil.Process().memory_info().rss, rel=0.5)
-
-
 def test_sizes_that_do_not_fit_are_refused() -> None:
     with refuses("envs-not-divisible", 8, 3):
         make([InlineHandle(lambda: FakeSimulator(2))] * 3, slices=1)
@@ -282,44 +264,3 @@ def test_while_one_slice_is_inferred_all_others_simulate(slices: int) -> None:
             expected = [other < call for other in range(slices)]
         assert busy == expected
     assert not any(handle.busy for handle in handles)
-
-
-class WatchedProcess(ProcessHandle):
-    """Keeps the call of the last submitted chunk, and whether it is being waited for."""
-
-    chunk: RemoteCall | None = None
-    awaited = False
-
-    def submit(self, method: str, *args: Any) -> RemoteCall:
-        call = super().submit(method, *args)
-        if method == "step":
-            self.chunk, self.awaited = call, False
-            fetch = call.result
-
-            def result(timeout: float | None = None) -> Any:
-                self.awaited = True
-                return fetch(timeout)
-
-            call.result = result
-        return call
-
-
-@pytest.mark.process
-def test_a_slice_simulates_to_its_end_while_another_is_inferred(closing: Callable) -> None:
-    """In separate processes: a simulator continues without being waited for."""
-    kwargs = {"num_envs": N // 2, "config": replace(CONFIG, seconds=0.005)}
-    handles = closing([WatchedProcess(FAKE, kwargs, name=f"simulator {part}") for part in range(2)])
-    overlapped = []
-
-    class Patient(RowwiseFakeActor):
-        def act(self, observation, keys, explore):
-            if len(overlapped) > 0:
-                other = handles[len(overlapped) % 2 - 1]
-                assert not other.awaited
-                wait_for(other.chunk.done)
-            overlapped.append(True)
-            return super().act(observation, keys, explore)
-
-    collector, actor = make(handles, actor=Patient(SPEC))
-    collector.collect(actor)
-    assert len(overlapped) == 2 * T

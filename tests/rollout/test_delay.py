@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.execution.hold import Hold
+from embodied_rl.deployment.execution.executor import Hold
 from embodied_rl.deployment.execution.settings import STRATEGIES, Strategy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
-from embodied_rl.rollout.ablation import AblatedPolicy
 from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
-from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.refusals import refuses
@@ -178,32 +176,11 @@ def test_results_depend_neither_on_the_number_of_simulators_nor_on_steps_at_a_ti
             np.testing.assert_array_equal(other[index], taken)
 
 
-def test_a_dead_worker_s_episodes_begin_again_with_waiting() -> None:
-    mortal = handle()
-    sound, calls = mortal.submit, iter(range(1000))
-
-    def submit(method: str, *args):
-        if next(calls) == 3:
-            raise WorkerDied("killed by hand")
-        return sound(method, *args)
-
-    mortal.submit = submit
-    lost, alone = run(make(2, "prefix"), [mortal], count=5)[0], run(make(2, "prefix"), count=5)[0]
-    for index, taken in alone.actions.items():
-        np.testing.assert_array_equal(lost.actions[index], taken)
-
-
 def test_a_chunk_that_is_refused_is_an_error() -> None:
     with refuses("chunk-refused", "short", 5, 8):
         run(make(1, "naive"), policy=Counting(np.zeros((3, 5, 2), np.float32)))
     with refuses("not-finite", "policy", "episode 10 (left"):
         run(make(1, "naive"), policy=Counting(np.full((3, 8, 2), np.nan, np.float32)))
-
-
-def test_an_ablated_policy_is_shown_the_same_prefix() -> None:
-    policy = Counting()
-    run(make(2, "prefix"), policy=AblatedPolicy(policy, lambda observation, keys: observation))
-    assert policy.shown[1][1] is not None
 
 
 CHUNKS = Chunks(PREDICTED, 5)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from embodied_rl.runtime.processes.handle import WorkerDied, WorkerError
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.collecting import (
     CONFIG,
@@ -76,22 +75,6 @@ def test_a_worker_killed_between_rollouts_is_replaced_at_a_checkpoint(closing: C
     assert resumed.restarts == 1
 
 
-@pytest.mark.thorough
-@pytest.mark.process
-def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
-    handles = closing(workers(1, replace(CONFIG, fault="crash"), max_restarts=1))
-    collector, actor = make(handles)
-    with pytest.raises(WorkerDied, match="simulator 0 was restarted 1 times within an hour"):
-        collector.collect(actor)
-
-
-@pytest.mark.process
-def test_an_exception_in_a_worker_is_that_workers_error(closing: Callable) -> None:
-    collector, actor = make(closing(workers(2, replace(CONFIG, fault="raise", fault_row=2))))
-    with pytest.raises(WorkerError, match="simulator 0: 'step' raised RuntimeError"):
-        collector.collect(actor)
-
-
 @pytest.mark.parametrize(
     ("fault", "what", "decision"),
     [("nan reward", "the simulator's reward", 1), ("nan state", "the simulator's state", 2)],
@@ -146,23 +129,6 @@ def test_nan_of_the_policy_is_named() -> None:
         collector.collect(actor)
 
 
-class Babbling(FakeSimulator):
-    """Writes nonsense wherever j ≥ steps."""
-
-    def step(self, actions, next_episodes):
-        result = super().step(actions, next_episodes)
-        unused = np.arange(actions.shape[1]) >= result.steps[:, None]
-        result.reward[unused] = np.nan
-        result.success[unused] = True
-        return result
-
-
-def test_nothing_after_an_episodes_end_reaches_the_rollout() -> None:
-    collector, actor = make(inline(1, kind=Babbling))
-    for expected in reference():
-        assert_equal(copied(collector.collect(actor)), expected)
-
-
 class NoEndsReported(FakeSimulator):
     """Does not report which episodes ended."""
 
@@ -174,14 +140,3 @@ def test_a_simulator_that_contradicts_itself_is_refused() -> None:
     collector, actor = make(inline(1, kind=NoEndsReported))
     with refuses("simulator-output-invalid", "check_simulator"):
         collector.collect(actor)
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
-    handles = closing(fast_and_slow())
-    collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))
-    rollout = collector.collect(actor)
-    assert not rollout.valid[:, N // 2 :].any() and rollout.valid[0, : N // 2].all()
-    assert collector.lost_episodes == N // 2
-    assert collector.collect(actor).valid[0].all()

@@ -1,22 +1,19 @@
 """Ready order: ready simulators are inferred, none starves, and a row-wise actor decides as in exact order."""
 
-import os
 import random
-import signal
 from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Observation
-from embodied_rl.rollout.handle_parts import HandlePart, take_ready_first
+from embodied_rl.rollout.environments import HandlePart, take_ready_first
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import RowwiseFakeActor
-from tests.support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make, reference, workers
+from tests.support.collecting import SPEC, N, T, assert_equal, copied, half_skilled, inline, make
 
 PARTS = 4
 
@@ -117,36 +114,6 @@ def test_without_a_ready_simulator_all_running_chunks_are_waited_for() -> None:
 
     assert next(take_ready_first(parts, 2, 2, wait)) == [parts[1]]
     assert waited == [futures[:3]]
-
-
-@pytest.mark.process
-def test_ready_order_gives_the_decisions_of_exact_order(closing: Callable) -> None:
-    collector, actor = make(closing(workers(PARTS)), slices=2, order="ready")
-    first, second = reference()
-    assert_equal(copied(collector.collect(actor)), first)
-    assert_equal(copied(collector.collect(actor)), second)
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-def test_a_worker_killed_in_ready_order_costs_its_own_episodes(closing: Callable) -> None:
-    handles = closing(workers(PARTS))
-
-    class Killer(NotingActor):
-        def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
-            if len(self.batches) == 5:
-                os.kill(handles[1].pid, signal.SIGKILL)
-            return super().act(observation, keys, explore)
-
-    actor = Killer()
-    collector, _ = make(handles, slices=2, order="ready", actor=actor)
-    rollout = collector.collect(actor)
-    size = N // PARTS
-    assert (collector.restarts, collector.lost_episodes) == (1, size)
-    mine = torch.zeros(N, dtype=torch.bool)
-    mine[size : 2 * size] = True
-    assert rollout.valid[:, ~mine].all()
-    assert not rollout.valid[:, mine].all() and rollout.valid[:, mine].any()
 
 
 class Dead:

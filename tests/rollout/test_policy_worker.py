@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -19,11 +18,11 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
-from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import LocalRuntime, ProcessHandle
-from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
+from tests.support.thread_handle import ThreadHandle
 
 NODE = PolicyNode(
     "pocket",
@@ -55,11 +54,6 @@ def remote() -> Any:
     assert isinstance(policy, RemotePolicy)
     yield policy
     policy.handle.close()
-
-
-def pid(policy: RemotePolicy) -> int:
-    assert isinstance(policy.handle, ProcessHandle)
-    return policy.handle.pid
 
 
 def learn(actor: FlowActor) -> None:
@@ -136,6 +130,7 @@ def test_a_replaced_worker_gets_all_weights(deaths: tuple[int, ...]) -> None:
 @pytest.mark.usefixtures("forks")
 def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     """Killed between two calls, and in the middle of one: the same observation, weights and keys, the same action."""
+    assert isinstance(remote.handle, ProcessHandle)
     actor = learner()
     shared = two_rollouts(actor, actor, lambda: None)
     calls, submit = iter(range(1000)), remote.handle.submit
@@ -143,26 +138,15 @@ def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     def killing(method: str, *args: Any) -> Any:
         number = next(calls)
         if number == 3:
-            os.kill(pid(remote), signal.SIGKILL)
+            os.kill(remote.handle.pid, signal.SIGKILL)
         future = submit(method, *args)
         if number == 9:
-            os.kill(pid(remote), signal.SIGKILL)
+            os.kill(remote.handle.pid, signal.SIGKILL)
         return future
 
     remote.handle.submit = killing
     assert_equal(two_rollouts(remote, remote.actor, remote.refresh), shared)
     assert remote.restarts == 2
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-@pytest.mark.usefixtures("forks")
-def test_a_policy_worker_that_keeps_dying_ends_the_run(remote: RemotePolicy) -> None:
-    remote.refresh()
-    with pytest.raises(RestartLimitReached, match="policy worker was restarted"):
-        while True:
-            os.kill(pid(remote), signal.SIGKILL)
-            remote.refresh()
 
 
 def test_frozen_weights_are_sent_once_and_trainable_ones_each_time() -> None:
@@ -215,52 +199,6 @@ class Scorer:
 
     def close(self) -> None:
         self.closed = True
-
-
-def test_a_thread_answers_in_order_while_others_go_on() -> None:
-    scorer = Scorer()
-    handle = ThreadHandle(lambda: scorer, "scorer")
-    gate = threading.Event()
-    slow, fast = handle.submit("score", gate), handle.submit("score")
-    assert not slow.done() and not fast.done()
-    time.sleep(0.05)
-    gate.set()
-    assert (fast.result(), slow.result()) == ("at once", "at last")
-    assert slow.seconds > 0 and fast.began >= slow.began + slow.seconds
-    handle.close()
-    until = time.monotonic() + 60
-    while not scorer.closed:
-        assert time.monotonic() < until
-        time.sleep(0.01)
-    assert not handle.alive
-
-
-def test_an_exception_in_a_thread_reaches_the_caller() -> None:
-    handle = ThreadHandle(Scorer, "scorer")
-    with pytest.raises(WorkerError, match="scorer: 'fail' raised") as caught:
-        handle.submit("fail").result()
-    assert "no such picture" in str(caught.value.__cause__)
-    assert handle.submit("score").result() == "at once"
-    handle.close()
-
-
-def test_a_role_that_cannot_be_built_fails_its_calls() -> None:
-    handle = ThreadHandle(lambda: 1 / 0, "scorer")
-    with pytest.raises(WorkerError):
-        handle.submit("score").result()
-    handle.close()
-
-
-def test_a_thread_that_hangs_is_given_up_and_replaced() -> None:
-    gate = threading.Event()
-    handle = ThreadHandle(Scorer, "scorer", call_timeout=1.0)
-    with pytest.raises(NoAnswer, match=r"scorer gave no answer within 1 s during 'score'"):
-        handle.submit("score", gate).result()
-    assert not handle.alive
-    handle.restart()
-    assert handle.alive and handle.submit("score").result() == "at once"
-    handle.close()
-    gate.set()
 
 
 def test_one_can_wait_for_whichever_thread_is_first() -> None:

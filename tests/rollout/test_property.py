@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.environments import Order
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
-from embodied_rl.rollout.handle_parts import Order
 from embodied_rl.runtime.processes.local import ProcessHandle
 from tests.support.echo_simulator import SPEC, EchoConfig
 from tests.support.echoing import DECISIONS, Books, EchoActor, FlakyHandle

@@ -19,7 +19,6 @@ from embodied_rl.rollout.timeline import (
     read_timelines,
     summarise_utilisation,
 )
-from embodied_rl.system.atomic_write import StorageError
 from tests.support.collecting import T, make, workers
 from tests.support.refusals import refuses
 
@@ -37,11 +36,6 @@ def lockstep(rounds: int = 4, simulate: float = 3.0, workers: int = 2) -> Timeli
     spans.append(Span(RANK, VALUE, now, infer, 8))
     total = now + infer - 100
     return Timeline([*spans, Span(RANK, LEARN, 100 + total, learn, 64)], 100.0, total)
-
-
-def test_sums() -> None:
-    line = lockstep()
-    assert (line.inference, line.ends, line.waiting, line.simulating, line.total) == (5, 1, 12, 24, 17)
 
 
 def test_spans_and_the_whole_are_measured_on_one_clock(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,28 +94,6 @@ def test_a_collection_records_its_timeline(closing: Callable) -> None:
     assert len(chunks) == 2 * T  # the first rollout had two resets more
     for span in chunks:
         assert line.began <= span.began and span.began + span.seconds <= line.began + line.total
-
-
-@pytest.mark.process
-def test_ready_order_s_waits_are_counted(closing: Callable) -> None:
-    """Whoever waits for any of the slow simulators waits about as long as they take."""
-    from dataclasses import replace
-
-    from tests.support.collecting import CONFIG
-
-    collector, actor = make(closing(workers(2, replace(CONFIG, seconds=0.01))), order="ready")
-    collector.collect(actor)  # this one waits for the processes to start, too
-    shares: list[float] = []
-    while len(shares) < 10 and not any(share > 0.3 for share in shares):  # others may keep the cores
-        collector.collect(actor)
-        shares.append(collector.timeline.waiting / collector.timeline.total)
-    assert max(shares) > 0.3
-
-
-def test_a_folder_of_timelines_that_cannot_be_made_is_reported(tmp_path) -> None:
-    (tmp_path / "timelines").write_text("no folder")
-    with pytest.raises(StorageError, match=r"Cannot write .*timelines.*run\.root"):
-        keep_timelines(tmp_path, 3, [Timeline()])
 
 
 @pytest.mark.parametrize(

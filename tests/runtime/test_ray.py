@@ -16,10 +16,11 @@ import torch
 
 from embodied_rl.interfaces.sim import Episode, NotFinite, Unavailable
 from embodied_rl.interfaces.version import __version__
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
 from embodied_rl.runtime.processes.handle import (
+    Deadlines,
     Handle,
     NoAnswer,
+    NodeShare,
     RestartLimitReached,
     WorkerDied,
     WorkerError,
@@ -33,7 +34,6 @@ from embodied_rl.runtime.ray.runtime import InsufficientResources, RayRuntime
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.testing.simulator_contract import assert_same
 from tests.support.ended import gone, wait_for
-from tests.support.guests import Nosy
 from tests.support.ray_nodes import two_nodes
 
 pytestmark = [pytest.mark.process, pytest.mark.thorough]
@@ -101,27 +101,6 @@ def test_an_actor_returns_the_results_of_other_handles(started) -> None:
         seen.state[:] = 0
         seen.images["top"][:] = 0
         assert actor.memory() > 10**7
-
-
-def test_functions_stay_in_the_actor(started) -> None:
-    handle = started("tests.support.guests:Nosy")
-    handle.submit("reset", EPISODES).result()
-    kept = handle.submit("expert").result()
-    here = InlineHandle(lambda: Nosy(3))
-    here.submit("reset", EPISODES)
-    expected = here.submit("expert").result()()
-    np.testing.assert_array_equal(handle.submit("call_function", kept.number).result(), expected)
-
-
-def test_exceptions_come_with_a_traceback_and_the_actor_stays_alive(started) -> None:
-    handle = started(config=FakeSimulator.Config(fault="raise", fault_row=1))
-    handle.submit("reset", EPISODES).result()
-    with pytest.raises(WorkerError, match=r"simulator 7: 'step' raised RuntimeError(.|\n)*in _misbehave"):
-        handle.submit("step", actions(0), NEXT).result()
-    handle.submit("step", actions(1), NEXT).result()
-    with pytest.raises(WorkerError, match="no attribute 'fly'"):
-        handle.submit("fly").result()
-    assert handle.alive
 
 
 @pytest.mark.parametrize(

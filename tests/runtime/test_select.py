@@ -6,7 +6,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime import selection as runtimes
-from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.handle import NodeShare
 from embodied_rl.runtime.processes.local import LocalRuntime
 from embodied_rl.schema import AlgoNode, Plan, PolicyNode, SimNode, TrainConfig
 from tests.support.refusals import refuses

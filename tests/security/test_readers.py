@@ -13,8 +13,7 @@ from safetensors.torch import save_file
 
 from embodied_rl.actors.learning import shards
 from embodied_rl.actors.learning.checkpoint import load_checkpoint
-from embodied_rl.assembly.build import load_backbone
-from embodied_rl.assembly.outline import outline_backbone
+from embodied_rl.assembly.build import load_backbone, outline_backbone
 from embodied_rl.checkpoints import detection
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.cli.main import main

@@ -15,9 +15,8 @@ from embodied_rl.deployment.execution.demonstration import read_demonstration
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.return_points import load_return_points
 from embodied_rl.deployment.recording.conversion import Conversion
-from embodied_rl.deployment.recording.description_file import DESCRIPTION
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
-from embodied_rl.deployment.recording.recording_folder import Recording, recover_recording
+from embodied_rl.deployment.recording.recording_folder import DESCRIPTION, Recording, recover_recording
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError

@@ -9,7 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.episodes import EpisodeTracker
+pytest.importorskip("rosbags")
+pytest.importorskip("mcap")
+
+from embodied_rl.deployment.bridge.operator_topics import EpisodeTracker
 from embodied_rl.deployment.robots.description import CameraEntry, OperatorTopics
 from embodied_rl.deployment.robots.fields import UnusableMessageError, make_reader
 from embodied_rl.deployment.robots.mapping import ObservationMapping

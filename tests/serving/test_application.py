@@ -1,19 +1,36 @@
-"""The application: requests, the queue, hang-ups, deadlines, and what strangers send."""
+"""The application: requests, the queue, hang-ups, deadlines, hostile bodies and pictures, and memory."""
 
+import base64
+import io
 import json
 import socket
+import struct
 import threading
 import time
+import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
+import numpy as np
 import pytest
+from PIL import Image
 
 from embodied_rl.serving.limits import RequestLimits
 from tests.support.ended import wait_for
-from tests.support.serving import CHAT, Running, ToldModel, ask_critic, make_picture, refused, running, say
+from tests.support.serving import (
+    CHAT,
+    Running,
+    ToldModel,
+    ask_critic,
+    encode,
+    make_critic,
+    make_picture,
+    refused,
+    running,
+    say,
+)
 
 HEAD = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -72,6 +89,7 @@ def test_what_is_no_request(client: httpx2.Client, body: bytes, says: str) -> No
         ({"max_tokens": "1"}, "max_tokens"),
         ({"logprobs": 1}, "logprobs"),
         ({"logprobs": True, "top_logprobs": -1}, "top_logprobs"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"stream": True}, "does not stream"),
         ({"temperature": 1.0}, "greedy"),
         ({"tools": [{}]}, "tools"),
@@ -89,9 +107,6 @@ def test_a_field_that_is_wrong_is_named(client: httpx2.Client, fields: dict[str,
 def test_fields_that_change_nothing_are_taken(client: httpx2.Client) -> None:
     fields = {"temperature": 0.0, "n": 1, "stream": False, "seed": 5, "top_p": 0.9, "user": "me", "stop": None}
     assert client.post(CHAT, json=say("x", **fields)).status_code == 200
-
-
-# -- the queue ------------------------------------------------------------------------------------------------------
 
 
 def test_a_full_queue_says_when_to_ask_again() -> None:
@@ -143,44 +158,6 @@ def test_a_request_has_a_deadline() -> None:
         assert client.post(CHAT, json=say("b")).status_code == 200
 
 
-def test_one_that_fails_fails_alone(caplog: pytest.LogCaptureFixture) -> None:
-    gate = threading.Event()
-    model = ToldModel(gate)
-    words = ["a", "fail", "b"]
-    with running(model) as server, server.client() as client, ThreadPoolExecutor() as pool:
-        held = pool.submit(client.post, CHAT, json=say("first"))
-        wait_for(lambda: len(model.batches) == 1)
-        asked = [pool.submit(client.post, CHAT, json=say(word)) for word in words]
-        wait_for(lambda: server.batcher.waiting == 3)
-        gate.set()
-        answers = [each.result() for each in (held, *asked)]
-    assert [each.status_code for each in answers] == [200, 200, 500, 200]
-    assert "told to fail" not in answers[2].text and answers[2].json()["error"]["type"] == "server_error"
-    assert sorted(model.batches[1]) == sorted(words) and len(model.batches) == 5
-    assert "told to fail" in caplog.text
-
-
-def test_many_at_once_share_batches(critic: Running) -> None:
-    before, pictures = critic.meter("batches_total"), [make_picture(seed) for seed in range(40)]
-    sizes = [(12, 16), (8, 8)]
-    with critic.client() as client, ThreadPoolExecutor(16) as pool:
-        bodies = [ask_critic(make_picture(1, sizes[n % 2]), make_picture(n, sizes[n % 2])) for n in range(40)]
-        alone = [client.post(CHAT, json={**body, "logprobs": True}).json()["choices"] for body in bodies[:4]]
-        middle = critic.meter("batches_total")
-        found = list(
-            pool.map(lambda body: client.post(CHAT, json={**body, "logprobs": True}).json()["choices"], bodies)
-        )
-    assert middle - before == 4 and len(pictures) == len(found)
-    assert critic.meter("batches_total") - middle < 40, "none shared a batch"
-    for one, other in zip(alone, found, strict=False):
-        assert one[0]["message"] == other[0]["message"]
-        each = [choice[0]["logprobs"]["content"][0]["logprob"] for choice in (one, other)]
-        assert each[0] == pytest.approx(each[1], abs=1e-6)
-
-
-# -- models, health, metrics ---------------------------------------------------------------------------------------
-
-
 def test_counts_are_in_prometheus_form(told: Running, client: httpx2.Client) -> None:
     client.post(CHAT, json=say("x"))
     client.post(CHAT, json=say("x", model="other"))
@@ -214,17 +191,7 @@ def test_another_name_for_this_machine_is_refused(client: httpx2.Client) -> None
     assert client.post(CHAT, json=say("x"), headers={"Host": "evil.example:8077"}).status_code == 400
 
 
-def test_a_burst_ends_within_the_time_of_its_batches() -> None:
-    """A full batch goes at once, for any `wait`."""
-    with running(ToldModel(), batch=4, wait=3600.0) as server, server.client() as client, ThreadPoolExecutor(8) as pool:
-        began = time.monotonic()
-        assert {each.status_code for each in pool.map(lambda _: client.post(CHAT, json=say("x")), range(8))} == {200}
-        assert time.monotonic() - began < 60
-
-
 # whom a question waits for
-
-
 def test_nobody_waits_for_who_was_answered() -> None:
     """A question that comes while the model computes waits for no other, once that one has its answer."""
     model = ToldModel(gate=threading.Event())
@@ -246,3 +213,114 @@ def test_a_batch_does_not_wait_for_an_incomplete_request() -> None:
             stalled.sendall(f"{HEAD}Content-Length: 100\r\n\r\n{{".encode())
             time.sleep(0.2)
             assert client.post(CHAT, json=say("alone")).status_code == 200
+
+
+def make_png(width: int, height: int) -> bytes:
+    """The beginning of a PNG that says it has this size."""
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    )
+
+
+def data_url(file: bytes, kind: str = "png") -> str:
+    return f"data:image/{kind};base64,{base64.b64encode(file).decode()}"
+
+
+def save(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    with io.BytesIO() as buffer:
+        picture.save(buffer, kind, **options)
+        return buffer.getvalue()
+
+
+FILM = save(Image.new("RGB", (4, 4)), "PNG", save_all=True, append_images=[Image.new("RGB", (4, 4), "red")])
+DEEP = save(Image.fromarray(np.zeros((4, 4), np.uint16)), "PNG")
+
+
+@pytest.mark.parametrize(
+    "url, status, says",
+    [
+        ("http://169.254.169.254/latest", 400, "fetches nothing"),
+        ("https://example.org/a.png", 400, "fetches nothing"),
+        ("file:///etc/passwd", 400, "fetches nothing"),
+        ("/etc/passwd", 400, "fetches nothing"),
+        ("data:text/plain;base64,aGVsbG8=", 400, "data:image"),
+        ("data:image/png,hello", 400, "data:image"),
+        ("data:image/png;base64,%%%", 400, "not base64"),
+        ("data:image/png;base64,ä", 400, "not base64"),
+        ("data:image/png;base64,aGVsbG8=", 400, "PNG, JPEG or WebP"),
+        (data_url(make_png(65_000, 65_000)), 413, "far more pixels"),
+        (data_url(make_png(10_000, 10_000)), 413, "10000"),
+        (data_url(make_png(3000, 3000)), 413, "3000"),
+        (data_url(make_png(0, 10)), 400, "PNG, JPEG or WebP"),
+        (data_url(make_png(500, 500)), 400, "PNG, JPEG or WebP"),
+        (data_url(save(Image.new("RGB", (8, 8)), "GIF")), 400, "PNG, JPEG or WebP"),
+        (data_url(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n"), 400, "PNG, JPEG or WebP"),
+        (data_url(FILM), 400, "animation"),
+        (data_url(DEEP), 400, "8-bit"),
+        (encode(make_picture(0))[:-40], 400, ""),
+    ],
+)
+def test_a_picture_that_is_none(critic: Running, url: str, status: int, says: str) -> None:
+    body = ask_critic(make_picture(0), make_picture(1))
+    body["messages"][0]["content"][-1]["image_url"]["url"] = url
+    with critic.client() as client:
+        found, message = refused(client.post(CHAT, json=body))
+    assert found == status and says in message and len(message) < 300
+
+
+def test_the_number_of_pictures_is_limited(critic: Running) -> None:
+    body = ask_critic(make_picture(0), make_picture(1))
+    body["messages"][0]["content"] += body["messages"][0]["content"][-1:] * 20
+    with critic.client() as client:
+        assert refused(client.post(CHAT, json=body)) == (413, "the request has more than 16 pictures.")
+
+
+def test_a_body_that_is_too_long() -> None:
+    """By its header, and without one; a client that sends it whole gets the answer."""
+    with running(ToldModel(), limits=RequestLimits(body=10_000)) as server, server.client() as client:
+        assert refused(client.post(CHAT, json=say("x" * 20_000)))[0] == 413
+        headers = {"Content-Type": "application/json"}
+        assert refused(client.post(CHAT, content=iter([b"x" * 5000] * 10), headers=headers))[0] == 413
+        assert client.post(CHAT, json=say("x")).status_code == 200
+
+
+def test_requests_hold_a_limited_amount_of_memory_together() -> None:
+    """One waits with its body; the next one would be too much. When the first is answered, there is room again."""
+    gate = threading.Event()
+    model = ToldModel(gate)
+    with running(model, memory=30_000) as server, server.client() as client, ThreadPoolExecutor() as pool:
+        first = pool.submit(client.post, CHAT, json=say("x" * 20_000))
+        wait_for(lambda: len(model.batches) == 1)
+        busy = client.post(CHAT, json=say("y" * 20_000))
+        assert refused(busy)[0] == 429 and busy.headers["Retry-After"] == "1"
+        assert refused(client.post(CHAT, json=say("y" * 40_000)))[0] in (413, 429)
+        gate.set()
+        assert first.result().status_code == 200
+        assert client.post(CHAT, json=say("y" * 20_000)).status_code == 200
+
+
+def test_pictures_count_as_what_they_are_decoded_to() -> None:
+    white = np.full((1000, 1000, 3), 255, np.uint8)
+    with running(make_critic(), memory=1_000_000) as server, server.client() as client:
+        assert refused(client.post(CHAT, json=ask_critic(white, white)))[0] == 413
+        assert client.post(CHAT, json=ask_critic(make_picture(1), make_picture(2))).status_code == 200
+
+
+@pytest.mark.parametrize("kind", ["PNG", "WEBP", "JPEG"])
+def test_kinds_of_pictures(critic: Running, kind: str) -> None:
+    body = ask_critic(make_picture(0), make_picture(1))
+    body["messages"][0]["content"][-1]["image_url"]["url"] = encode(make_picture(1), kind)
+    with critic.client() as client:
+        assert client.post(CHAT, json=body).status_code == 200
+
+
+def test_a_failure_of_the_model_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    with running(ToldModel()) as server, server.client() as client:
+        answer = client.post(CHAT, json=say("fail"))
+    assert answer.status_code == 500 and answer.json()["error"]["type"] == "server_error"
+    assert "told to fail" not in answer.text and "told to fail" in caplog.text

@@ -1,4 +1,4 @@
-"""The micro-batcher: who is answered with whom, when, and what one question can do to others."""
+"""The micro-batcher: which requests share a batch, when, and that one cannot harm others."""
 
 import asyncio
 import threading
@@ -60,13 +60,6 @@ def run(
             running.cancel()
 
     return asyncio.run(whole())
-
-
-def test_one_alone_is_answered_after_the_wait() -> None:
-    async def body(batcher: MicroBatcher) -> int:
-        return await batcher.ask(Item(7))
-
-    assert run(Computer(), body, batch=32) == 7
 
 
 def test_where_all_who_can_ask_have_asked_nobody_waits() -> None:

@@ -162,16 +162,6 @@ def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_room_is_imported_without_the_extra() -> None:
     """What the command imports before it checks: files that import neither starlette nor uvicorn."""
     folder = Path(starting.__file__).parent
-    for name in (
-        "starting",
-        "batcher",
-        "chat",
-        "pictures",
-        "limits",
-        "model",
-        "reply",
-        "refusal",
-        "embedded_critic",
-    ):
+    for name in ("starting", "batcher", "chat", "pictures", "limits", "model", "refusal", "embedded_critic"):
         text = (folder / f"{name}.py").read_text()
         assert not re.search(r"^(from|import) (starlette|uvicorn|prometheus_client)", text, re.MULTILINE), name

@@ -22,7 +22,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from embodied_rl.serving.vision_language import load_model
-from tests.serving.test_vlm_scorer import SPECIFICATION, make_request
+from tests.serving.test_embedded_critic import SPECIFICATION, make_request
 from tests.support.serving import running
 from tests.support.tiny_vlms import save_idefics
 

@@ -1,28 +1,39 @@
-"""`embodied-rl robot`: what it says, what it refuses in words, how it ends, and an episode with another process."""
+"""`embodied-rl robot`: what it says and refuses, robots and requests that do not fit, and an episode elsewhere."""
 
+import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import imageio_ffmpeg
 import numpy as np
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from embodied_rl.cli.main import main
 from embodied_rl.commands import robot as robot_command
-from embodied_rl.deployment.robots.reading import load_robot
+from embodied_rl.deployment.robots.description import CameraEntry, RobotDescription, StateEntry, Term
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.schema import FaultsNode
 from embodied_rl.simulated_robot import running
-from embodied_rl.simulated_robot.running import check_alone
+from embodied_rl.simulated_robot.checks import check_fit
+from embodied_rl.simulated_robot.requests import LONGEST, make_printable, read_episode, read_faults
+from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.ended import gone, wait_for
 from tests.support.ready_line import start_until_ready
-from tests.support.tabletop_robot import Peer
+from tests.support.tabletop_robot import Bench, Peer, describe_tabletop
 from tests.support.transports import borrow_domain
 
 READY = r"The robot tabletop is simulated in .*, over dds, domain (\d+); Ctrl-C ends it\."
@@ -113,20 +124,11 @@ def test_a_film_that_cannot_be_written_is_refused_before_it_is_taken(
         assert "Cannot write" in said and "Set film to" in said
 
 
-def test_a_second_robot_is_refused_where_one_publishes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "ALONE_S", 0.05)
-    bus = Bus(time.time_ns)
-    with InProcessTransport(bus, "simulated_robot") as first, InProcessTransport(bus, "simulated_robot") as second:
-        check_alone(second, load_robot("tabletop"))
-        first.create_publisher("/tool_pose", "geometry_msgs/msg/PoseStamped", "state")
-        with pytest.raises(UserError, match="/tool_pose: /simulated_robot publishes it already"):
-            check_alone(second, load_robot("tabletop"))
-
-
 def test_the_command_does_not_start_a_second_robot(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bus = Bus(time.time_ns)
+    monkeypatch.setattr(running, "ALONE_S", 0.05)
     monkeypatch.setattr(running, "open_transport", lambda *_: InProcessTransport(bus, "simulated_robot"))
     monkeypatch.setattr(running, "SimulatedRobot", None)  # it is not built
     with InProcessTransport(bus, "other") as other:
@@ -174,3 +176,121 @@ def test_an_episode_in_lockstep_with_a_robot_in_another_process(domain: int, tmp
     opened = imageio_ffmpeg.read_frames(str(film))
     assert next(opened)["fps"] == 12.5
     assert len(list(opened)) >= 6
+
+
+@pytest.fixture(scope="module")
+def robot() -> TabletopServo:
+    return TabletopServo(TabletopConfig())
+
+
+def change(what: RobotDescription, **changes: Any) -> RobotDescription:
+    return replace(what, **changes)
+
+
+def with_topic(what: RobotDescription, key: str, **changes: Any) -> RobotDescription:
+    return replace(what, topics={**what.topics, key: replace(what.topics[key], **changes)})
+
+
+WRONG: dict[str, tuple[Callable[[RobotDescription], RobotDescription], str]] = {
+    "rate": (lambda d: change(d, control_hz=10.0), "its control_hz are 10.0, those of the simulator 12.5"),
+    "picture": (lambda d: change(d, cameras=(CameraEntry("front", "front", 128, 128),)), "its cameras are"),
+    "camera": (lambda d: change(d, cameras=(CameraEntry("wrist", "front", 64, 64),)), "its cameras are"),
+    "state": (lambda d: change(d, state=d.state[:-1]), "its state_names are"),
+    "action": (lambda d: change(d, actions=(replace(d.actions[0], name="x"), *d.actions[1:])), "its action_names are"),
+    "unit": (
+        lambda d: change(d, actions=(replace(d.actions[0], action_low=-30.0), *d.actions[1:])),
+        "its action_low are (-30.0",
+    ),
+    "joint": (
+        lambda d: change(
+            d, state=(*d.state[:3], StateEntry("gripper_width", "m", (Term("joints", "position[left]"),)), *d.state[4:])
+        ),
+        "reads the joint left, which the simulated robot does not have; it has joint1",
+    ),
+    "pose": (lambda d: with_topic(d, "tool", name="/wrist_pose"), "a simulated robot does not publish /wrist_pose"),
+    "type": (
+        lambda d: with_topic(d, "front", type_name="sensor_msgs/msg/CompressedImage"),
+        "does not publish /camera/front/image_raw (sensor_msgs/msg/CompressedImage)",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_another_robot_is_refused_in_words(robot: TabletopServo, what: str) -> None:
+    changed, words = WRONG[what]
+    with pytest.raises(UserError) as caught:
+        check_fit(changed(describe_tabletop()), robot)
+    assert words in str(caught.value) and "robot=tabletop" in str(caught.value)
+
+
+def test_commands_of_another_kind_are_obeyed(make_bench: Callable[..., Bench]) -> None:
+    """A forward command in another order, as the description says."""
+    command = replace(describe_tabletop().command, order=("gripper", "z", "y", "x"))
+    bench = make_bench(lockstep=False, description=describe_tabletop(command=command))
+    bench.peer.ask()
+    bench.run(0.016)
+    bench.run(0.4, [1.0, 0.0, 0.0, 0.1])
+    commanded = bench.peer.of("/commanded_pose")
+    assert commanded[-1].pose.position.x - commanded[0].pose.position.x == pytest.approx(0.04, abs=1e-3)
+
+
+SPEC = Tabletop.spec_of(TabletopConfig())
+SPLITS = ("train", *SPEC.splits)
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+EPISODES = st.dictionaries(st.sampled_from(["index", "task", "seed", "initial_state", "split"]) | st.text(), VALUES)
+FAULTS = st.dictionaries(st.sampled_from(list(FaultsNode.__dataclass_fields__)) | st.text(max_size=8), VALUES)
+SOUND = st.fixed_dictionaries(
+    {"index": st.integers(0, 2**63 - 1), "task": st.integers(0, 6), "seed": st.integers(0, 2**63 - 1)},
+    optional={"initial_state": st.none() | st.integers(0, 9), "split": st.sampled_from(SPLITS)},
+)
+
+
+@settings(max_examples=50)
+@given(SOUND)
+def test_what_is_sound_is_understood(told: dict) -> None:
+    episode = read_episode(json.dumps(told), SPEC)
+    assert episode == Episode(**{"split": "train", **told})
+
+
+@settings(max_examples=50)
+@given(st.text() | EPISODES.map(json.dumps) | VALUES.map(json.dumps))
+@example('{"index": 0, "task": 0, "seed": 0, "split": "\\ud800"}')
+@example('{"index": "\\u001b[2J", "task": 0, "seed": 0}')
+def test_an_episode_is_understood_or_refused(text: str) -> None:
+    try:
+        episode = read_episode(text, SPEC)
+    except UserError as error:
+        assert make_printable(str(error)).isprintable()
+        return
+    assert len(text) <= LONGEST and 0 <= episode.task < len(SPEC.tasks) and episode.split in SPLITS
+    assert all(type(each) is int and 0 <= each < 2**63 for each in (episode.index, episode.task, episode.seed))
+
+
+@settings(max_examples=50)
+@given(st.text() | FAULTS.map(json.dumps) | VALUES.map(json.dumps))
+@example('{"delay": 1e999}')
+@example('{"clock_jump": NaN}')
+def test_faults_are_understood_or_refused(text: str) -> None:
+    faults = FaultsNode()
+    with suppress(UserError):
+        faults = read_faults(text)
+    assert 0 <= faults.share <= 1 and 0 <= faults.delay <= 60 and 0 <= faults.restart <= 60
+    assert abs(faults.clock_jump) <= 1e6 and 0 <= faults.command_delay <= 60
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain – ü", "plain – ü"),
+        ("\x1b[2Jx", "\\x1b[2Jx"),
+        ("a\nb", "a\\nb"),
+        ("\ud800", "\\ud800"),
+        ("x" * 400, "x" * 300 + "…"),
+    ],
+)
+def test_what_is_shown_cannot_steer_a_terminal(text: str, shown: str) -> None:
+    assert make_printable(text) == shown

@@ -103,22 +103,15 @@ def test_joints_in_another_order_or_without_one_are_still_themselves(live: Bench
     assert by_name == {name: true[name] for name in message.name}
 
 
-def test_a_frozen_camera_repeats_its_picture_with_new_stamps(live: Bench) -> None:
-    run(live, 0.8, cameras="frozen")
+@pytest.mark.parametrize(
+    ("kind", "count", "contents", "stamps"), [("frozen", 10, 1, 10), ("frozen_stamps", 10, 1, 1), ("dead", 0, 0, 0)]
+)
+def test_a_camera_freezes_or_is_silent(live: Bench, kind: str, count: int, contents: int, stamps: int) -> None:
+    run(live, 0.8, cameras=kind)
     pictures = live.peer.of(PICTURES)
-    assert len({each.data.tobytes() for each in pictures}) == 1 and len({stamp(each) for each in pictures}) == 10
-    assert measures(live)
-
-
-def test_a_camera_may_repeat_its_stamp_too(live: Bench) -> None:
-    run(live, 0.8, cameras="frozen_stamps")
-    pictures = live.peer.of(PICTURES)
-    assert len(pictures) == 10 and len({(each.data.tobytes(), stamp(each)) for each in pictures}) == 1
-
-
-def test_a_dead_camera_is_silent(live: Bench) -> None:
-    run(live, 0.8, cameras="dead")
-    assert not live.peer.of(PICTURES) and not live.peer.of("/camera/front/camera_info") and measures(live)
+    assert len(pictures) == len(live.peer.of("/camera/front/camera_info")) == count and measures(live)
+    assert len({each.data.tobytes() for each in pictures}) == contents
+    assert len({stamp(each) for each in pictures}) == stamps
 
 
 def test_delayed_pictures_show_what_was(live: Bench) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from embodied_rl.deployment.robots.description import CommandTopic
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.simulated_robot.loop import run_in_lockstep
+from embodied_rl.simulated_robot.running import run_in_lockstep
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
 from tests.support.tabletop_robot import HZ, START_NS, Bench, describe_tabletop
 

@@ -16,8 +16,7 @@ from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation
 from embodied_rl.schema import BridgeConfig
-from embodied_rl.simulated_robot.node import SimulatedRobot
-from embodied_rl.simulated_robot.settings import RobotSettings
+from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import START_NS

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.heads.base import Labels
-from embodied_rl.judge.heads.rollout_columns import list_columns
-from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
+from embodied_rl.judge.heads.labels import Labels, list_columns
+from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.schema import DistillNode, RewardNode
@@ -32,8 +31,7 @@ def make_distiller(num_envs: int = 1, ranks: Ranks | None = None, gamma: float =
     own = {name: value for name, value in options.items() if hasattr(NODE.distill, name)}
     others = {name: value for name, value in options.items() if name not in own}
     reward = replace(NODE, distill=replace(NODE.distill, **own), **others)
-    made = DistillerOptions(reward, INPUTS, Discount(gamma, "decision"), False, 3)
-    return Distiller(made, num_envs, ranks or Ranks())
+    return Distiller(reward, INPUTS, Discount(gamma, "decision"), False, 3, num_envs, ranks or Ranks())
 
 
 def make_rollout(decisions: int, num_envs: int = 1) -> Rollout:

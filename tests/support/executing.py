@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from embodied_rl.deployment.execution.executor import Executor
-from embodied_rl.deployment.execution.hold import Hold
+from embodied_rl.deployment.execution.executor import Executor, Hold
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, RobotCommand
 from embodied_rl.deployment.execution.settings import Settings
 

@@ -21,7 +21,7 @@ from tests.support.forks import LARGEST, MOST, SERVER, Start, name_process
 
 IMPORTED = (
     "embodied_rl.cli.run_command", "embodied_rl.cli.help", "embodied_rl.commands.train", "embodied_rl.commands.eval",
-    "embodied_rl.training.loop", "embodied_rl.training.planner.auto", "embodied_rl.assembly.outline",
+    "embodied_rl.training.loop", "embodied_rl.training.planner.plan_selection", "embodied_rl.assembly.build",
     "embodied_rl.training.algorithms.ppo", "embodied_rl_policies.pocket", "embodied_rl_sims.tabletop.simulator",
     "torch._dynamo", "PIL.Image",
 )  # fmt: skip

@@ -5,9 +5,10 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.judge.heads.base import Head, HeadOptions, Labels
 from embodied_rl.judge.heads.head_inputs import HeadInputs
-from embodied_rl.judge.reward.distiller import HEADS
+from embodied_rl.judge.heads.heads import HEADS, Head
+from embodied_rl.judge.heads.labels import Labels
+from embodied_rl.schema import DistillNode
 from tests.support.collecting import SPEC
 
 WORDS = "go left"
@@ -31,4 +32,4 @@ def label(brightness: Any, value: Any, first: int = 0) -> Labels:
 
 
 def make(name: Any, **options: Any) -> Head:
-    return HEADS[name](HeadOptions(INPUTS, 3, **options))
+    return HEADS[name](INPUTS, 3, DistillNode(**options))

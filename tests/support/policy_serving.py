@@ -17,11 +17,9 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.observation_input import read_observation
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Observation
-from embodied_rl.policy_server.served import ServedPolicy, ServedWeights
+from embodied_rl.policy_server.served import PolicyServerSettings, ServedPolicy, ServedWeights
 from embodied_rl.policy_server.server import PolicyServer
-from embodied_rl.policy_server.settings import PolicyServerSettings
-from embodied_rl.serving.access import find_token
-from embodied_rl.serving.listening import open_socket
+from embodied_rl.serving.listening import find_token, open_socket
 
 DEADLINE = 60.0
 

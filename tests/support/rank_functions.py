@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from embodied_rl.runtime.processes.base import BoardReader
+from embodied_rl.runtime.processes.handle import BoardReader
 from embodied_rl.runtime.processes.interpreter import find_folder_of
 from embodied_rl.runtime.ranks.launch import PeerLost, Ranks, raise_on_signals, stop_on_signals
 from tests.support.sleeping import wait_for_signal
@@ -153,7 +153,7 @@ def stop_at_once(config: str, ranks: Ranks) -> None:
 
 def start_beside(config: str, ranks: Ranks) -> list[tuple[int, bool]]:
     """Each rank has a role of its own beside it, in its bundle."""
-    from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+    from embodied_rl.runtime.processes.handle import Deadlines, NodeShare
     from embodied_rl.runtime.ray import cluster
     from embodied_rl.runtime.ray.runtime import RayRuntime
 

@@ -1,6 +1,6 @@
 """A role that workers of the tests of boards have."""
 
-from embodied_rl.runtime.processes.base import BoardReader
+from embodied_rl.runtime.processes.handle import BoardReader
 
 
 class Reading:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.deployment.recording.description_file import write_description
+from embodied_rl.deployment.recording.recording_folder import write_description
 from embodied_rl.deployment.recording.steps import STEPS, ControlStep
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.description import RobotDescription

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
+from embodied_rl.deployment.recording.bag_writer import BagWriter, RecorderSettings
 from embodied_rl.deployment.recording.recorder import RecordingReport, TopicRecorder
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
@@ -42,7 +42,7 @@ class RecordingBench:
 
 @contextmanager
 def open_bench(
-    folder: Path, topics: Sequence[RecordedTopic], messages: Messages, settings: BagSettings | None = None,
+    folder: Path, topics: Sequence[RecordedTopic], messages: Messages, settings: RecorderSettings | None = None,
     queue_bytes: int = 2**26,
 ) -> Iterator[RecordingBench]:  # fmt: skip
     """Open a recorder into `folder` on a new bus."""

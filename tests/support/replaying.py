@@ -9,8 +9,7 @@ from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.replay.format import ReplayFormat
-from embodied_rl.rollout.replay.storage import ReplayStorage
-from embodied_rl.rollout.replay.transitions import Transitions
+from embodied_rl.rollout.replay.storage import ReplayStorage, Transitions
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.collecting import SEED, SPEC, N
 

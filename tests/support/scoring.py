@@ -68,6 +68,23 @@ class ToldScorer(Scorer):
         self.closed = True
 
 
+def score(scorer: Scorer, *requests: ScoreRequest, check: bool = False) -> list[Score]:
+    """Open a scorer, check it if wanted, let it answer as many requests at once as it takes, and close it."""
+    size = scorer.traits.batch
+
+    async def run() -> list[Score]:
+        await scorer.open()
+        try:
+            if check:
+                await scorer.check()
+            calls = [requests[place : place + size] for place in range(0, len(requests), size)]
+            return [each for found in await asyncio.gather(*map(scorer.score, calls)) for each in found]
+        finally:
+            await scorer.close()
+
+    return asyncio.run(run())
+
+
 @contextmanager
 def serving(scorer: Scorer, **limits: Any) -> Iterator[ScoreService]:
     """A service around a scorer, closed at the end."""

@@ -12,7 +12,7 @@ from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWrite
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.schema import ProbesNode, RewardNode
 from embodied_rl.testing.fakes import FakeSimulator
-from tests.support.collecting import SPEC, T
+from tests.support.collecting import SPEC, T, half_skilled, inline, make
 
 GAMMA = 0.9
 NODE = RewardNode(name="told", weight=0.5, wait_share=None, deadline=60.0, in_flight=8, probes=ProbesNode(mismatch=0.0))
@@ -44,6 +44,11 @@ def make_writer(
         node, (lambda _config, _spec: scorer, config), SPEC, T, collectors=1, folder=str(folder), **given
     )
     return ScoringWriter(made, number)
+
+
+def start(writer: ScoringWriter, parts: int = 2, **options: Any) -> tuple[Collector, Any]:
+    """A collector of coded pictures beside a writer, and its actor."""
+    return make(inline(parts, kind=Coded), actor=half_skilled(), writers=[writer], **options)
 
 
 def collect(collector: Collector, actor: Any, rounds: int = 3) -> list[dict[str, Any]]:

@@ -16,17 +16,13 @@ from PIL import Image
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
-from embodied_rl.serving.access import find_token
 from embodied_rl.serving.application import ChatServer
 from embodied_rl.serving.batcher import MicroBatcher
 from embodied_rl.serving.chat import ChatRequest
 from embodied_rl.serving.embedded_critic import EmbeddedCritic
-from embodied_rl.serving.limits import Memory
-from embodied_rl.serving.listening import open_socket
-from embodied_rl.serving.meters import Meters
-from embodied_rl.serving.model import ChatModel, ModelInput
-from embodied_rl.serving.reply import ChatReply, Token
-from embodied_rl.serving.starting import ServerSettings, make_batcher
+from embodied_rl.serving.listening import find_token, open_socket
+from embodied_rl.serving.model import ChatModel, ChatReply, ModelInput, Token
+from embodied_rl.serving.starting import ServerSettings
 from tests.support.ended import wait_for
 
 DEADLINE = 60.0
@@ -131,9 +127,7 @@ class Running:
 def running(model: ChatModel, host: str = "127.0.0.1", **options: Any) -> Iterator[Running]:
     """Serve a model on a free port while the context lasts."""
     settings = ServerSettings(host=host, **options)
-    meters = Meters()
-    batcher = make_batcher(model, settings, meters)
-    server = ChatServer(model, batcher, settings.limits, Memory(settings.memory), meters)
+    server = ChatServer(model, settings)
     application = server.make_application(find_token(host, settings.token_variable))
     listening = open_socket(host, 0)
     config = uvicorn.Config(application, ws="none", lifespan="on", log_config=None, access_log=False,
@@ -143,7 +137,7 @@ def running(model: ChatModel, host: str = "127.0.0.1", **options: Any) -> Iterat
     thread.start()
     try:
         wait_for(lambda: serving.started)
-        yield Running(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", model, batcher)
+        yield Running(f"http://127.0.0.1:{listening.getsockname()[1]}/v1", model, server.batcher)
     finally:
         serving.should_exit = True
         thread.join(DEADLINE)

@@ -26,8 +26,7 @@ from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl.schema import FaultsNode
-from embodied_rl.simulated_robot.node import SimulatedRobot, Watcher
-from embodied_rl.simulated_robot.settings import RobotSettings
+from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot, Watcher
 from embodied_rl_sims.tabletop import TabletopConfig
 from embodied_rl_sims.tabletop.servo import TabletopServo
 from tests.support.transports import LONG_S

@@ -12,7 +12,7 @@ from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.runtime.ranks import launch as local
 from embodied_rl.runtime.ranks import torchrun
 from embodied_rl.runtime.ranks.launch import Ranks
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from tests.support import rank_functions
 from tests.support.sleeping import wait_for_signal
 

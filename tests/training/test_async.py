@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from embodied_rl.cli.main import main
-from tests.support.ended import stop_process
 from tests.support.running import (
     REACHING,
     SMALL,
@@ -46,28 +45,6 @@ def test_curricula_of_workers_learn_the_same(typed: Callable[..., Any], tmp_path
     own, workers = (next((tmp_path / root).glob("*/*")) for root in ("own", "workers"))
     assert_learned_alike(workers, own)
     assert any("curriculum/effective_tasks" in row for row in figures(own))
-
-
-@pytest.mark.slow
-def test_a_rollout_worker_that_hangs_is_replaced_and_costs_time_alone(plugin_path: str, tmp_path: Path) -> None:
-    """Stopped in the second chunk of its third rollout: the other rank waits as long as it takes."""
-    two = ("mode=async", "staleness=0", "plan.ranks=2", "plan.rollout_workers=2")
-    patience = ("plan.start_timeout=60", "plan.call_timeout=1")
-    settings = ("train", *SMALL, *REACHING, "sim.marks=.", "sim.hold=8", *two, *patience)
-    for folder in ("undisturbed", "disturbed"):
-        (tmp_path / folder).mkdir()
-    (tmp_path / "undisturbed" / "go").touch()
-    undisturbed = complete(tmp_path / "undisturbed", *settings, PYTHONPATH=plugin_path)
-    with started(tmp_path / "disturbed", *settings, PYTHONPATH=plugin_path) as process:
-        assert process.wait_until(lambda: len(in_chunk(tmp_path / "disturbed", 8)) == 2), process.output()
-        victim = in_chunk(tmp_path / "disturbed", 8)[0]
-        stop_process(victim)
-        (tmp_path / "disturbed" / "go").touch()
-        code, output = process.finish()
-        assert code == 0, output
-        assert "gave no answer within 72 s" in output and "A new worker collects its part of rollout" in output
-        assert process.run is not None
-        assert_learned_alike(process.run, undisturbed)
 
 
 def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Path) -> None:

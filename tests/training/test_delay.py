@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from embodied_rl.actors.embodiment import Embodiment
-from embodied_rl.assembly.build import choose_backbone_maker
+from embodied_rl.assembly.networks import make_backbone
 from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
 from embodied_rl.cli.main import main
 from embodied_rl.reports.report import Report
@@ -32,7 +32,7 @@ def late(tmp_path: Path) -> tuple[str, ...]:
     """The words of a run with a delay of two control steps, of a policy that is trained on prefixes so long."""
     torch.manual_seed(0)
     embodiment = Embodiment.of_simulator(Reaching.spec_of(ReachingConfig()), executed=7, token_length=8)
-    network = choose_backbone_maker(Pocket, SIZES)(embodiment, ())
+    network = make_backbone(Pocket, SIZES, embodiment, ())
     network.prefix_trained_to = TRAINED_TO
     save_backbone(tmp_path / "trained.safetensors", network, embodiment, "pocket", asdict(SIZES))
     settings = (word for word in SMALL if word not in POLICY)
@@ -122,3 +122,5 @@ def test_impossible_delays_are_refused_before_a_run_starts(
 def test_cloning_knows_no_delay(typed: Callable[..., Any]) -> None:
     code, _, err = typed("sft", "sim=tabletop", "policy.delay=2")
     assert code == 2 and "algo.prefix=2" in err
+    code, _, err = typed("sft", "sim=tabletop", "algo.prefix=99", "--dry-run")
+    assert code == 2 and "[prefix-too-long]" in err

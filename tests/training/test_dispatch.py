@@ -11,10 +11,10 @@ from embodied_rl.actors.learning.weights import Weights
 from embodied_rl.interfaces.curriculum import EpisodeRecord
 from embodied_rl.rollout.timeline import Timeline
 from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied, WorkerError
-from embodied_rl.runtime.processes.thread import ThreadHandle
 from embodied_rl.training.dispatch import Dispatcher
 from embodied_rl.training.metrics import CollectorReport
 from embodied_rl.training.rollout_worker import CollectedRollout, CollectOrder, PublishedWeights, WorkerStart
+from tests.support.thread_handle import ThreadHandle
 
 WEIGHTS = Weights(0, {}, "")
 
@@ -237,23 +237,6 @@ def test_a_wait_ends_with_its_time_with_the_rollout_or_with_a_failure(crew: Crew
         crew.dispatcher.wait(1, 200.0)
 
 
-def test_a_worker_that_dies_in_its_first_part_starts_from_the_initial_state(crew: Crew) -> None:
-    crew.deaths[0].add(0)
-    crew.offer(0)
-    first, _ = crew.dispatcher.take(0)
-    assert int(first.state["total"]) == 0
-    assert [order.beginning is not None for order in crew.seen[0]][:2] == [True, True]
-
-
-def test_resume_from_a_checkpoint(crew: Crew) -> None:
-    crew.dispatcher.load(5, [{"total": np.array(100)}, {"total": np.array(200)}])
-    crew.offer(5)
-    parts = crew.dispatcher.take(5)
-    assert [int(part.state["total"]) for part in parts] == [105, 205]
-    crew.settle(0, 2)
-    assert crew.numbers(0) == [5, 6], "not as if everything before had still to be learned from"
-
-
 def test_a_worker_that_cannot_be_replaced_ends_the_run(crew: Crew, monkeypatch: pytest.MonkeyPatch) -> None:
     def spent(handle: ThreadHandle) -> None:
         raise RestartLimitReached("restarted 3 times within an hour")
@@ -263,13 +246,6 @@ def test_a_worker_that_cannot_be_replaced_ends_the_run(crew: Crew, monkeypatch: 
     crew.offer(0)
     with pytest.raises(RestartLimitReached, match="within an hour"):
         crew.dispatcher.take(0)
-
-
-def test_an_exception_of_a_worker_is_raised_by_take(crew: Crew) -> None:
-    crew.dispatcher.load(3, [{"nothing": np.array(1)}] * 2)
-    crew.offer(3)
-    with pytest.raises(WorkerError, match="rollout worker"):
-        crew.dispatcher.take(3)
 
 
 def test_an_exception_ahead_of_the_learner_is_raised_with_the_next_rollout(crew: Crew) -> None:

@@ -19,12 +19,6 @@ def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
     assert_same(complete_anew(tmp_path, "train", *SMALL, *TABLETOP), reference)
 
 
-@pytest.mark.process
-@pytest.mark.slow
-def test_the_same_seed_twice_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
-    assert_same(complete(tmp_path, "train", *SMALL, *TABLETOP, "plan=split"), split_reference)
-
-
 KINDS = {
     "grpo": ("algo=grpo", "algo.group_size=4", "algo.minibatch=16"),
     "noise, prefix critic": ("algo=flow_noise", "policy.critic=prefix", "algo.entropy=0.01"),

@@ -8,7 +8,7 @@ import pytest
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.testing.fake_simulator import FakeSimulator
-from embodied_rl.training.final_report import read_before, summarise_run
+from embodied_rl.training.final_report import read_before, summarise_pace, summarise_run
 
 RESULT = EpisodeResult(0, 0, 7, "eval", True, True, 3, 1.0, 0.5)
 
@@ -36,3 +36,21 @@ def test_a_summary_without_the_success_before(tmp_path: Path) -> None:
         lines = summarise_run(before, after, tmp_path, (), ())
         assert "100.0 %" in lines[2] and ("→" in lines[2]) == arrow
         assert ("before and after" in lines[1]) == arrow
+
+
+BUSY = {"time/busy/simulators": 0.4, "time/busy/policy": 0.25, "time/busy/learner": 0.3}
+
+
+def test_the_prediction_stands_beside_the_median() -> None:
+    rows = [{"time/iteration": seconds, "time/iteration_predicted": 2.0, **BUSY} for seconds in (1.0, 2.5, 9.0)]
+    (line,) = summarise_pace(rows)
+    assert "took 2.50 s (2.00 s predicted, +25%); busy: simulators 40%, policy 25%, learner 30%" in line
+
+
+def test_without_a_prediction_only_measurements_are_printed() -> None:
+    (line,) = summarise_pace([{"time/iteration": 1.0, **BUSY}])
+    assert "took 1.00 s; busy" in line
+
+
+def test_runs_of_older_versions_say_nothing() -> None:
+    assert summarise_pace([{"time/iteration": 1.0}]) == summarise_pace([]) == []

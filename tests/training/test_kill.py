@@ -1,16 +1,20 @@
-"""Kills, signals and damage: a run that is continued ends in the same bits as one that was left alone."""
+"""Kills, signals and damage: a continued run ends in the same bits; a run in use refuses a second process."""
 
+import os
 import random
+import re
 import shutil
 import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
+from embodied_rl.runs.lock import FILE, hold_run
 from tests.support.running import (
     ITERATIONS,
     REACHING,
@@ -18,6 +22,7 @@ from tests.support.running import (
     TABLETOP,
     Process,
     assert_same,
+    complete,
     figures,
     in_chunk,
     started,
@@ -100,19 +105,6 @@ def test_kills_leave_no_trace(reference: Path, tmp_path: Path) -> None:
     assert not list((run / "checkpoints").glob(".*"))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("attempt", range(3))
-def test_kills_at_many_moments_leave_no_trace(attempt: int, reference: Path, tmp_path: Path) -> None:
-    moments = [after_iteration(2), after_iteration(2), while_saving(3), while_saving(4), after_iteration(5)]
-    assert_same(kill_again_and_again(tmp_path, moments), reference)
-
-
-@pytest.mark.slow
-def test_kills_with_simulators_apart_leave_no_trace(split_reference: Path, tmp_path: Path) -> None:
-    moments = [while_saving(2), after_iteration(3), while_saving(4), after_iteration(5)]
-    assert_same(kill_again_and_again(tmp_path, moments, "plan=split"), split_reference)
-
-
 def unfinished(finished: Path, folder: Path) -> Path:
     """A copy of a run as it was before its last evaluation."""
     run = folder / "runs" / "train" / finished.name
@@ -156,17 +148,6 @@ def test_a_run_resumes_without_its_initial_policy_file(reference: Path, tmp_path
     assert_same(run, reference)
 
 
-def test_no_whole_checkpoint_is_the_user_s_business(reference: Path, tmp_path: Path) -> None:
-    """Both ranks find out at once; the user sees one message and no traceback."""
-    run = unfinished(reference, tmp_path)
-    for file in run.glob("checkpoints/*/tensors.safetensors"):
-        file.write_bytes(b"")
-    with started(tmp_path, "train", f"resume={run}") as process:
-        code, output = process.finish()
-    assert code == 2
-    assert f"No usable checkpoint in {run}/checkpoints." in output and "Traceback" not in output
-
-
 def interrupt(process: Process, moment: Moment, number: signal.Signals) -> str:
     reached = process.wait_until(lambda: moment(process))
     if reached:
@@ -204,18 +185,6 @@ def test_ctrl_c_saves_and_leaves(reference: Path, tmp_path: Path) -> None:
     assert_same(at_the_right_moment(disturb, tmp_path), reference)
 
 
-@pytest.mark.slow
-def test_sigterm_saves_and_leaves_with_simulators_apart(split_reference: Path, tmp_path: Path) -> None:
-    def disturb(folder: Path) -> Path:
-        with started(folder, "train", *SMALL, *TABLETOP, "plan=split") as process:
-            interrupt(process, lambda p: p.iterations() >= 3, signal.SIGTERM)
-        with started(folder, "train", "resume=last") as process:
-            assert process.finish()[0] == 0
-            return process.run
-
-    assert_same(at_the_right_moment(disturb, tmp_path), split_reference)
-
-
 def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None:
     """A worker killed in a chunk of training, and one that evaluates, are replaced; what was lost is counted."""
     settings = (*SMALL, *REACHING, "plan=split", "sim.marks=.", "sim.hold=8")
@@ -234,3 +203,99 @@ def test_a_run_outlives_its_simulators(plugin_path: str, tmp_path: Path) -> None
     assert last["iteration"] == ITERATIONS and (process.run / "report.html").is_file()
     assert last["workers/restarts"] == 1
     assert last["workers/lost_episodes"] == 4, "those of its four environments"
+
+
+DECISIONS, ITERATION = 3, 3
+CHUNK = (ITERATION - 1) * DECISIONS + 2
+"""In the rollout of the third iteration, which follows a checkpoint."""
+LONG = {
+    "train.iterations": "3", "train.decisions": str(DECISIONS), "train.eval_every": "0", "algo.critic_warmup": "0",
+}  # fmt: skip
+TRAIN = (
+    "train", *(word for word in SMALL if word.partition("=")[0] not in LONG), *REACHING,
+    *(f"{key}={value}" for key, value in LONG.items()), "sim.marks=.", f"sim.hold={CHUNK}",
+    "algo.name=waiting", "algo.marks=.", f"algo.hold={ITERATION}",
+)  # fmt: skip
+GO = {"rollout": "go", "update": "learn"}
+"""The files that all processes wait for, in that chunk and in that iteration's update."""
+
+
+@pytest.fixture(scope="module")
+def undisturbed(plugin_path: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    for file in GO.values():
+        (folder / file).touch()
+    return complete(folder, *TRAIN, PYTHONPATH=plugin_path)
+
+
+def wait_until_within(process: Process, folder: Path, moment: str) -> psutil.Process:
+    """Return the process of rank 1 when it waits in a rollout, or in an update."""
+    assert process.wait_until(lambda: process.iterations() >= 1), process.output()
+    (rank,) = [child for child in psutil.Process(process.process.pid).children() if "run_rank" in child.cmdline()[-2]]
+    (folder / next(file for name, file in GO.items() if name != moment)).touch()
+    marks = folder / str(rank.pid)
+    if moment == "rollout":
+        assert process.wait_until(lambda: marks.read_text().split().count("begin") == CHUNK), process.output()
+    else:
+        assert process.wait_until((folder / f"updating-{rank.pid}").exists), process.output()
+    return rank
+
+
+@pytest.mark.parametrize(
+    ("moment", "victim"),
+    [("rollout", "rank"), ("update", "driver"), pytest.param("update", "rank", marks=pytest.mark.slow)],
+)
+def test_a_killed_process_is_named_and_leaves_no_trace(
+    moment: str, victim: str, undisturbed: Path, plugin_path: str, tmp_path: Path
+) -> None:
+    with started_apart(tmp_path, *TRAIN, PYTHONPATH=plugin_path) as process:
+        rank = wait_until_within(process, tmp_path, moment)
+        if victim == "driver":
+            process.kill()
+        else:
+            os.kill(rank.pid, signal.SIGKILL)
+        for file in GO.values():
+            (tmp_path / file).touch()
+        if victim == "rank":
+            code, output = process.finish(within=120.0)
+            said = rf"embodied-rl: rank 1 failed first:\nrank 1 \(pid {rank.pid}\) was killed by SIGKILL \(by hand, or"
+            assert code == 1 and re.search(said, output), output
+            assert "Traceback" not in output and output.count("failed first") == 1
+            assert re.search(r"The last lines of its log:\n(.*\n)*4 environments are ready\n", output), output
+            assert "Once the cause is gone, continue with: embodied-rl train resume=runs/" in output
+        assert process.iterations() == ITERATION - 1
+    with started_apart(tmp_path, "train", "resume=last", PYTHONPATH=plugin_path) as process:
+        code, output = process.finish()
+        assert code == 0 and process.run is not None, output
+        assert_same(process.run, undisturbed)
+
+
+def test_a_run_that_trains_refuses_a_second_process(plugin_path: str, tmp_path: Path) -> None:
+    """A fresh run, on two ranks with simulators of their own, which do not refuse each other."""
+    hold = ("sim.marks=.", "sim.hold=4")
+    with started(tmp_path, "train", *SMALL, *REACHING, *hold, "plan=split", PYTHONPATH=plugin_path) as first:
+        assert first.wait_until(lambda: first.iterations() >= 1), first.output()
+        assert first.run is not None
+        with started(tmp_path / "second", "train", f"resume={first.run}", PYTHONPATH=plugin_path) as second:
+            code, output = second.finish()
+        assert first.process.poll() is None, "it still trains"
+        (tmp_path / "go").touch()
+        assert first.finish()[0] == 0, first.output()
+        assert (first.run / FILE).read_text() == "", "nobody holds it now"
+    assert code == 2 and "Traceback" not in output
+    assert f"is in use: process {first.process.pid} on " in output
+
+
+def test_a_resumed_run_is_refused_before_anything_is_written(
+    typed: Callable[..., Any], reference: Path, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(reference, run)
+    (run / "report.html").unlink()
+    with hold_run(run):
+        before = {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != FILE}
+        code, _, err = typed("train", f"resume={run}")
+        assert code == 2 and f"{run} is in use" in err
+        assert typed("train", f"resume={run}", "--dry-run")[0] == 0, "it changes nothing"
+        assert {path: path.stat().st_mtime_ns for path in run.rglob("*") if path.name != FILE} == before
+    assert typed("train", f"resume={run}")[0] == 0

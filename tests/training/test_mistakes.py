@@ -72,16 +72,6 @@ def test_a_checkpoint_of_another_robot(typed: Callable[..., Any], policy: str) -
 
 @pytest.mark.thorough
 @pytest.mark.process
-def test_damaged_and_pickled_checkpoints(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
-    cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"
-    cut.write_bytes(Path(policy).read_bytes()[:-10])
-    torch.save({"weight": torch.zeros(2)}, pickled)
-    refused(typed("train", *settings({"policy.checkpoint": str(cut)})), "cut.safetensors is damaged")
-    refused(typed("train", *settings({"policy.checkpoint": str(pickled)})), "pickled.safetensors is a pickle")
-
-
-@pytest.mark.thorough
-@pytest.mark.process
 def test_a_finished_run_is_not_resumed(typed: Callable[..., Any], reference: Path) -> None:
     refused(typed("train", f"resume={reference}"), f"{reference} is finished: 6 of 6 iterations", "policy.checkpoint=")
     refused(typed("train", f"resume={reference}", "train.iterations=6"), f"{reference} is finished", "<more than 6>")
@@ -94,24 +84,11 @@ def test_nothing_to_resume(typed: Callable[..., Any], tmp_path: Path) -> None:
     refused(typed("train", "resume=latest"), "resume=latest", "'last'")
 
 
-@pytest.mark.thorough
-@pytest.mark.process
-def test_a_run_without_its_configuration(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
-    shutil.copytree(reference, tmp_path / "run")
-    (tmp_path / "run" / "config.yaml").unlink()
-    refused(typed("train", "resume=run"), "config.yaml")
-
-
 def test_groups_that_two_ranks_would_share(typed: Callable[..., Any], tmp_path: Path) -> None:
     grpo = [setting for setting in SMALL if "critic" not in setting]
     result = typed("train", *grpo, "algo=grpo", "algo.group_size=8")
     refused(result, "algo.group_size=8", "sim.num_envs=16", "[envs-not-divisible]")
     assert not (tmp_path / "runs").exists()
-
-
-def test_supervised_fine_tuning_is_another_command(typed: Callable[..., Any]) -> None:
-    plain = [setting for setting in SMALL if not setting.startswith("algo.")]
-    refused(typed("train", *plain, "algo=sft"), "`embodied-rl sft`", "[algorithm-wrong-command]")
 
 
 def test_a_simulator_that_returns_nan_is_named(typed: Callable[..., Any]) -> None:
@@ -187,14 +164,8 @@ DRY = ("--dry-run",)
         (["curriculum=success_rate", "curriculum.rate=1.5"], "curriculum.rate must be above 0 and at most 1, not 1.5"),
         (["policy.executed=99"], "policy.executed"),
         (["algo=sft"], "[algorithm-wrong-command]"),
-        (["algo.gamma=7"], "algo.gamma=7.0"),
-        (["algo.epochs=0"], "algo.epochs"),
-        (["algo.clip_low=0"], "algo.clip_low=0.0"),
-        (["algo.clip_high=0"], "algo.clip_high=0.0"),
-        (["algo.dual_clip=1"], "algo.dual_clip=1.0"),
         (["seed=18446744073709551616"], "seed must be at most 18446744073709551615, not 18446744073709551616"),
         (["run.experiment=a/b"], "run.experiment must be a plain name"),
-        (["run.experiment=.."], "run.experiment must be a plain name"),
     ],
 )
 def test_a_dry_run_checks_the_configuration(typed: Callable[..., Any], words: list[str], expected: str) -> None:
@@ -204,9 +175,11 @@ def test_a_dry_run_checks_the_configuration(typed: Callable[..., Any], words: li
 
 @pytest.mark.process
 def test_a_dry_run_checks_files(typed: Callable[..., Any], policy: str, tmp_path: Path) -> None:
-    cut = tmp_path / "cut.safetensors"
+    cut, pickled = tmp_path / "cut.safetensors", tmp_path / "pickled.safetensors"
     cut.write_bytes(Path(policy).read_bytes()[:-10])
+    torch.save({"weight": torch.zeros(2)}, pickled)
     refused(typed("train", *settings({"policy.checkpoint": str(cut)}), *DRY), "cut.safetensors is damaged")
+    refused(typed("train", *settings({"policy.checkpoint": str(pickled)}), *DRY), "pickled.safetensors is a pickle")
     refused(typed("train", "resume=last", *DRY), "nothing to resume")
     refused(typed("eval", f"checkpoint={cut}", *DRY), "cut.safetensors is damaged")
     refused(typed("eval", f"checkpoint={policy}", "split=vison", *DRY), "unknown split 'vison'. Did you mean 'vision'")

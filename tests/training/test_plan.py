@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from embodied_rl.commands.preparation import compose_config
-from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.schema import TrainConfig
 from embodied_rl.schema.config_file import load_config
 from embodied_rl.training.planner import plan_selection, profile
+from embodied_rl.training.planner.allocation import Resources
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
 from embodied_rl.training.planner.model import Workload
 from embodied_rl.training.planner.profile import StageSamples, choose_sizes
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import choose_allocation
 from tests.support.running import REACHING, SMALL
 
@@ -164,15 +162,6 @@ def store(typed, tmp_path: Path) -> Path:
     return file
 
 
-@pytest.mark.process
-@pytest.mark.slow
-def test_a_damaged_store_is_measured_again(typed, store) -> None:
-    store.write_text("{")
-    code, out, _ = typed(*AUTO)
-    assert code == 0 and "Measuring the stages" in out
-    assert CostFile.read(store).costs.step(1) > 0
-
-
 def test_a_mistake_is_found_before_anything_is_measured(typed, cache) -> None:
     code, out, err = typed(*AUTO, "policy.checkpoint=nowhere.safetensors")
     assert code == 2 and "nowhere.safetensors is not there" in err and "Measuring" not in out
@@ -187,12 +176,6 @@ def test_only_training_plans_itself(typed, cache) -> None:
 
 FORCED = (*(word for word in AUTO if word != "plan=auto"), "train.iterations=1")
 TWO_ARE_BETTER = Costs(step=LinearCost(0.01, 0.01), inference=LinearCost(0.01, 0.01), update=LinearCost(0.1, 0.01))
-
-
-def test_to_plan_is_the_default(typed) -> None:
-    code, out, _ = typed("train", *SMALL, *REACHING, "--dry-run", "plan.order=exact", "plan=auto")
-    assert code == 0 and "auto: chosen for this machine" in out
-    assert compose_config("train")["plan"]["allocation"] == "auto"
 
 
 @pytest.mark.parametrize("key", ["plan.ranks=1", "plan.slices=2", "plan.workers=3"])
@@ -281,27 +264,3 @@ def test_a_probe_that_dies_leaves_a_way_out(typed, cache, monkeypatch) -> None:
     monkeypatch.setattr(profile, "measure_stages_apart", killed)
     code, _, err = typed(*AUTO)
     assert code == 2 and "probe (pid 7)" in err and "[plan-costs-not-measured]" in err
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-def test_measuring_leaves_nothing_in_this_process(typed, cache) -> None:
-    """The probe's networks and rollouts live and die elsewhere."""
-    seen: list[int] = []
-    allocate = Rollout.allocate
-
-    def counting(*args: object, **options: object) -> Rollout:
-        seen.extend([1] * (options.get("device") != "meta"))  # sizes are counted on the meta device
-        return allocate(*args, **options)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Rollout, "allocate", counting)
-        code, out, err = typed(*AUTO, "train.iterations=1")
-    assert code == 0, err
-    assert "Measuring" in out and len(seen) == 1  # the run's own
-
-
-def test_a_benchmark_needs_no_plan(typed) -> None:
-    words = [word for word in SMALL if not word.startswith("run.")]
-    code, _, err = typed("bench", "potentials", *words, *REACHING, "plan.workers=1", "--dry-run")
-    assert code == 0, err

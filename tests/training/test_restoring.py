@@ -29,9 +29,7 @@ METADATA: dict[str, Any] = {"version": 3, "ranks": 1, "totals": {"seconds": 2, "
 
 
 def test_progress_is_read_from_metadata(tmp_path: Path) -> None:
-    progress = read_progress(tmp_path, 4, METADATA)
-    assert (progress.version, progress.ranks) == (3, 1)
-    assert progress.totals == RunTotals(seconds=2.0, best=0.5, best_iteration=2)
+    assert read_progress(tmp_path, 4, METADATA) == (3, 1, RunTotals(seconds=2.0, best=0.5, best_iteration=2))
 
 
 @pytest.mark.parametrize(

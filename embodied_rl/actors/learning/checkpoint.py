@@ -60,13 +60,10 @@ def save_checkpoint(
     Args:
         folder: the run's `checkpoints/`; created if missing, in a run folder that exists.
         step: iterations done.
-        tensors: name → tensor or array of any shape and dtype that safetensors supports.
+        tensors: of any shape and dtype that safetensors supports.
         metadata: anything JSON can hold.
         keep: number of checkpoints to keep; all of them by default.
         files: name → a function that writes this further file; it becomes part of the checkpoint.
-
-    Returns:
-        The folder of the checkpoint.
 
     Raises:
         StorageError: the disk is full or the folder cannot be written; earlier checkpoints are untouched.
@@ -85,20 +82,19 @@ def save_checkpoint(
         finally:
             _remove_temporary(folder)
     write_text(folder / "last", final.name + "\n")
-    _delete_newer_than(folder, step)
+    best = folder / "best"
+    for refused in (later for later in list_steps(folder) if later > step):
+        if best.is_file() and _read_pointer(best) == f"{refused:08d}":
+            best.unlink()
+        (folder / f"{refused:08d}").rename(folder / f".old-{refused:08d}")
+    _remove_temporary(folder)
     if keep is not None:
         prune_checkpoints(folder, keep)
     return final
 
 
 def load_checkpoint(path: Path) -> Loaded:
-    """Read one checkpoint and verify its checksums.
-
-    Args:
-        path: a checkpoint folder, or a `last` or `best` pointer.
-
-    Returns:
-        (step, tensors on the CPU, metadata).
+    """Read a checkpoint folder, or the one a pointer names; verify its checksums; return step, tensors and metadata.
 
     Raises:
         CheckpointError: a file is missing, cut short, altered, or not safetensors; the message names it.
@@ -379,15 +375,6 @@ def _read_pointer(pointer: Path) -> str:
             code="checkpoint-pointer-damaged",
         )
     return name
-
-
-def _delete_newer_than(folder: Path, step: int) -> None:
-    best = folder / "best"
-    for refused in (later for later in list_steps(folder) if later > step):
-        if best.is_file() and _read_pointer(best) == f"{refused:08d}":
-            best.unlink()
-        (folder / f"{refused:08d}").rename(folder / f".old-{refused:08d}")
-    _remove_temporary(folder)
 
 
 def _remove_temporary(folder: Path) -> None:

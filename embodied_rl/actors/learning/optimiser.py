@@ -52,11 +52,8 @@ class Optimiser:
     ) -> None:
         """Create an optimiser for the parameters of the groups that require a gradient.
 
-        Args:
-            groups: name → whole parameters, not shards.
-            rates: name → learning rate.
-            grad_clip: largest gradient norm.
-            sharding: of the network that some of the parameters belong to.
+        `groups` hold whole parameters, not shards, of which some may belong to a network with a `sharding`; `rates` are
+        their learning rates by name.
         """
         self._rates = {name: rates[name] for name in groups}
         self._grad_clip, self._sharding = grad_clip, sharding
@@ -68,15 +65,14 @@ class Optimiser:
         self.parameters = [parameter for group in learned.values() for parameter in group]
         self._whole = [parameter for parameter in self.parameters if id(parameter) in whole]
         self._shards = [parameter for parameter in self.parameters if id(parameter) not in whole]
-        self._adams = [self._adam(learned, part) for part in (self._whole, self._shards) if part]
-
-    def _adam(self, groups: Mapping[str, list[nn.Parameter]], part: list[nn.Parameter]) -> torch.optim.Adam:
-        wanted = {id(parameter) for parameter in part}
-        described = [
-            {"params": [p for p in group if id(p) in wanted], "name": name, "lr": self._rates[name]}
-            for name, group in groups.items()
-        ]
-        return LightAdam(described, betas=(0.9, 0.95), eps=1e-8)
+        self._adams: list[LightAdam] = []
+        for part in (part for part in (self._whole, self._shards) if part):
+            wanted = {id(parameter) for parameter in part}
+            described = [
+                {"params": [p for p in group if id(p) in wanted], "name": name, "lr": self._rates[name]}
+                for name, group in learned.items()
+            ]
+            self._adams.append(LightAdam(described, betas=(0.9, 0.95), eps=1e-8))
 
     def zero_grad(self) -> None:
         if self._sharding is not None:
@@ -87,10 +83,8 @@ class Optimiser:
     def step(self, ranks: Ranks, share: float = 1.0, weight: float = 1.0) -> float:
         """Average gradients over ranks, clip them, take a step, and return the gradient's norm.
 
-        Args:
-            ranks: ranks that average their gradients.
-            share: factor on the learning rates.
-            weight: of this rank's gradients, such as the number of entries its mean loss was taken over.
+        `share` is a factor on the learning rates; `weight` that of this rank's gradients, such as the number of entries
+        its mean loss was taken over.
 
         Raises:
             FloatingPointError: the gradient is NaN or infinite.
@@ -102,7 +96,10 @@ class Optimiser:
                 parameter.grad = torch.zeros_like(parameter)
         if self._whole or self._sharding is None:
             ranks.average_gradients(self._whole, weight)
-        norm = self._gradient_norm()
+        norm = nn.utils.get_total_norm([p.grad for p in self._whole if p.grad is not None])
+        if self._sharding is not None:
+            spread = self._sharding.norm([p.grad for p in self._shards if p.grad is not None])
+            norm = torch.linalg.vector_norm(torch.stack([norm.to(spread.device), spread]))
         if not torch.isfinite(norm):
             raise FloatingPointError("The gradient is not a number: lower algo.lr, or look at the metrics before.")
         nn.utils.clip_grads_with_norm_(self._whole, self._grad_clip, norm)
@@ -114,13 +111,6 @@ class Optimiser:
         if self._sharding is not None:
             self._sharding.gather()
         return float(norm)
-
-    def _gradient_norm(self) -> Tensor:
-        norm = nn.utils.get_total_norm([p.grad for p in self._whole if p.grad is not None])
-        if self._sharding is None:
-            return norm
-        spread = self._sharding.norm([p.grad for p in self._shards if p.grad is not None])
-        return torch.linalg.vector_norm(torch.stack([norm.to(spread.device), spread]))
 
     def state(self) -> dict[str, Tensor]:
         """Return this rank's own Adam moments and steps as tensors, named by the position of the parameter.

@@ -14,18 +14,21 @@ Parameters outside of the network (a critic's, a noise head's) stay whole, and t
 import os
 import platform
 import warnings
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from types import MethodType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, distributed, nn
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.runtime.ranks.addresses import INTERFACE, find_interface
 from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, Ranks
+from embodied_rl.runtime.ranks.torchrun_store import INTERFACE, find_interface
+
+if TYPE_CHECKING:
+    from embodied_rl.actors.learning.optimiser import Optimiser
 
 _torch: Any = distributed  # its type stubs lack stores
 
@@ -69,33 +72,26 @@ def find_sharding(module: nn.Module) -> "Sharding | None":
     return next((sharding for sharding in found if isinstance(sharding, Sharding)), None)
 
 
-class Moments(Protocol):
-    """The interface of an optimiser that holds shards."""
-
-    def shards(self, everything: bool = False) -> dict[str, Tensor]:
-        """Return sharded moments; see `embodied_rl.actors.learning.optimiser.Optimiser.shards`."""
-        ...
-
-    def make_moments(self, names: Collection[str]) -> dict[str, Tensor]:
-        """Create missing moments; see `embodied_rl.actors.learning.optimiser.Optimiser.make_moments`."""
-        ...
-
-
 class Sharding:
     """A network that is sharded over ranks. All ranks create it, and call its methods, together.
 
-    Args:
-        network: changed in place; all ranks hold the same weights. They are gathered after construction.
-        ranks: ranks that share the network.
-
-    Attributes:
-        network: the sharded network.
-        optimisers: optimisers of its shards; each adds itself.
+    The network is changed in place; all ranks hold the same weights. They are gathered after construction. `optimisers`
+    are those of its shards; each adds itself.
     """
 
     def __init__(self, network: nn.Module, ranks: GlooRanks) -> None:
-        self.network, self.optimisers, self._ranks = network, list[Moments](), ranks
-        self._root, self._units = _shard(network, ranks)
+        self.network, self.optimisers, self._ranks = network, list["Optimiser"](), ranks
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+
+        warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # it gathers nothing there
+        mesh = init_device_mesh(next(network.parameters()).device.type, (ranks.size,))
+        for module in (*list_blocks(network), network):
+            fully_shard(module, mesh=mesh, reshard_after_forward=False)
+        network.settle = MethodType(_settle, network)  # type: ignore[assignment]
+        register_fsdp_forward_method(network, "settle")
+        self._root: Any = network
+        self._units: list[Any] = [module for module in network.modules() if isinstance(module, FSDPModule)]
         with torch.no_grad(), self._detect_lost_peer():
             self._root.settle()  # FSDP finds the outermost module by this call
         self._set_automatic(False)
@@ -186,21 +182,6 @@ class Sharding:
             raise
         except RuntimeError as error:
             raise PeerLost(f"rank {self._ranks.rank} lost the others: {error}") from error
-
-
-def _shard(network: nn.Module, ranks: GlooRanks) -> tuple[Any, list[Any]]:
-    """Shard a network with FSDP2; return it and all of its parts that are gathered and reduced as one unit."""
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-
-    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view")  # it gathers nothing there
-    device = next(network.parameters()).device
-    mesh = init_device_mesh(device.type, (ranks.size,))
-    for module in (*list_blocks(network), network):
-        fully_shard(module, mesh=mesh, reshard_after_forward=False)
-    network.settle = MethodType(_settle, network)  # type: ignore[assignment]
-    register_fsdp_forward_method(network, "settle")
-    return network, [module for module in network.modules() if isinstance(module, FSDPModule)]
 
 
 def _settle(network: nn.Module) -> Tensor:

@@ -20,7 +20,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
-from embodied_rl.actors.learning.sharded import Moments, Sharding
+from embodied_rl.actors.learning.optimiser import Optimiser
+from embodied_rl.actors.learning.sharded import Sharding
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.system.atomic_write import explain_errors
 from embodied_rl.system.untrusted_files import shorten
@@ -30,12 +31,7 @@ _PLACES = "DCP_SHARDING_INFO"
 
 
 def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[str, Callable[[Path], None]]:
-    """Write the moments of a sharded network; all ranks call this together.
-
-    Args:
-        folder: the run's `checkpoints/`, which all ranks see.
-        sharding: of the network, or None for nothing to write.
-        ranks: ranks that share the network.
+    """Write the moments of a sharded network to the run's `checkpoints/`; all ranks call this together.
 
     Returns:
         Name in the checkpoint → a function that puts the file there, for `save_checkpoint` on the first rank.
@@ -63,16 +59,11 @@ def write_shards(folder: Path, sharding: Sharding | None, ranks: Ranks) -> dict[
     return {f"{FOLDER}/{file.name}": partial(_move, file) for file in sorted(written.iterdir())}
 
 
-def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Moments] = ()) -> None:
+def read_shards(checkpoint: Path, sharding: Sharding | None, optimisers: Sequence[Optimiser] = ()) -> None:
     """Read the moments of a network from a checkpoint's shards, written by any number of ranks.
 
     All ranks that share a network call this together. A checkpoint without shards changes nothing: its other tensors
-    hold the moments.
-
-    Args:
-        checkpoint: folder of one checkpoint.
-        sharding: of the network, or None if it is whole.
-        optimisers: those of a whole network, in the order of their creation; not used with a sharding.
+    hold the moments. `optimisers` are those of a whole network, in the order of their creation; a sharding has its own.
 
     Raises:
         CheckpointError: the shards belong to another network.
@@ -140,7 +131,7 @@ def _local(value: Tensor) -> Tensor:
     return value.to_local() if hasattr(value, "to_local") else value  # type: ignore[attr-defined]
 
 
-def _moments(optimisers: Sequence[Moments], everything: bool = False) -> dict[str, Tensor]:
+def _moments(optimisers: Sequence[Optimiser], everything: bool = False) -> dict[str, Tensor]:
     return {
         f"{number}/{name}": value
         for number, optimiser in enumerate(optimisers)

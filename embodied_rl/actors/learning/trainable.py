@@ -14,12 +14,7 @@ ADAPTER = "default"
 
 
 def choose_trainable(network: FlowBackbone, train: str, lora: LoraNode) -> None:
-    """Freeze the parameters that `train` excludes; add adapters first for "lora".
-
-    Args:
-        network: changed in place; existing adapters stay.
-        train: "full", "expert" or "lora".
-        lora: of the adapters.
+    """Freeze the parameters that `train` ("full", "expert", "lora") excludes; add missing adapters first for "lora".
 
     Raises:
         UserError: the network has no separate prefix, does not support adapters, or has other adapters.

@@ -34,7 +34,10 @@ def publish_weights(network: nn.Module, version: int, everything: bool = False) 
     """Copy the trainable parameters and all buffers; with `everything`, the frozen parameters, too."""
     frozen = {name for name, parameter in network.named_parameters() if not parameter.requires_grad}
     state = {name: tensor for name, tensor in gather_whole(network).items() if everything or name not in frozen}
-    tensors = {name: _copy_bytes(tensor) for name, tensor in state.items()}
+    tensors: dict[str, np.ndarray] = {}
+    for name, tensor in state.items():  # a copy, because torch could not free memory that NumPy shares
+        copy = torch.empty(tensor.nbytes, dtype=torch.uint8)
+        tensors[name] = copy.copy_(tensor.detach().contiguous().flatten().view(torch.uint8)).numpy()
     return Weights(version, tensors, _checksum(tensors))
 
 
@@ -79,15 +82,6 @@ def load_full_weights(network: nn.Module) -> None:
     """Copy the whole tensors into every rank's shards, after they were written to."""
     if (sharding := sharded.find_sharding(network)) is not None:
         sharding.load_full_weights()
-
-
-def _copy_bytes(tensor: torch.Tensor) -> np.ndarray:
-    """Return a copy of the bytes, uint8 [bytes], of a tensor of any dtype, bfloat16 included.
-
-    NumPy gets a copy because torch could not free memory that NumPy shares, as a sharded learner does.
-    """
-    copy = torch.empty(tensor.nbytes, dtype=torch.uint8)
-    return copy.copy_(tensor.detach().contiguous().flatten().view(torch.uint8)).numpy()
 
 
 def _checksum(tensors: dict[str, np.ndarray]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx2
 
-from embodied_rl.judge.prompts.labels import read_log_probabilities
+from embodied_rl.judge.prompts.answer_parser import read_log_probabilities
 from embodied_rl.judge.scorers.http_json import LONGEST_ANSWER
 from embodied_rl.system.untrusted_files import SecretFilter
 

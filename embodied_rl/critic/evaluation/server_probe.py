@@ -21,8 +21,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.prompts.prompt import list_prompts, load_prompt
-from embodied_rl.judge.scorers.http_json import shorten
-from embodied_rl.judge.scorers.server_errors import explain_failure
+from embodied_rl.judge.scorers.http_json import explain_failure, shorten
 from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 
 ALONE = 5
@@ -96,9 +95,7 @@ async def probe_server(
         report("latency", f"{np.median(alone):.3f} s alone, {max(alone):.3f} s at most")
         loads = await _increase_concurrency(scorer, pictures, limits, report)
     except ScorerError as error:
-        raise UserError(
-            explain_failure(config.url, config.key_variable, error), code=f"scorer-{error.reason}"
-        ) from None
+        raise explain_failure(config.url, config.key_variable, error) from None
     finally:
         await capture.aclose()
     useful = choose_load(loads)

@@ -2,7 +2,8 @@
 
 import io
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -10,40 +11,21 @@ import numpy as np
 from PIL import Image
 
 from embodied_rl.datasets.lerobot import feature_statistics
-from embodied_rl.datasets.lerobot.decoder import Decoder
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, damaged, find_file
 from embodied_rl.datasets.lerobot.episode_files import RecordedEpisode, read_episodes, read_statistics, read_tasks
 from embodied_rl.datasets.lerobot.feature_statistics import Summary
-from embodied_rl.datasets.lerobot.file_patterns import find_file
-from embodied_rl.datasets.lerobot.info import (
-    ACTION,
-    BOOKKEEPING,
-    IMAGES,
-    STATE,
-    STATISTICS,
-    DatasetError,
-    FilePlace,
-    read_info,
-)
-from embodied_rl.datasets.lerobot.samples import DatasetSamples
+from embodied_rl.datasets.lerobot.info import ACTION, BOOKKEEPING, IMAGES, STATE, STATISTICS, read_info
 from embodied_rl.datasets.lerobot.tables import MEGABYTE, open_file, read_file, read_numbers
-from embodied_rl.datasets.lerobot.video_files import probe_video
+from embodied_rl.datasets.lerobot.video_files import Decoder, probe_video
 from embodied_rl.interfaces.sim import Array, Observation
 
 OPEN_FILES = 16
 """Number of videos, and of tables, that stay open."""
-
-
 Value = TypeVar("Value")
 
 
 class BoundedCache(Generic[Value]):
-    """A cache that keeps the most recently used values, up to a total size.
-
-    Args:
-        limit: largest total size of the values; one value is always kept.
-        size: a function that returns the size of a value.
-        close: a function that is called with each dropped value.
-    """
+    """A cache of the last used values, at least one, up to a total size; `close` gets each dropped value."""
 
     def __init__(self, limit: float, size: Callable[[Value], float], close: Callable[[Value], None] | None = None):
         self._limit, self._size, self._close = limit, size, close
@@ -73,11 +55,56 @@ class BoundedCache(Generic[Value]):
             self._close(value)
 
 
+@dataclass
+class DatasetSamples:
+    """n frames of a dataset, each with its chunk of actions.
+
+    Attributes:
+        observation: n rows.
+        actions: float32 [n, H, A], beginning with the frame's own action; past the episode's end the last is repeated.
+        padding: bool [n, H], true for repeated actions.
+        row, episode: int64 [n], numbers of the frame and of its episode in the dataset.
+        extra: the other numeric features by name, [n, *shape].
+    """
+
+    observation: Observation
+    actions: Array
+    padding: Array
+    row: Array
+    episode: Array
+    extra: dict[str, Array] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def select(self, rows: Sequence[int] | Array) -> "DatasetSamples":
+        """Return the given rows, in the given order."""
+        chosen = np.asarray(rows, np.int64)
+        extra = {name: array[chosen] for name, array in self.extra.items()}
+        return DatasetSamples(
+            self.observation.select(chosen), self.actions[chosen], self.padding[chosen],
+            self.row[chosen], self.episode[chosen], extra,
+        )  # fmt: skip
+
+    @staticmethod
+    def concatenate(parts: Sequence["DatasetSamples"]) -> "DatasetSamples":
+        """Concatenate several samples, with rows in order."""
+        if len(parts) == 1:
+            return parts[0]
+        return DatasetSamples(
+            observation=Observation.concatenate([part.observation for part in parts]),
+            actions=np.concatenate([part.actions for part in parts]),
+            padding=np.concatenate([part.padding for part in parts]),
+            row=np.concatenate([part.row for part in parts]),
+            episode=np.concatenate([part.episode for part in parts]),
+            extra={name: np.concatenate([part.extra[name] for part in parts]) for name in parts[0].extra},
+        )
+
+
 class LeRobotDataset:
     """A dataset on disk, written by this program or by lerobot.
 
     Args:
-        folder: folder of the dataset.
         cache_mb: limit of each of the two caches, for numbers and for PNG files.
 
     Raises:
@@ -127,12 +154,16 @@ class LeRobotDataset:
     def read(self, rows: Sequence[int] | Array, horizon: int = 1) -> DatasetSamples:
         """Return frames by number, in the given order, each with `horizon` actions beginning with its own.
 
+        Past the episode's end the last action is repeated.
+
         Raises:
             DatasetError: a number is out of range, or the dataset has no state, no actions or no pictures.
         """
         wanted = np.asarray(rows, np.int64)
         self._require(STATE, ACTION)
-        actions, padding = self.ahead(ACTION, wanted, horizon)
+        episode = self.episode_of(wanted)
+        steps, last = wanted[:, None] + np.arange(horizon), self.stops[episode, None] - 1
+        actions = self.column(ACTION, np.minimum(steps, last).ravel())
         own = {STATE, ACTION, *BOOKKEEPING}
         extra = [name for name, feature in self.info.features.items() if feature.numeric and name not in own]
         observation = Observation(
@@ -143,9 +174,9 @@ class LeRobotDataset:
         return DatasetSamples(
             observation=observation,
             actions=actions.reshape(len(wanted), horizon, -1).astype(np.float32),
-            padding=padding,
+            padding=steps > last,
             row=wanted,
-            episode=self.episode_of(wanted),
+            episode=episode,
             extra={name: self.column(name, wanted) for name in extra},
         )
 
@@ -167,16 +198,6 @@ class LeRobotDataset:
             found[where] = self._array(place, name)[wanted[where] - self._first[place]]
         return found
 
-    def ahead(self, name: str, rows: Sequence[int] | Array, horizon: int) -> tuple[Array, Array]:
-        """Return a numeric feature of H frames beginning with each given frame, [n, H, *shape], and a mask.
-
-        Past the episode's end the last frame's value is repeated; the mask, bool [n, H], is true there.
-        """
-        wanted = np.asarray(rows, np.int64)
-        steps, last = wanted[:, None] + np.arange(horizon), self.stops[self.episode_of(wanted), None] - 1
-        values = self.column(name, np.minimum(steps, last).ravel())
-        return values.reshape(len(wanted), horizon, *values.shape[1:]), steps > last
-
     def images(self, camera: str, rows: Sequence[int] | Array) -> Array:
         """Return one camera's pictures of frames by number, uint8 [n, h, w, 3].
 
@@ -189,9 +210,16 @@ class LeRobotDataset:
                 code="camera-unknown",
             )
         key, wanted = self.cameras[camera], np.asarray(rows, np.int64)
-        if self.info.features[key].dtype == "video":
-            return self._read_videos(key, wanted)
-        return self._read_png(key, wanted)
+        feature = self.info.features[key]
+        found = np.empty((len(wanted), *feature.memory_shape), np.uint8)
+        for path, where, pictures in (self._read_videos if feature.dtype == "video" else self._read_png)(key, wanted):
+            if pictures.shape[1:] != feature.memory_shape:
+                raise damaged(
+                    f"{path} has pictures of '{key}' of shape {pictures.shape[1:]}, meta/info.json has "
+                    f"{feature.memory_shape}"
+                )
+            found[where] = pictures
+        return found
 
     def episode_of(self, rows: Sequence[int] | Array) -> Array:
         """Return the episode index of each frame, int64 [n]; raise `DatasetError` for a frame number out of range."""
@@ -222,42 +250,33 @@ class LeRobotDataset:
         def read() -> Array:
             path = find_file(self.folder, self.info.data_file(place))
             if name != "index" and self._array(place, "index").ravel()[0] != self._first[place]:
-                raise DatasetError(
-                    f"{path} is damaged: it does not begin with frame {self._first[place]}", code="dataset-damaged"
-                )
+                raise damaged(f"{path} is damaged: it does not begin with frame {self._first[place]}")
             array = read_numbers(read_file(path, [name])[name], self.info.features[name], str(path))
             needed = self._stop[place] - self._first[place]
             if len(array) < needed:
-                raise DatasetError(
-                    f"{path} holds {len(array)} frames, and its episodes have {needed}; copy it again.",
-                    code="dataset-damaged",
-                )
+                raise damaged(f"{path} holds {len(array)} frames, and its episodes have {needed}; copy it again.")
             return array
 
         return self._arrays.get((place, name), read)
 
-    def _read_videos(self, key: str, rows: Array) -> Array:
-        feature = self.info.features[key]
-        found = np.empty((len(rows), *feature.memory_shape), np.uint8)
-        episodes = self.episode_of(rows)
+    def _read_videos(self, key: str, rows: Array) -> Iterator[tuple[Path, Array, Array]]:
+        """Yield a file, positions in `rows`, and the pictures of these frames."""
         seconds = self.column("timestamp", rows).ravel().astype(np.float64)
-        seconds += np.array([self.episodes[episode].videos[key].start for episode in episodes.tolist()])
-        places = np.array([self.episodes[episode].videos[key].place for episode in episodes.tolist()]).reshape(-1, 2)
+        clips = [self.episodes[episode].videos[key] for episode in self.episode_of(rows).tolist()]
+        seconds += np.array([clip.start for clip in clips])
+        places = np.array([clip.place for clip in clips]).reshape(-1, 2)
         for chunk, file in np.unique(places, axis=0).tolist():
             where = np.flatnonzero((places == (chunk, file)).all(axis=1))
             path = find_file(self.folder, self.info.video_file(key, FilePlace(chunk, file)))
             decoder = self._decoders.get(path, lambda path=path: Decoder(path))
-            frames = decoder.frames(seconds[where], 0.5 / self.info.fps)
-            if frames.shape[1:] != feature.memory_shape:
-                raise DatasetError(
-                    f"{path} has frames of shape {frames.shape[1:]}, meta/info.json has {feature.memory_shape}",
-                    code="dataset-damaged",
-                )
-            found[where] = frames
-        return found
+            yield path, where, decoder.frames(seconds[where], 0.5 / self.info.fps)
 
-    def _read_png(self, key: str, rows: Array) -> Array:
-        found = np.empty((len(rows), *self.info.features[key].memory_shape), np.uint8)
+    def _read_png(self, key: str, rows: Array) -> Iterator[tuple[Path, Array, Array]]:
+        """Yield a file, a position in `rows`, and the picture of this frame."""
+
+        def read_group(table: Any, group: int) -> list[bytes]:
+            return [entry["bytes"] for entry in table.read_row_group(group, columns=[key])[key].to_pylist()]
+
         for place, where in self._by_file(rows).items():
             path = find_file(self.folder, self.info.data_file(place))
             table = self._tables.get(path, lambda path=path: open_file(path))
@@ -266,26 +285,22 @@ class LeRobotDataset:
             for position in where.tolist():
                 row = int(rows[position]) - self._first[place]
                 group = int(np.searchsorted(stops, row, "right"))
-                files = self._pictures.get((path, key, group), lambda t=table, g=group: _png_files(t, g, key))
-                picture = _decode_png(files[row - int(stops[group] - sizes[group])], path)
-                if picture.shape != found.shape[1:]:
-                    raise DatasetError(
-                        f"{path}: a picture of '{key}' is {picture.shape}, not {found.shape[1:]}",
-                        code="dataset-damaged",
-                    )
-                found[position] = picture
-        return found
+                files = self._pictures.get((path, key, group), lambda t=table, g=group: read_group(t, g))
+                try:
+                    opened = Image.open(io.BytesIO(files[row - int(stops[group] - sizes[group])] or b""))
+                    picture = np.asarray(opened.convert("RGB"))
+                except OSError as error:
+                    raise damaged(f"{path} is damaged: a picture cannot be decoded ({error})") from error
+                yield path, np.array([position]), picture[None]
 
     def _check_files(self) -> None:
         """Check that every file exists, that tables have their columns, and that videos are long enough."""
         columns = {name for name, feature in self.info.features.items() if feature.dtype != "video"}
-        for place in dict.fromkeys(episode.data for episode in self.episodes):
+        for place in self._places:
             path = find_file(self.folder, self.info.data_file(place))
             with open_file(path) as file:
                 if missing := columns - set(file.schema_arrow.names):
-                    raise DatasetError(
-                        f"{path} has no column '{min(missing)}' of meta/info.json", code="dataset-damaged"
-                    )
+                    raise damaged(f"{path} has no column '{min(missing)}' of meta/info.json")
         longest: dict[tuple[str, FilePlace], float] = {}
         for key in self.info.videos:
             for episode in self.episodes:
@@ -294,23 +309,9 @@ class LeRobotDataset:
                 longest[key, clip.place] = max(longest.get((key, clip.place), 0.0), stop)
         for (key, place), needed in longest.items():
             path = find_file(self.folder, self.info.video_file(key, place))
-            found = probe_video(path).seconds
+            found, _ = probe_video(path)
             if found < needed - 0.5 / self.info.fps:
-                raise DatasetError(
+                raise damaged(
                     f"{path} is {found:.3f} s long, and its episodes are {needed:.3f} s; copy it again, or leave out "
-                    "its episodes.",
-                    code="dataset-damaged",
+                    "its episodes."
                 )
-
-
-def _png_files(table: Any, group: int, key: str) -> list[bytes]:
-    return [entry["bytes"] for entry in table.read_row_group(group, columns=[key])[key].to_pylist()]
-
-
-def _decode_png(file: bytes | None, path: Path) -> Array:
-    try:
-        return np.asarray(Image.open(io.BytesIO(file or b"")).convert("RGB"))
-    except OSError as error:
-        raise DatasetError(
-            f"{path} is damaged: a picture cannot be decoded ({error})", code="dataset-damaged"
-        ) from error

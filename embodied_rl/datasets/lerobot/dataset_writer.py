@@ -4,14 +4,18 @@ With each episode, the last file of every kind is replaced by one that includes 
 Data beyond its totals belongs to an episode of which the writing was interrupted.
 """
 
+import io
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from PIL import Image
+
 from embodied_rl.datasets.lerobot import feature_statistics
-from embodied_rl.datasets.lerobot.dataset_files import KEY, TEMPORARY, lock_folder
-from embodied_rl.datasets.lerobot.episode_buffer import EpisodeBuffer, check_value
+from embodied_rl.datasets.lerobot.dataset_files import KEY, TEMPORARY, DatasetError, find_file, lock_folder
 from embodied_rl.datasets.lerobot.episode_files import (
     Clip,
     EpisodeFiles,
@@ -21,22 +25,94 @@ from embodied_rl.datasets.lerobot.episode_files import (
     read_tasks,
     write_tasks,
 )
-from embodied_rl.datasets.lerobot.feature_statistics import Summary
-from embodied_rl.datasets.lerobot.file_patterns import find_file
-from embodied_rl.datasets.lerobot.info import (
-    BOOKKEEPING,
-    INFO,
-    STATISTICS,
-    DatasetError,
-    Feature,
-    Info,
-    make_info,
-    read_info,
-)
+from embodied_rl.datasets.lerobot.feature_statistics import ColourStatistics, Summary
+from embodied_rl.datasets.lerobot.info import BOOKKEEPING, INFO, STATISTICS, Feature, Info, make_info, read_info
 from embodied_rl.datasets.lerobot.tables import DataFiles, make_frames_table, read_file, read_numbers
-from embodied_rl.datasets.lerobot.video_files import CODECS, VideoFiles
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.datasets.lerobot.video_files import CODECS, Encoder, VideoFiles
 from embodied_rl.system.atomic_write import explain_errors, make_folder, write_text
+
+
+class EpisodeBuffer:
+    """The current episode: numbers and PNG files stay in memory, videos are encoded frame by frame into `folder`."""
+
+    def __init__(self, folder: Path, info: Info, codec: str):
+        self.tasks: list[str] = []
+        self._info = info
+        self._values: dict[str, list[Any]] = {name: [] for name in info.features if name not in BOOKKEEPING}
+        self._colours = {name: ColourStatistics() for name in self._values if info.features[name].is_image}
+        self.videos = {
+            key: Encoder(folder / f"{TEMPORARY}{number}-{os.getpid()}", codec, info.rate, info.features[key])
+            for number, key in enumerate(info.videos)
+        }
+
+    def __len__(self) -> int:
+        return len(self.tasks)
+
+    def add(self, frame: Mapping[str, Any], task: str) -> None:
+        """Add a frame whose values `check_value` has checked."""
+        for name, value in frame.items():
+            if name in self._colours:
+                self._colours[name].add(value)
+            if name in self.videos:
+                self.videos[name].add(value)
+            elif name in self._colours:
+                file = io.BytesIO()
+                Image.fromarray(value).save(file, "PNG")
+                self._values[name].append(file.getvalue())
+            else:
+                self._values[name].append(value)
+        self.tasks.append(task)
+
+    def values(self, index: int, start: int, tasks: list[str]) -> dict[str, Any]:
+        """Return the values of the table, by feature."""
+        frames = np.arange(len(self))
+        return self._values | {
+            "timestamp": (frames / self._info.fps).astype(np.float32),
+            "frame_index": frames,
+            "episode_index": np.full(len(self), index),
+            "index": start + frames,
+            "task_index": np.array([tasks.index(task) for task in self.tasks]),
+        }
+
+    def summaries(self, values: Mapping[str, Any]) -> dict[str, Summary]:
+        """Return the statistics by feature; texts have none."""
+        found: dict[str, Summary] = {}
+        for name, feature in self._info.features.items():
+            if name in self._colours:
+                found[name] = self._colours[name].summary()
+            elif feature.numeric:
+                found[name] = feature_statistics.summarise(np.reshape(values[name], (len(self), *feature.shape)))
+        return found
+
+    def discard(self) -> None:
+        """Remove the episode's files from disk."""
+        for encoder in self.videos.values():
+            encoder.discard()
+
+
+def check_value(name: str, feature: Feature, frame: Mapping[str, Any]) -> Any:
+    """Return a frame's value of a feature in the feature's dtype; raise `DatasetError` if shape or type differ."""
+    if name not in frame:
+        raise DatasetError(f"frame: the feature '{name}' is missing", code="feature-missing")
+    if feature.dtype == "string":
+        return str(frame[name])
+    wanted = np.dtype(np.uint8 if feature.is_image else feature.dtype)
+    array = np.asarray(frame[name])
+    if array.shape == () and feature.shape == (1,):
+        array = array.reshape(1)
+    if array.dtype.kind in "iu" and wanted.kind in "iu":  # IntEnum and int come as int64
+        fits = bool((array.astype(wanted) == array).all())
+    else:
+        fits = np.can_cast(array.dtype, wanted, "same_kind")
+    if array.shape != feature.memory_shape or not fits:
+        raise DatasetError(
+            f"frame: '{name}' is {array.dtype} {list(array.shape)}, and the dataset has {wanted} "
+            f"{list(feature.memory_shape)}",
+            code="feature-mismatch",
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise DatasetError(f"frame: '{name}' holds numbers that are not finite", code="not-finite")
+    return array.astype(wanted)
 
 
 class DatasetWriter:
@@ -45,8 +121,6 @@ class DatasetWriter:
     Args:
         folder: folder of the dataset; an existing dataset is continued.
         features: features of each frame, without `BOOKKEEPING`; `info.make_features` returns those of a simulator.
-        fps: frames per second.
-        robot_type: type of the controlled robot.
         codec: codec of videos, one of `video_files.CODECS`.
         chunks_size: files in a folder.
         data_files_size_in_mb, video_files_size_in_mb: largest size of a file; one is rewritten with every episode,
@@ -71,15 +145,15 @@ class DatasetWriter:
     ):
         if codec not in CODECS:
             raise DatasetError(f"codec '{codec}' is unknown; there are {', '.join(CODECS)}", code="codec-unknown")
-        wanted = make_info(features, fps, robot_type, codec, chunks_size, data_files_size_in_mb, video_files_size_in_mb)
+        wanted = make_info(
+            features, fps, codec, robot_type=robot_type, chunks_size=chunks_size,
+            data_files_size_in_mb=data_files_size_in_mb, video_files_size_in_mb=video_files_size_in_mb,
+        )  # fmt: skip
         self.folder, self._codec = make_folder(Path(folder), KEY), codec
-        self._locks = ExitStack()
-        self._locks.enter_context(lock_folder(self.folder))
-        with ExitStack() as failing:
-            failing.push(self._locks)
-            self.info = self._open_folder(wanted)
-            self._read_existing()
-            failing.pop_all()
+        with ExitStack() as opening:
+            opening.enter_context(lock_folder(self.folder))
+            self._open_folder(wanted)
+            self._locks = opening.pop_all()
         self._episode: EpisodeBuffer | None = None
         self._usable = True
 
@@ -97,11 +171,7 @@ class DatasetWriter:
         self.close()
 
     def add(self, frame: Mapping[str, Any], task: str) -> None:
-        """Add a frame to the current episode; the first frame starts an episode.
-
-        Args:
-            frame: a value for each feature; pictures uint8 [h, w, 3].
-            task: text of the task.
+        """Add a frame, with a value for each feature, to the current episode; the first frame starts an episode.
 
         Raises:
             DatasetError: a feature is missing, unknown, of another shape or dtype, or not finite.
@@ -158,31 +228,32 @@ class DatasetWriter:
         """Discard the current episode, write the quantiles of the whole dataset, and release the folder's lock."""
         self.discard_episode()
         if self._usable and self.info.total_episodes:
-            numeric = {key: self.info.features[key].numeric for key in self._statistics}
-            self._write_statistics(
-                {
-                    key: feature_statistics.refine(summary, self._read_values(key)) if numeric[key] else summary
-                    for key, summary in self._statistics.items()
-                }
-            )
+            refined = dict(self._statistics)
+            for key, summary in self._statistics.items():
+                if self.info.features[key].numeric:
+                    paths = (find_file(self.folder, self.info.data_file(place)) for place in self._data_files)
+                    values = (
+                        read_numbers(read_file(path, [key])[key], self.info.features[key], str(path)) for path in paths
+                    )
+                    refined[key] = feature_statistics.refine(summary, values)
+            write_text(self.folder / STATISTICS, feature_statistics.to_json(refined))
         self._usable = False
         self._locks.close()
 
-    def _open_folder(self, wanted: Info) -> Info:
-        if not (self.folder / INFO).exists():
-            if any(path.name != "meta" for path in self.folder.iterdir()):  # a killed writer may have left only meta
-                raise DatasetError(
-                    f"{self.folder} holds other files, but not a LeRobotDataset. Give an empty folder.",
-                    code="folder-not-empty",
-                )
+    def _open_folder(self, wanted: Info) -> None:
+        """Make the dataset, or open an existing one with the same features and frame rate."""
+        if (self.folder / INFO).exists():
+            self.info = read_info(self.folder)
+            _check_same(self.info, wanted, self.folder)
+        elif any(path.name != "meta" for path in self.folder.iterdir()):  # a killed writer may have left only meta
+            raise DatasetError(
+                f"{self.folder} holds other files, but not a LeRobotDataset. Give an empty folder.",
+                code="folder-not-empty",
+            )
+        else:
             make_folder(self.folder / "meta", KEY)
             write_text(self.folder / INFO, wanted.to_json())
-            return wanted
-        info = read_info(self.folder)
-        _check_same(info, wanted, self.folder)
-        return info
-
-    def _read_existing(self) -> None:
+            self.info = wanted
         episodes = read_episodes(self.folder, self.info)
         last = episodes[-1] if episodes else None
         self._tasks = list(read_tasks(self.folder, self.info))
@@ -190,8 +261,9 @@ class DatasetWriter:
         self._data = DataFiles(self.folder, self.info, last.data if last else None, rows)
         self._videos: dict[str, VideoFiles] = {}
         for key in self.info.videos:
-            clip = None if last is None else last.videos[key]
-            place, frames = (None, 0) if clip is None else (clip.place, round(clip.stop * self.info.rate))
+            place, frames = None, 0
+            if last is not None:
+                place, frames = last.videos[key].place, round(last.videos[key].stop * self.info.rate)
             self._videos[key] = VideoFiles(self.folder, self.info, key, place, frames)
         self._list = EpisodeFiles(self.folder, self.info)
         self._statistics = feature_statistics.combine_features(read_statistics(self.folder, len(episodes)))
@@ -203,11 +275,13 @@ class DatasetWriter:
         """Write the episode to every file, and meta/info.json last."""
         index, start, length = self.info.total_episodes, self.info.total_frames, len(episode)
         new = [task for task in dict.fromkeys(episode.tasks) if task not in self._tasks]
-        values = episode.values(index, start, [*self._tasks, *new], self.info)
+        values = episode.values(index, start, [*self._tasks, *new])
         summaries = episode.summaries(values)
         data = self._data.append(make_frames_table(self.info.features, values))
         videos: dict[str, Clip] = {}
-        for key, encoder in episode.finish_videos().items():
+        for encoder in episode.videos.values():
+            encoder.close()
+        for key, encoder in episode.videos.items():
             place, before = self._videos[key].append(encoder.path, encoder.frames)
             stop = before + encoder.frames
             videos[key] = Clip(place, float(before / self.info.rate), float(stop / self.info.rate))
@@ -218,21 +292,12 @@ class DatasetWriter:
         self._list.append(recorded, summaries)
         earlier = [self._statistics] if index else []
         self._statistics = feature_statistics.combine_features([*earlier, summaries])
-        self._write_statistics(self._statistics)
+        write_text(self.folder / STATISTICS, feature_statistics.to_json(self._statistics))
         info = self.info.with_episode(length, len(self._tasks))
         write_text(self.folder / INFO, info.to_json())
         self.info = info
         if data not in self._data_files[-1:]:
             self._data_files.append(data)
-
-    def _write_statistics(self, found: Mapping[str, Summary]) -> None:
-        write_text(self.folder / STATISTICS, feature_statistics.to_json(found))
-
-    def _read_values(self, key: str) -> Iterable[Array]:
-        """Yield the values of a feature, file by file."""
-        for place in self._data_files:
-            path = find_file(self.folder, self.info.data_file(place))
-            yield read_numbers(read_file(path, [key])[key], self.info.features[key], str(path))
 
     def _check_usable(self) -> None:
         if not self._usable:

@@ -1,7 +1,7 @@
 """Files of the list of episodes, meta/episodes, and of the texts of their tasks, meta/tasks.parquet."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from embodied_rl.datasets.lerobot.dataset_files import remove_beyond
+from embodied_rl.datasets.lerobot.dataset_files import FilePlace, damaged, find_file, remove_beyond
 from embodied_rl.datasets.lerobot.feature_statistics import Summary, from_lists
-from embodied_rl.datasets.lerobot.file_patterns import find_file
-from embodied_rl.datasets.lerobot.info import EPISODES, TASKS, DatasetError, FilePlace, Info
+from embodied_rl.datasets.lerobot.info import EPISODES, TASKS, Info
 from embodied_rl.datasets.lerobot.tables import read_file, write_table
 from embodied_rl.system.untrusted_files import shorten
 
@@ -89,38 +88,35 @@ class RecordedEpisode:
         )
 
 
+def _read_tables(folder: Path) -> Iterator[pa.Table]:
+    for path in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
+        yield read_file(find_file(folder, str(path.relative_to(folder))))
+
+
 def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
     """Read all episodes of the dataset, in order.
 
     Raises:
         DatasetError: the list is missing, damaged or shorter than in meta/info.json.
     """
-    paths = sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet"))
     rows: list[dict[str, Any]] = []
-    for path in paths:
-        table = read_file(find_file(folder, str(path.relative_to(folder))))
+    for table in _read_tables(folder):
         names = [name for name in table.column_names if not name.startswith("stats/")]
         rows += table.select(names).to_pylist()
     try:
         episodes = sorted((RecordedEpisode.of_row(row, info.videos) for row in rows), key=lambda episode: episode.index)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise DatasetError(
-            f"{folder}/meta/episodes is damaged: {type(error).__name__}: {shorten(error)}", code="dataset-damaged"
-        ) from error
+        raise damaged(f"{folder}/meta/episodes is damaged: {type(error).__name__}: {shorten(error)}") from error
     episodes = episodes[: info.total_episodes]
     stop = 0
     for position, episode in enumerate(episodes):
         if (episode.index, episode.start) != (position, stop) or len(episode) < 1:
-            raise DatasetError(
-                f"{folder}/meta/episodes is damaged: episode {position} does not follow the one before",
-                code="dataset-damaged",
-            )
+            raise damaged(f"{folder}/meta/episodes is damaged: episode {position} does not follow the one before")
         stop = episode.stop
     if (len(episodes), stop) != (info.total_episodes, info.total_frames):
-        raise DatasetError(
+        raise damaged(
             f"{folder}: meta/info.json has {info.total_episodes} episodes and {info.total_frames} frames, "
-            f"but meta/episodes has {len(episodes)} and {stop}. A part of the dataset is missing: copy it again.",
-            code="dataset-damaged",
+            f"but meta/episodes has {len(episodes)} and {stop}. A part of the dataset is missing: copy it again."
         )
     return episodes
 
@@ -128,8 +124,7 @@ def read_episodes(folder: Path, info: Info) -> list[RecordedEpisode]:
 def read_statistics(folder: Path, episodes: int) -> list[dict[str, Summary]]:
     """Read the statistics of each of the first `episodes` episodes, by feature."""
     found: dict[int, dict[str, Summary]] = {}
-    for path in sorted((folder / "meta/episodes").glob("chunk-*/file-*.parquet")):
-        table = read_file(find_file(folder, str(path.relative_to(folder))))
+    for table in _read_tables(folder):
         names = [name for name in table.column_names if name.startswith("stats/")]
         for row in table.select(["episode_index", *names]).to_pylist():
             nested: dict[str, dict[str, Any]] = {}
@@ -142,26 +137,18 @@ def read_statistics(folder: Path, episodes: int) -> list[dict[str, Summary]]:
 
 
 def read_tasks(folder: Path, info: Info) -> tuple[str, ...]:
-    """Read the task texts, ordered by `task_index`.
-
-    Raises:
-        DatasetError: the file is missing or damaged.
-    """
+    """Read the task texts, ordered by `task_index`; raise `DatasetError` if the file is missing or damaged."""
     if not info.total_tasks:
         return ()
-    table = read_file(find_file(folder, TASKS), None)
+    table = read_file(find_file(folder, TASKS))
     texts = [name for name in table.column_names if name != "task_index"]
     if "task_index" not in table.column_names or len(texts) != 1:
-        raise DatasetError(
-            f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}", code="dataset-damaged"
-        )
+        raise damaged(f"{folder / TASKS} is damaged: its columns are {', '.join(table.column_names)}")
     numbered = dict(zip(table["task_index"].to_pylist(), table[texts[0]].to_pylist(), strict=True))
     try:
         return tuple(str(numbered[index]) for index in range(info.total_tasks))
     except KeyError as error:
-        raise DatasetError(
-            f"{folder / TASKS} is damaged: no task has the number {error}", code="dataset-damaged"
-        ) from error
+        raise damaged(f"{folder / TASKS} is damaged: no task has the number {error}") from error
 
 
 def write_tasks(folder: Path, tasks: Sequence[str]) -> None:
@@ -190,13 +177,14 @@ class EpisodeFiles:
 
     def append(self, episode: RecordedEpisode, statistics: Mapping[str, Summary]) -> None:
         """Add an episode's row to the list, and write its file."""
-        if self._table is not None and len(self._table) >= FILE_EPISODES:
-            self._place, self._table = self._place.following(self._info.chunks_size), None
         line = pa.Table.from_pylist([episode.row(self._place, statistics)])
-        if self._table is not None and self._table.schema.equals(line.schema):
-            line = pa.concat_tables([self._table, line]).combine_chunks()
-        elif self._table is not None:  # another program wrote the file: start one of our own
+        if self._table is None:
+            self._table = line
+        elif len(self._table) < FILE_EPISODES and self._table.schema.equals(line.schema):
+            self._table = pa.concat_tables([self._table, line]).combine_chunks()
+        else:  # it is full, or another program wrote it
             self._place = self._place.following(self._info.chunks_size)
-            line = pa.Table.from_pylist([episode.row(self._place, statistics)])
-        self._table = line
-        write_table(line, self._folder / EPISODES.format(chunk_index=self._place.chunk, file_index=self._place.file))
+            self._table = pa.Table.from_pylist([episode.row(self._place, statistics)])
+        write_table(
+            self._table, self._folder / EPISODES.format(chunk_index=self._place.chunk, file_index=self._place.file)
+        )

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.datasets.lerobot.info import DatasetError
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError, damaged
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.system.untrusted_files import parse_json, shorten
 
@@ -136,7 +136,7 @@ def from_json(text: str | bytes, where: str) -> dict[str, Summary]:
     try:
         return {key: from_lists(entries) for key, entries in found.items()}
     except (ValueError, TypeError, AttributeError) as error:
-        raise DatasetError(f"{where} is damaged ({shorten(error)})", code="dataset-damaged") from error
+        raise damaged(f"{where} is damaged ({shorten(error)})") from error
 
 
 def from_lists(entries: Mapping[str, Any]) -> Summary:

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
-from embodied_rl.datasets.lerobot.file_patterns import DatasetError, check_feature_name, check_pattern
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError, FilePlace, check_pattern, damaged
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.system.untrusted_files import check_ends, parse_json, shorten
 
@@ -21,17 +21,6 @@ VIDEO = "videos/{video_key}/chunk-{chunk_index:03d}/file-{file_index:03d}.mp4"
 
 STATE, ACTION, IMAGES = "observation.state", "action", "observation.images."
 REWARD, SUCCESS, DONE, SOURCE = "next.reward", "next.success", "next.done", "source"
-
-
-class FilePlace(NamedTuple):
-    """The place of a file: the number of its folder (chunk), and its own number."""
-
-    chunk: int
-    file: int
-
-    def following(self, chunks_size: int) -> "FilePlace":
-        """Return the place of the next file, with `chunks_size` files per folder."""
-        return FilePlace(self.chunk + 1, 0) if self.file >= chunks_size - 1 else FilePlace(self.chunk, self.file + 1)
 
 
 @dataclass(frozen=True)
@@ -187,28 +176,49 @@ class Info:
 
     @staticmethod
     def from_json(text: str, where: str) -> "Info":
-        """Parse the text of meta/info.json.
-
-        Raises:
-            DatasetError: the text does not describe a LeRobotDataset, is damaged, or is of another version.
-        """
+        """Parse the text of meta/info.json; raise `DatasetError` if it is damaged or of another version."""
         found = parse_json(text, f"{where} does not describe a LeRobotDataset: it", DatasetError)
         if not isinstance(found, dict) or "codebase_version" not in found:
             raise DatasetError(
                 f"{where} does not describe a LeRobotDataset: it has no 'codebase_version'.", code="not-a-dataset"
             )
-        _check_version(str(found.pop("codebase_version")), where)
+        if (version := str(found.pop("codebase_version"))) != VERSION:
+            remedy = (
+                "Convert it with lerobot: python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=<name> "
+                "(a dataset of v2.0 to v2.1 first)."
+                if version.startswith("v2")
+                else "Use the version of lerobot that wrote it to convert it."
+            )
+            raise DatasetError(
+                f"{where}: a LeRobotDataset of {version}, and this program reads {VERSION}. {remedy}",
+                code="dataset-version-unsupported",
+            )
         try:
             found["features"] = {name: Feature.from_json(entry) for name, entry in found["features"].items()}
             names = {f.name for f in fields(Info)} - {"other"}
             known = {name: found.pop(name) for name in names & set(found)}
             info = Info(**known, other=found)
         except (TypeError, KeyError, ValueError, AttributeError) as error:
-            raise DatasetError(
-                f"{where} is damaged: {type(error).__name__}: {shorten(error)}.", code="dataset-damaged"
-            ) from error
-        _check_entries(info, where)
+            raise damaged(f"{where} is damaged: {type(error).__name__}: {shorten(error)}.") from error
+        info._check_entries(where)
         return info
+
+    def _check_entries(self, where: str) -> None:
+        """Check the types of values, names and file patterns of an untrusted file."""
+        for key in ("fps", "data_files_size_in_mb", "video_files_size_in_mb"):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
+                raise damaged(f"{where} is damaged: {key} should be a positive number.")
+        for key in ("total_episodes", "total_frames", "total_tasks", "chunks_size"):
+            value = getattr(self, key)
+            if type(value) is not int or value < 0:
+                raise damaged(f"{where} is damaged: {key} should be a whole number from 0.")
+        for name in self.features:  # the name of a video becomes a folder
+            if name in ("", ".", "..") or "/" in name or "\\" in name or not name.isprintable():
+                raise damaged(f"{where} is damaged: the feature name {name!r:.200} is empty, a path, or not printable.")
+        check_pattern(self.data_path, ("chunk_index", "file_index"), f"{where}: data_path")
+        if self.video_path is not None:
+            check_pattern(self.video_path, ("video_key", "chunk_index", "file_index"), f"{where}: video_path")
 
 
 def read_info(folder: Path) -> Info:
@@ -228,111 +238,49 @@ def read_info(folder: Path) -> Info:
     return Info.from_json(text, str(path))
 
 
-def make_info(
-    features: Mapping[str, Feature],
-    fps: float,
-    robot_type: str | None,
-    codec: str,
-    chunks_size: int,
-    data_files_size_in_mb: float,
-    video_files_size_in_mb: float,
-) -> Info:
-    """Return the info of a new, empty dataset.
+def make_info(features: Mapping[str, Feature], fps: float, codec: str, **settings: Any) -> Info:
+    """Return the info of a new, empty dataset; `settings` are further attributes of `Info`.
 
     Raises:
         DatasetError: a feature, the frame rate or a limit is invalid.
     """
-    if min(fps, chunks_size, data_files_size_in_mb, video_files_size_in_mb) <= 0:
+    described = dict(features)
+    for name, feature in features.items():
+        _check_feature(name, feature)
+        if feature.dtype == "video":
+            height, width, channels = feature.memory_shape
+            about = {
+                "video.height": height,
+                "video.width": width,
+                "video.codec": "av1" if "av1" in codec else codec,
+                "video.pix_fmt": "yuv420p",
+                "video.is_depth_map": False,
+                "video.fps": int(fps),
+                "video.channels": channels,
+                "has_audio": False,
+                "is_depth_map": False,
+            }
+            described[name] = replace(feature, info=about)
+    info = Info(fps, described | BOOKKEEPING, **settings)
+    if min(fps, info.chunks_size, info.data_files_size_in_mb, info.video_files_size_in_mb) <= 0:
         raise DatasetError(
             "fps, chunks_size, data_files_size_in_mb and video_files_size_in_mb must be positive",
             code="value-out-of-range",
         )
-    for name, feature in features.items():
-        _check_feature(name, feature)
-    described = {name: _add_video_info(feature, fps, codec) for name, feature in features.items()}
-    return Info(
-        fps=fps,
-        features={**described, **BOOKKEEPING},
-        robot_type=robot_type,
-        chunks_size=chunks_size,
-        data_files_size_in_mb=data_files_size_in_mb,
-        video_files_size_in_mb=video_files_size_in_mb,
-        video_path=VIDEO if any(feature.dtype == "video" for feature in features.values()) else None,
-    )
-
-
-def _check_entries(info: Info, where: str) -> None:
-    """Check the types of values, names and file patterns of an untrusted file."""
-    for key in ("fps", "data_files_size_in_mb", "video_files_size_in_mb"):
-        value = getattr(info, key)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < float("inf"):
-            raise DatasetError(f"{where} is damaged: {key} should be a positive number.", code="dataset-damaged")
-    for key in ("total_episodes", "total_frames", "total_tasks", "chunks_size"):
-        value = getattr(info, key)
-        if type(value) is not int or value < 0:
-            raise DatasetError(f"{where} is damaged: {key} should be a whole number from 0.", code="dataset-damaged")
-    for name in info.features:
-        check_feature_name(name, where)
-    check_pattern(info.data_path, ("chunk_index", "file_index"), f"{where}: data_path")
-    if info.video_path is not None:
-        check_pattern(info.video_path, ("video_key", "chunk_index", "file_index"), f"{where}: video_path")
-
-
-def _check_version(version: str, where: str) -> None:
-    if version == VERSION:
-        return
-    if version.startswith("v2"):
-        remedy = (
-            "Convert it with lerobot: python -m lerobot.scripts.convert_dataset_v21_to_v30 --repo-id=<name> "
-            "(a dataset of v2.0 to v2.1 first)."
-        )
-    else:
-        remedy = "Use the version of lerobot that wrote it to convert it."
-    raise DatasetError(
-        f"{where}: a LeRobotDataset of {version}, and this program reads {VERSION}. {remedy}",
-        code="dataset-version-unsupported",
-    )
+    return info if info.videos else replace(info, video_path=None)
 
 
 def _check_feature(name: str, feature: Feature) -> None:
     if name in BOOKKEEPING or "/" in name or not name:
-        raise DatasetError(
-            f"feature '{name}': the name must not contain '/', or be one of {', '.join(BOOKKEEPING)}",
-            code="feature-invalid",
-        )
-    if not feature.shape or min(feature.shape) < 1:
-        raise DatasetError(
-            f"feature '{name}': shape {feature.shape} must have one size at least, all positive", code="feature-invalid"
-        )
-    if feature.is_image and (len(feature.shape) != 3 or feature.memory_shape[2] != 3):
-        raise DatasetError(
-            f"feature '{name}': a picture's shape is (height, width, 3), got {feature.shape}", code="feature-invalid"
-        )
-    if feature.dtype == "video" and (feature.memory_shape[0] % 2 or feature.memory_shape[1] % 2):
-        raise DatasetError(
-            f"feature '{name}': videos need an even height and width, got {feature.shape}; store pictures as PNG",
-            code="feature-invalid",
-        )
-    if not (feature.numeric or feature.is_image or feature.dtype == "string"):
-        raise DatasetError(
-            f"feature '{name}': dtype '{feature.dtype}' is not one of video, image, string, bool, integers and floats",
-            code="feature-invalid",
-        )
-
-
-def _add_video_info(feature: Feature, fps: float, codec: str) -> Feature:
-    if feature.dtype != "video":
-        return feature
-    height, width, channels = feature.memory_shape
-    info = {
-        "video.height": height,
-        "video.width": width,
-        "video.codec": "av1" if "av1" in codec else codec,
-        "video.pix_fmt": "yuv420p",
-        "video.is_depth_map": False,
-        "video.fps": int(fps),
-        "video.channels": channels,
-        "has_audio": False,
-        "is_depth_map": False,
-    }
-    return replace(feature, info=info)
+        problem = f"the name must not contain '/', or be one of {', '.join(BOOKKEEPING)}"
+    elif not feature.shape or min(feature.shape) < 1:
+        problem = f"shape {feature.shape} must have one size at least, all positive"
+    elif feature.is_image and (len(feature.shape) != 3 or feature.memory_shape[2] != 3):
+        problem = f"a picture's shape is (height, width, 3), got {feature.shape}"
+    elif feature.dtype == "video" and (feature.memory_shape[0] % 2 or feature.memory_shape[1] % 2):
+        problem = f"videos need an even height and width, got {feature.shape}; store pictures as PNG"
+    elif not (feature.numeric or feature.is_image or feature.dtype == "string"):
+        problem = f"dtype '{feature.dtype}' is not one of video, image, string, bool, integers and floats"
+    else:
+        return
+    raise DatasetError(f"feature '{name}': {problem}", code="feature-invalid")

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
-from embodied_rl.datasets.lerobot.info import DatasetError
-from embodied_rl.datasets.lerobot.samples import DatasetSamples
+from embodied_rl.datasets.lerobot.dataset_files import DatasetError
+from embodied_rl.datasets.lerobot.dataset_reader import DatasetSamples, LeRobotDataset
 from embodied_rl.interfaces.sim import Array
 
 
@@ -69,7 +68,14 @@ class SampleStream(Iterator[DatasetSamples]):
         chosen = zlib.crc32(self._runs.tobytes())
         self._identity = {"version": 1, **asdict(self._shuffle), "frames": len(dataset), "chosen": chosen}
         self._frames = int((self._runs[:, 1] - self._runs[:, 0]).sum())
-        self._epoch, self._position = self._read_cursor(cursor)
+        for name, value in self._identity.items():
+            if cursor is not None and cursor.get(name) != value:
+                raise DatasetError(
+                    f"{self._dataset.folder}: the cursor does not fit: '{name}' was {cursor.get(name)} and is {value} "
+                    "now. Continue with the same dataset, episodes and shuffle, or start again.",
+                    code="cursor-mismatch",
+                )
+        self._epoch, self._position = (0, 0) if cursor is None else (int(cursor["epoch"]), int(cursor["position"]))
         self._pool: tuple[int, int, int] = (-1, 0, 0)  # the epoch and the positions that it holds
         self._held: DatasetSamples | None = None
         self._mixed: Array = np.zeros(0, np.int64)
@@ -84,31 +90,25 @@ class SampleStream(Iterator[DatasetSamples]):
         parts: list[DatasetSamples] = []
         missing = self._batch
         while missing and (self._epochs is None or self._epoch < self._epochs):
-            parts.append(self._take(missing))
-            missing -= len(parts[-1])
+            epoch, start, stop = self._pool
+            if epoch != self._epoch or not start <= self._position < stop:
+                self._fill()
+                _, start, stop = self._pool
+            assert self._held is not None
+            taken, first = min(missing, stop - self._position), self._position - start
+            parts.append(self._held.select(self._mixed[first : first + taken]))
+            missing -= taken
+            self._position += taken
+            if self._position == self._frames:
+                self._epoch, self._position = self._epoch + 1, 0
         if not parts:
             raise StopIteration
         return DatasetSamples.concatenate(parts)
 
-    def _take(self, most: int) -> DatasetSamples:
-        """Return up to `most` frames of the pool at the current position."""
-        epoch, start, stop = self._pool
-        if epoch != self._epoch or not start <= self._position < stop:
-            self._fill()
-            _, start, stop = self._pool
-        assert self._held is not None
-        taken = min(most, stop - self._position)
-        first = self._position - start
-        samples = self._held.select(self._mixed[first : first + taken])
-        self._position += taken
-        if self._position == self._frames:
-            self._epoch, self._position = self._epoch + 1, 0
-        return samples
-
     def _fill(self) -> None:
         """Read the pool at the current position."""
         if self._planned[0] != self._epoch:
-            self._planned = (self._epoch, *self._plan(self._epoch))
+            self._plan()
         _, pools, stops = self._planned
         number = int(np.searchsorted(stops, self._position, "right"))
         rows = pools[number]
@@ -119,28 +119,16 @@ class SampleStream(Iterator[DatasetSamples]):
             self._mixed = np.random.default_rng([self._shuffle.seed, self._epoch, 1 + number]).permutation(len(rows))
         self._pool = (self._epoch, int(stops[number]) - len(rows), int(stops[number]))
 
-    def _plan(self, epoch: int) -> tuple[list[Array], Array]:
-        """Return the frame numbers of each pool, and the cumulative number of frames after each pool."""
+    def _plan(self) -> None:
+        """Plan the epoch: the frame numbers of each pool, and the cumulative number of frames after each pool."""
         runs = self._runs
         if not self._shuffle.ordered:
-            runs = runs[np.random.default_rng([self._shuffle.seed, epoch, 0]).permutation(len(runs))]
+            runs = runs[np.random.default_rng([self._shuffle.seed, self._epoch, 0]).permutation(len(runs))]
         lengths = runs[:, 1] - runs[:, 0]
         pool = (np.cumsum(lengths) - lengths) // self._shuffle.buffer
         frames = np.repeat(runs[:, 0] - (np.cumsum(lengths) - lengths), lengths) + np.arange(self._frames)
         stops = np.cumsum(lengths)[np.append(np.diff(pool) != 0, True)]
-        return np.split(frames, stops[:-1]), stops
-
-    def _read_cursor(self, cursor: dict[str, Any] | None) -> tuple[int, int]:
-        if cursor is None:
-            return 0, 0
-        for name, value in self._identity.items():
-            if cursor.get(name) != value:
-                raise DatasetError(
-                    f"{self._dataset.folder}: the cursor does not fit: '{name}' was {cursor.get(name)} and is {value} "
-                    "now. Continue with the same dataset, episodes and shuffle, or start again.",
-                    code="cursor-mismatch",
-                )
-        return int(cursor["epoch"]), int(cursor["position"])
+        self._planned = (self._epoch, np.split(frames, stops[:-1]), stops)
 
 
 def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int, kept: Array | None) -> Array:
@@ -154,20 +142,13 @@ def _runs(dataset: LeRobotDataset, episodes: Sequence[int] | None, length: int, 
             f"{dataset.folder} holds {len(dataset.episodes)} episodes; there is no {chosen.max()}",
             code="episode-out-of-range",
         )
-    runs = [
-        (start, min(start + length, stop))
-        for episode in chosen.tolist()
-        for first, stop in _spans(int(dataset.starts[episode]), int(dataset.stops[episode]), kept)
-        for start in range(first, stop, length)
-    ]
+    runs: list[tuple[int, int]] = []
+    for episode in chosen.tolist():
+        first, end = int(dataset.starts[episode]), int(dataset.stops[episode])
+        read = np.ones(end - first, bool) if kept is None else kept[first:end]
+        edges = first + np.flatnonzero(np.diff(np.concatenate([[False], read, [False]]).astype(np.int8)))
+        for begin, stop in edges.reshape(-1, 2).tolist():  # spans of consecutive frames that are kept
+            runs += [(start, min(start + length, stop)) for start in range(begin, stop, length)]
     if not runs:
         raise DatasetError(f"{dataset.folder}: there is no episode to read", code="dataset-empty")
     return np.array(runs, np.int64)
-
-
-def _spans(start: int, stop: int, kept: Array | None) -> list[tuple[int, int]]:
-    """Return the ranges of consecutive kept frames from `start` to `stop`, ends excluded."""
-    if kept is None:
-        return [(start, stop)]
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], kept[start:stop], [False]]).astype(np.int8))) + start
-    return list(zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True))

@@ -8,10 +8,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from embodied_rl.datasets.lerobot.dataset_files import remove_beyond, replace_file
-from embodied_rl.datasets.lerobot.file_patterns import find_file
-from embodied_rl.datasets.lerobot.info import DatasetError, Feature, FilePlace, Info
+from embodied_rl.datasets.lerobot.dataset_files import KEY, FilePlace, damaged, find_file, remove_beyond
+from embodied_rl.datasets.lerobot.info import Feature, Info
 from embodied_rl.interfaces.sim import Array
+from embodied_rl.system.atomic_write import make_folder, replace_file
 
 ROWS_OF_PICTURES = 64
 """Rows of one group in a file with pictures, so that one picture is read without the others."""
@@ -56,26 +56,21 @@ def read_numbers(column: pa.ChunkedArray | pa.Array, feature: Feature, where: st
     while pa.types.is_list(array.type) or pa.types.is_fixed_size_list(array.type) or pa.types.is_large_list(array.type):
         array = array.flatten()
     if array.null_count or len(array) != length * int(np.prod(feature.shape)):
-        raise DatasetError(
-            f"{where}: values are missing, or not of the shape {feature.shape} of meta/info.json",
-            code="dataset-damaged",
-        )
+        raise damaged(f"{where}: values are missing, or not of the shape {feature.shape} of meta/info.json")
     flat = array.to_numpy(zero_copy_only=False)
     if flat.dtype.kind in "biuf":
         with np.errstate(invalid="ignore"):  # NaN is found below
             found = flat.astype(np.dtype(feature.dtype), copy=False)
         if found is flat or found.dtype.kind == "f" or np.array_equal(found, flat):  # only floats may be rounded
             return found.reshape(length, *feature.shape)
-    raise DatasetError(
-        f"{where}: a column has dtype {flat.dtype}, but meta/info.json declares {feature.dtype}",
-        code="dataset-damaged",
-    )
+    raise damaged(f"{where}: a column has dtype {flat.dtype}, but meta/info.json declares {feature.dtype}")
 
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write a table of frames or episodes to a file, replacing it."""
     pictured = any(pa.types.is_struct(entry.type) for entry in table.schema)
-    with replace_file(path) as temporary:
+    make_folder(path.parent, KEY)
+    with replace_file(path, KEY) as temporary:
         pq.write_table(
             table, temporary, compression="snappy", use_dictionary=False,
             row_group_size=ROWS_OF_PICTURES if pictured else None,
@@ -87,26 +82,24 @@ def open_file(path: Path) -> pq.ParquetFile:
     try:
         return pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise DatasetError(f"{path} is missing or damaged ({error})", code="dataset-damaged") from error
+        raise damaged(f"{path} is missing or damaged ({error})") from error
 
 
 def read_file(path: Path, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a Parquet file; raise `DatasetError` if it is missing or damaged, or lacks a column."""
     with open_file(path) as file:
         if missing := set(columns or ()) - set(file.schema_arrow.names):
-            raise DatasetError(f"{path} has no column '{min(missing)}' of meta/info.json", code="dataset-damaged")
+            raise damaged(f"{path} has no column '{min(missing)}' of meta/info.json")
         try:
             return file.read(columns=columns)
         except (OSError, pa.ArrowInvalid) as error:
-            raise DatasetError(f"{path} is damaged ({error})", code="dataset-damaged") from error
+            raise damaged(f"{path} is damaged ({error})") from error
 
 
 class DataFiles:
     """A writer for the files of frames; it keeps the last file in memory, and rewrites it with each episode.
 
     Args:
-        folder: folder of the dataset.
-        info: the dataset's info.
         last: the last file that holds frames, or None.
         rows: number of valid rows in the last file; a killed writer may have left more.
     """
@@ -115,8 +108,19 @@ class DataFiles:
         self._folder, self._info, self._place = folder, info, last
         self._table, self._size = None, 0
         remove_beyond(folder / "data", last, ".parquet")
-        if last is not None:
-            self._reopen(find_file(folder, info.data_file(last)), rows)
+        if last is None:
+            return
+        path = find_file(folder, info.data_file(last))
+        table = read_file(path)
+        if len(table) < rows:
+            raise damaged(f"{path} holds {len(table)} frames, and the episodes need {rows} of it")
+        wanted = make_frames_table(info.features, dict.fromkeys(info.features, ())).schema
+        if table.schema.remove_metadata() != wanted:
+            return  # another program wrote it: the next episode starts a new file
+        if len(table) > rows:
+            table = table.slice(0, rows)
+            write_table(table, path)
+        self._table, self._size = table, path.stat().st_size
 
     def append(self, table: pa.Table) -> FilePlace:
         """Write the frames of one episode; return the place of their file."""
@@ -129,17 +133,3 @@ class DataFiles:
         write_table(self._table, path)
         self._size = path.stat().st_size
         return self._place
-
-    def _reopen(self, path: Path, rows: int) -> None:
-        table = read_file(path)
-        if len(table) < rows:
-            raise DatasetError(
-                f"{path} holds {len(table)} frames, and the episodes need {rows} of it", code="dataset-damaged"
-            )
-        wanted = make_frames_table(self._info.features, dict.fromkeys(self._info.features, ())).schema
-        if table.schema.remove_metadata() != wanted:
-            return  # another program wrote it: the next episode starts a new file
-        if len(table) > rows:
-            table = table.slice(0, rows)
-            write_table(table, path)
-        self._table, self._size = table, path.stat().st_size

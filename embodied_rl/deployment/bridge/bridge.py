@@ -5,7 +5,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from embodied_rl.deployment.bridge.bridge_factory import make_core_settings, make_source_clock, measure_latency
+from embodied_rl.deployment.bridge.bridge_factory import (
+    choose_settings,
+    make_core_settings,
+    make_source_clock,
+    measure_latency,
+)
 from embodied_rl.deployment.bridge.checks import (
     TopicMonitor,
     check_clock,
@@ -14,23 +19,20 @@ from embodied_rl.deployment.bridge.checks import (
     wait_for_topics,
     wait_until,
 )
-from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.control_loop import ControlThread, LockstepClock, LockstepLoop
 from embodied_rl.deployment.bridge.controller import Controller, ControllerInputs
-from embodied_rl.deployment.bridge.episodes import EpisodeTracker
-from embodied_rl.deployment.bridge.executor_settings import choose_settings
 from embodied_rl.deployment.bridge.inference import AsyncInference, ChunkClient, SyncInference
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.motions import MotionManager
-from embodied_rl.deployment.bridge.operator_topics import OperatorListener
+from embodied_rl.deployment.bridge.operator_topics import EpisodeTracker, OperatorListener
 from embodied_rl.deployment.bridge.pacing import read_seconds
-from embodied_rl.deployment.bridge.reporting import STATUS_HZ, BridgeReporter, measure_load
-from embodied_rl.deployment.bridge.status_printer import format_status_line
+from embodied_rl.deployment.bridge.reporting import STATUS_HZ, BridgeReporter, format_status_line
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.deployment.execution.tick import Mode, Tick
 from embodied_rl.deployment.policy_client.client import PolicyClient
+from embodied_rl.deployment.robots.commands import CommandPublisher
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
@@ -44,12 +46,10 @@ class Bridge:
     """Connects a robot with a policy.
 
     Args:
-        config: of the bridge. robot: its description.
-        node: the transport; in real time `run` starts its thread.
-        client: of the policy, checked; None: teleoperation alone.
+        node: in real time `run` starts its thread.
+        client: of a policy that was checked; None: teleoperation alone.
         clock: seconds, monotonic, also while the machine is suspended; not used in lockstep.
         threads: run inference in a separate thread; never in lockstep.
-        motions: returns and replays; None: none.
 
     Attributes:
         print_status: takes the status line at each status; must not block. print_line: takes any other line.
@@ -91,11 +91,7 @@ class Bridge:
         self._loop: LockstepLoop | None = None
 
     def prepare(self) -> None:
-        """Check everything, and measure the policy's latency; nothing is commanded.
-
-        Raises:
-            UserError: something does not fit; one line with the remedy.
-        """
+        """Check everything, and measure the policy's latency, without commands; raises UserError with the remedy."""
         config, timeout_s = self.config, self.config.patience
         wait_for_topics(self.node, self.robot, self.latest, timeout_s)
         check_clock(self.node, self.robot, self.latest, lockstep=config.lockstep, timeout_s=timeout_s)
@@ -139,36 +135,19 @@ class Bridge:
         if self.client is not None and settings is not None:
             if not config.lockstep:
                 self.client.deadline = settings.longest_wait / settings.control_hz  # later answers are useless
-            self.chunk_client = ChunkClient(self.client, settings.strategy, config.seed, time.monotonic)
+            self.chunk_client = ChunkClient(self.client, settings.strategy, config.seed)
             inference = (AsyncInference if self._threads else SyncInference)(self.chunk_client)
         inputs = ControllerInputs(self.latest, self.operator, self.episodes, inference, self.node.now, self.motions)
         self.controller = Controller(self.robot, self.core, inputs, episodic=config.episodes)
 
     def run(self, stopped: Callable[[], bool]) -> None:
-        """Run the loop until `stopped()`, then bring the robot to rest.
-
-        Raises:
-            RunFailed: in lockstep, the robot does not answer.
-        """
+        """Run the loop until `stopped()`, then bring the robot to rest; raises RunFailed: no answer in lockstep."""
         limit = None if self.config.seconds is None else time.monotonic() + self.config.seconds
         over = lambda: stopped() or (limit is not None and time.monotonic() >= limit)  # noqa: E731
-        if self._lockstep is None:
-            self._run_in_real_time(over)
+        if self._lockstep is not None:
+            while not over():
+                self.step_in_lockstep()
             return
-        while not over():
-            self.step_in_lockstep()
-
-    def step_in_lockstep(self) -> None:
-        """Wait briefly for the next observation, answer it, and report; raises `RunFailed`, see `run`."""
-        if self._loop is None:
-            controller, clock = self.controller, self._lockstep
-            assert controller is not None and clock is not None, "it was prepared"
-            self._loop = LockstepLoop(controller, self.latest, clock, self.publish, self.config.patience)
-        self._loop.step(self.node)
-        self.ticks = self._loop.ticks
-        self.report()
-
-    def _run_in_real_time(self, over: Callable[[], bool]) -> None:
         controller = self.controller
         assert controller is not None, "it was prepared"
         inference = controller.inputs.inference
@@ -194,6 +173,16 @@ class Bridge:
         for failure in (control.failure, self.node.failure, getattr(inference, "failure", None)):
             if failure is not None:
                 raise failure
+
+    def step_in_lockstep(self) -> None:
+        """Wait briefly for the next observation, answer it, and report; raises `RunFailed`, see `run`."""
+        if self._loop is None:
+            controller, clock = self.controller, self._lockstep
+            assert controller is not None and clock is not None, "it was prepared"
+            self._loop = LockstepLoop(controller, self.latest, clock, self.publish, self.config.patience)
+        self._loop.step(self.node)
+        self.ticks = self._loop.ticks
+        self.report()
 
     def publish(self, made: Tick) -> None:
         """Publish the command of a tick; in a dry run nothing."""
@@ -258,7 +247,7 @@ class Bridge:
             "reports_unsent": self.reporter.unsent,
             "last_unsent_report": self.reporter.last_unsent,
             "priority": "" if control is None else control.priority,
-            "load": measure_load(),
+            "load": [round(each, 2) for each in os.getloadavg()],  # over 1, 5 and 15 minutes
             "pid": os.getpid(),
         }
 

@@ -3,14 +3,13 @@
 import time
 from collections.abc import Callable
 
-from embodied_rl.deployment.bridge.command_publisher import CommandPublisher
 from embodied_rl.deployment.bridge.controller import Controller
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.operator_topics import OperatorListener
 from embodied_rl.deployment.execution.tick import Mode
+from embodied_rl.deployment.robots.commands import CommandPublisher
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fitting import check_policy
-from embodied_rl.deployment.robots.keys import name_command
 from embodied_rl.deployment.transport.interface import Publisher, Transport
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
@@ -21,12 +20,8 @@ RUNNING_CLOCK_CHANGES = 3
 """In lockstep, as many changes of /clock within `CLOCK_CHECK_S` mean that the time does not wait for commands."""
 
 
-def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription, server: str) -> PolicyDescription:
-    """Check that a policy behind a server fits a robot, and return its description.
-
-    Raises:
-        UserError: it does not fit, or has no description.
-    """
+def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription, server: str) -> None:
+    """Raise UserError if a policy behind a server has no description, or does not fit the robot."""
     if spec is None:
         raise UserError(
             f"{server} does not describe the inputs and outputs of its policy, without which a robot is not moved. "
@@ -43,15 +38,10 @@ def check_served_policy(spec: PolicyDescription | None, robot: RobotDescription,
             "Export the policy again with this version.",
             code="policy-control-rate-missing",
         )
-    return spec
 
 
 def wait_for_topics(node: Transport, robot: RobotDescription, latest: LatestMessages, timeout_s: float) -> None:
-    """Wait for a message on each topic of an observation.
-
-    Raises:
-        UserError: a topic has no message, with the reason if it is known; or it has several publishers.
-    """
+    """Wait for a message on each topic of an observation; raises UserError: none, or several publishers."""
 
     def missing() -> list[str]:
         return [name for name in latest.mapping.topics if name not in latest.newest]
@@ -112,7 +102,7 @@ def check_clock(
 def check_command_topics(node: Transport, commands: CommandPublisher, timeout_s: float) -> None:
     """Check that each command topic has a matching subscriber and no other publisher; raises UserError."""
     for name, publisher in commands.publishers.items():
-        key = name_command(name)
+        key = RobotDescription.name_command(name)
         matched = wait_until(node, lambda end=publisher: end.count_matched() > 0 or bool(find_rivals(end)), timeout_s)
         if rivals := find_rivals(publisher):
             raise UserError(f"{rivals}. Stop that node: a robot takes commands of one.", code="command-rival")
@@ -126,13 +116,10 @@ def check_command_topics(node: Transport, commands: CommandPublisher, timeout_s:
 
 
 def check_stop_topic(node: Transport, robot: RobotDescription, fault: str) -> None:
-    """Check that the e-stop topic is received and its publishers can be distinguished.
+    """Check that the e-stop topic is received and its publishers can be distinguished; raises UserError.
 
     Args:
         fault: the reason for which an e-stop publisher is not received; empty if all are.
-
-    Raises:
-        UserError: it is not received; or it has several publishers and the transport does not distinguish them.
     """
     name = robot.operator.estop
     if fault:
@@ -170,9 +157,6 @@ def wait_until(node: Transport, condition: Callable[[], bool], timeout_s: float)
 class TopicMonitor:
     """Makes the robot hold while another node publishes commands, or an e-stop publisher is not received.
 
-    Args:
-        commands: publishes them. operator: receives the emergency stop.
-
     Attributes:
         why: the reason for holding; empty if the topics are sound and a mode was requested since.
     """
@@ -183,7 +167,13 @@ class TopicMonitor:
 
     def check(self, controller: Controller) -> None:
         """Look for problems, and block or allow motion."""
-        problem, before = self._find_problem(), controller.motion_blocked_reason
+        problem, before = self._operator.estop_fault, controller.motion_blocked_reason
+        if problem:
+            self._past_problem = "a publisher of the emergency stop was not received"
+        for publisher in self._publishers:
+            if rival := find_rivals(publisher):
+                problem, self._past_problem = rival, f"{publisher.topic}: another node published commands"
+                break
         controller.motion_blocked_reason = problem
         if problem and not before:
             controller.hold()
@@ -193,12 +183,3 @@ class TopicMonitor:
             self.why = f"{self._past_problem}: hold until run is requested"
         elif controller.core.mode != Mode.HOLD:
             self.why = ""
-
-    def _find_problem(self) -> str:
-        for publisher in self._publishers:
-            if problem := find_rivals(publisher):
-                self._past_problem = f"{publisher.topic}: another node published commands"
-                return problem
-        if problem := self._operator.estop_fault:
-            self._past_problem = "a publisher of the emergency stop was not received"
-        return problem

@@ -19,17 +19,10 @@ POLL_S = 0.02
 class ControlThread:
     """Control loop in real time, in its own thread.
 
-    Args:
-        controller: computes commands from `latest`.
-        publish: publishes the command of a tick.
-        period_s: between two ticks.
-        priority: request real-time priority from the system.
-
     Attributes:
-        pacer: deadlines, lateness.
         work: durations from the wake-up to the published command.
         age: durations from the arrival of the newest state to the command computed from it.
-        ticks: number so far. priority: the scheduling class, or why real-time priority was refused.
+        priority: the scheduling class, or why real-time priority was refused.
         failure: the exception that ended the loop, or `RunFailed` if the robot was not at rest in time.
     """
 
@@ -52,7 +45,6 @@ class ControlThread:
         self._thread = threading.Thread(target=self._run, name="control loop", daemon=True)
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     @property
@@ -73,7 +65,15 @@ class ControlThread:
             until = None
             while True:
                 self.pacer.wait()
-                self._tick()
+                began = read_seconds()
+                made = self._controller.tick()
+                self.ticks += 1
+                if made is not None and made.command is not None:
+                    self._publish(made)
+                    now = read_seconds()
+                    self.work.add(now - began)
+                    if (newest := self._latest.find_newest_state()) is not None:
+                        self.age.add(now - newest)
                 if self._stop_requested.is_set():
                     until = time.monotonic() + STOPPING_S if until is None else until
                     if self._controller.stop():
@@ -104,19 +104,6 @@ class ControlThread:
         if core.state == State.ACTIVE:
             error.add_note("The robot was not commanded to rest. Check the robot.")
 
-    def _tick(self) -> None:
-        began = read_seconds()
-        made = self._controller.tick()
-        self.ticks += 1
-        if made is None or made.command is None:
-            return
-        self._publish(made)
-        now = read_seconds()
-        self.work.add(now - began)
-        newest = self._latest.find_newest_state()
-        if newest is not None:
-            self.age.add(now - newest)
-
 
 class LockstepClock:
     """The core's clock in lockstep, which counts control steps, and the time of the robot's stamps."""
@@ -125,15 +112,12 @@ class LockstepClock:
         self._period_s, self._steps, self.stamp = 1 / control_hz, 0, 0
 
     def read(self) -> float:
-        """Return seconds."""
         return self._steps * self._period_s
 
     def read_source(self) -> int:
-        """Return the robot's time in ns."""
         return self.stamp
 
     def advance(self) -> None:
-        """Advance by one control step."""
         self._steps += 1
 
 
@@ -141,8 +125,6 @@ class LockstepLoop:
     """Control loop in lockstep: answers each complete observation with one command.
 
     Args:
-        controller: computes commands from `latest`. clock: its clock.
-        publish: publishes the command of a tick.
         timeout_s: for the robot's answer to a command, within an episode.
     """
 
@@ -160,12 +142,8 @@ class LockstepLoop:
         self._since = time.monotonic()
         self.ticks = 0
 
-    def step(self, node: Transport) -> bool:
-        """Wait up to `POLL_S` for the next observation and answer it; return whether a command was published.
-
-        Raises:
-            RunFailed: the robot does not answer.
-        """
+    def step(self, node: Transport) -> None:
+        """Wait up to `POLL_S` for the next observation and answer it; raises RunFailed: the robot does not answer."""
         node.spin_once()
         node.spin_until(lambda: self._controller.has_new_episode() or self._find_due_stamp() is not None, POLL_S)
         self._controller.update_episode()
@@ -179,16 +157,15 @@ class LockstepLoop:
                     f"The robot did not answer a command within {self._timeout_s:g} s. In lockstep each command "
                     "must be followed by one message on every topic; check that the robot runs, with lockstep=true."
                 )
-            return False
+            return
         self._clock.stamp = stamp
         made = self._controller.tick()
         if made is None or made.command is None:
-            return False
+            return
         self._stamp, self._since = stamp, time.monotonic()
         self._clock.advance()
         self.ticks += 1
         self._publish(made)
-        return True
 
     def _find_due_stamp(self) -> int | None:
         """Return the stamp of a complete new observation; None without one, or without an active controller."""

@@ -10,11 +10,10 @@ from functools import partial
 
 import numpy as np
 
-from embodied_rl.deployment.bridge.episodes import EpisodeTracker, RequestedEpisode
 from embodied_rl.deployment.bridge.inference import InferenceBackend, InferenceRequest
 from embodied_rl.deployment.bridge.latest_messages import LatestMessages
 from embodied_rl.deployment.bridge.motions import MotionManager
-from embodied_rl.deployment.bridge.operator_topics import OperatorListener
+from embodied_rl.deployment.bridge.operator_topics import EpisodeTracker, OperatorListener, RequestedEpisode
 from embodied_rl.deployment.bridge.reporting import NO_EPISODE, StepContext
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.modes import MOVING
@@ -30,14 +29,7 @@ SILENT_S = 1.0
 
 @dataclass(frozen=True)
 class ControllerInputs:
-    """Inputs of a controller.
-
-    Attributes:
-        latest: messages of the robot. operator: the operator's. episodes: requested ones.
-        inference: the policy; None: teleoperation alone.
-        now_ns: the clock of message stamps.
-        motions: returns and replays.
-    """
+    """Inputs of a controller: without `inference` teleoperation alone; `now_ns` is the clock of message stamps."""
 
     latest: LatestMessages
     operator: OperatorListener
@@ -51,8 +43,7 @@ class Controller:
     """Controls a robot.
 
     Args:
-        robot: its description. core: configured for it.
-        inputs: messages, operator, episodes and policy.
+        core: configured for the robot.
         episodic: active within episodes only, from the request to the outcome.
 
     Attributes:
@@ -86,7 +77,7 @@ class Controller:
 
     @property
     def episode_index(self) -> int:
-        """Return the index of the present episode; `NO_EPISODE` without one."""
+        """Index of the present episode; `NO_EPISODE` without one."""
         return NO_EPISODE if self.episode is None else self.episode.index
 
     @property

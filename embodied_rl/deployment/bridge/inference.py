@@ -5,10 +5,11 @@ A failed request is a result with a text and never raises in the control loop: t
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,38 +17,12 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.bridge.pacing import DurationHistogram
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
 from embodied_rl.deployment.execution.settings import CONTINUING, Strategy
+from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.policy_client.client_messages import NoPolicyAnswer
-from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Observation
 
 CLOSING_S = 5.0
-
-
-class RemotePolicy(Protocol):
-    """A policy that returns action chunks, such as `PolicyClient`.
-
-    Attributes:
-        spec: its description; None if the server does not send one.
-        version: of the weights that computed the last answer.
-    """
-
-    @property
-    def spec(self) -> PolicyDescription | None: ...
-    @property
-    def version(self) -> int | None: ...
-    def infer(
-        self,
-        observation: Observation,
-        keys: Any = None,
-        prefix: NDArray[np.float32] | None = None,
-        committed: NDArray[np.int64] | None = None,
-        *,
-        whole: bool = False,
-        strategy: str = "prefix",
-    ) -> NDArray[np.float32]:
-        """Return a chunk for each row, float32 [n, H, A]."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -81,11 +56,10 @@ class InferenceResult:
 
     chunk: Chunk | None
     failure: str = ""
-    seconds: float = 0.0
 
 
 class InferenceBackend(Protocol):
-    """Accepts requests and returns results without blocking the control loop."""
+    """Accepts requests, and returns the results since the last call, without blocking the control loop."""
 
     def submit(self, request: InferenceRequest) -> None: ...
     def take_results(self) -> list[InferenceResult]: ...
@@ -95,24 +69,17 @@ class ChunkClient:
     """Requests chunks from a policy and measures the latency.
 
     Args:
-        policy: applies its own timeout to each request.
-        strategy: of the executor.
         seed: of the policy's noise, for requests of an episode.
-        clock: seconds, monotonic.
-
-    Attributes:
-        asked, answered, failed: numbers of requests.
-        seconds: latencies of answered requests.
     """
 
-    def __init__(self, policy: RemotePolicy, strategy: Strategy, seed: int | None, clock: Callable[[], float]) -> None:
-        self.policy, self.strategy, self._seed, self._clock = policy, strategy, seed, clock
+    def __init__(self, policy: PolicyClient, strategy: Strategy, seed: int | None) -> None:
+        self.policy, self.strategy, self._seed = policy, strategy, seed
         self.asked = self.answered = self.failed = 0
         self.seconds = DurationHistogram()
 
     def infer(self, request: InferenceRequest) -> InferenceResult:
         """Send a request and wait for the answer, at most for the policy's timeout."""
-        began, chunk_request = self._clock(), request.request
+        began, chunk_request = time.monotonic(), request.request
         self.asked += 1
         keys, prefix, committed = None, None, None
         if self._seed is not None and request.episode is not None:
@@ -128,12 +95,13 @@ class ChunkClient:
             )  # fmt: skip
         except (NoPolicyAnswer, UserError) as error:
             self.failed += 1
-            return InferenceResult(None, str(error), self._clock() - began)
+            return InferenceResult(None, str(error))
         self.answered += 1
-        self.seconds.add(self._clock() - began)
+        self.seconds.add(time.monotonic() - began)
         version = -1 if self.policy.version is None else self.policy.version
-        chunk = Chunk(chunk_request.sequence, chunk_request.epoch, chunk_request.step, actions[0], version)
-        return InferenceResult(chunk, "", self._clock() - began)
+        return InferenceResult(
+            Chunk(chunk_request.sequence, chunk_request.epoch, chunk_request.step, actions[0], version)
+        )
 
 
 class SyncInference:
@@ -144,11 +112,9 @@ class SyncInference:
         self._results: list[InferenceResult] = []
 
     def submit(self, request: InferenceRequest) -> None:
-        """Run a request and store its result."""
         self._results.append(self._client.infer(request))
 
     def take_results(self) -> list[InferenceResult]:
-        """Return the results since the last call."""
         found, self._results = self._results, []
         return found
 
@@ -175,7 +141,6 @@ class AsyncInference:
         self._requests.put_nowait(request)
 
     def take_results(self) -> list[InferenceResult]:
-        """Return the results since the last call, without waiting."""
         found = list[InferenceResult]()
         while True:
             try:

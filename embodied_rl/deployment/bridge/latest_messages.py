@@ -28,13 +28,10 @@ class LatestMessages:
     """Subscribes to a robot's topics. Callbacks replace whole entries, so the control loop may read without a lock.
 
     Args:
-        node: the transport. robot: its description.
         clock: seconds, the core's.
 
     Attributes:
-        mapping: from messages to observations.
-        newest: short name of a topic → its newest message.
-        subscriptions: by short name.
+        newest, subscriptions: by the short name of a topic.
         clock_ns: last time of /clock; None before the first one, and for robots without simulated time.
         clock_changes: number of different times of /clock.
     """
@@ -58,11 +55,7 @@ class LatestMessages:
         return {name: each.message for name, each in self.newest.copy().items()}
 
     def observe(self, messages: Mapping[str, Any], instruction: str) -> Observation:
-        """Return an observation of one row from a snapshot.
-
-        Raises:
-            UnusableMessageError: a message cannot be used.
-        """
+        """Return an observation of one row from a snapshot; raises `UnusableMessageError`."""
         state = self.mapping.read_state(messages).astype(np.float32)
         pictures = self.mapping.read_pictures(messages)
         return Observation({name: each[None] for name, each in pictures.items()}, state[None], (instruction,))
@@ -79,14 +72,10 @@ class LatestMessages:
         return any(each is not None and each.stream.received_s < latest for each in found)
 
     def find_common_stamp(self, after_stamp: int | None, after_ns: int) -> int | None:
-        """Return the stamp that the newest messages of all topics share, as a robot in lockstep sends them.
+        """Return the stamp that the newest messages of all topics share, as a robot in lockstep sends them, or None.
 
         Args:
-            after_stamp: the stamp must be later; None: any.
-            after_ns: all publication times must be later.
-
-        Returns:
-            None while the messages of one stamp are incomplete.
+            after_stamp: the stamp must be later; None: any. after_ns: all publication times must be later.
         """
         found = self.newest.copy()
         if len(found) < len(self.mapping.topics) or any(each.source_ns <= after_ns for each in found.values()):

@@ -15,8 +15,7 @@ from embodied_rl.deployment.execution.demonstration import (
     make_demonstration,
     read_demonstration,
 )
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, choose_distances
-from embodied_rl.deployment.execution.return_points import make_return_point
+from embodied_rl.deployment.execution.return_points import ReturnMotion, choose_distances, make_return_point
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.return_file import LOST, ReturnFile, make_return_motion
 from embodied_rl.interfaces.errors import UserError
@@ -27,11 +26,7 @@ NEAR = 0.02
 
 
 def make_motion_manager(config: BridgeConfig, robot: RobotDescription) -> MotionManager:
-    """Return the manager of the configured returns and replays.
-
-    Raises:
-        UserError: a file is missing, damaged, or of another robot; or the motion has no button.
-    """
+    """Return the manager of the configured returns and replays; raises UserError: a file or a button is unusable."""
     file, replay, start = None, None, None
     if config.return_points is not None:
         _check_button(robot, "return_points", "go_back")
@@ -61,11 +56,7 @@ def open_return_points(name: str, robot: RobotDescription, key: str = "return_po
 
 
 def make_replay(config: BridgeConfig, robot: RobotDescription) -> tuple[Replay, ReturnMotion]:
-    """Return the replay of a demonstration, and the motion to its start.
-
-    Raises:
-        UserError: the demonstration is missing, of another robot, or begins outside of the robot's limits.
-    """
+    """Return the replay of a demonstration, and the motion to its start; raises UserError."""
     assert config.replay is not None, "the caller checked"
     path = Path(config.replay).expanduser()
     try:
@@ -82,14 +73,10 @@ def make_replay(config: BridgeConfig, robot: RobotDescription) -> tuple[Replay, 
 
 
 def load_demonstration(path: Path, episode: int | None, robot: RobotDescription) -> Demonstration:
-    """Return a demonstration: an episode's file of `collect`, or an episode of a recording's folder.
+    """Return a demonstration: an episode's file of `collect`, or an episode of a recording's folder; raises UserError.
 
     Args:
         path: of the file or folder, untrusted. episode: its index in a recording; None: the only one.
-        robot: that will replay it.
-
-    Raises:
-        UserError: it is missing, or of another robot.
     """
     names = [entry.name for entry in robot.state]
     measured_by = tuple(names.index(entry.measured) if entry.measured else -1 for entry in robot.actions)
@@ -114,7 +101,7 @@ def _load_recorded(
     folder: Path, episode: int | None, robot: RobotDescription, measured_by: tuple[int, ...]
 ) -> Demonstration:
     from embodied_rl.deployment.recording.conversion import Conversion  # imports rosbags
-    from embodied_rl.deployment.recording.description_file import read_description
+    from embodied_rl.deployment.recording.recording_folder import read_description
     from embodied_rl.deployment.transport.messages import Messages
 
     messages = Messages()
@@ -149,11 +136,7 @@ def _load_recorded(
 
 
 def check_recorded_entries(recorded: RobotDescription, robot: RobotDescription, where: str) -> None:
-    """Check that actions and state have the same meaning as in the recording.
-
-    Raises:
-        UserError: units, kinds or measured entries differ.
-    """
+    """Raise UserError unless units, kinds and measured entries are those of the recording."""
     mine, theirs = ([*each.actions, *each.state] for each in (robot, recorded))
     for ours, other in zip(mine, theirs, strict=True):
         for name in ("unit", "kind", "measured"):

@@ -12,10 +12,8 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.execution.demonstration import Replay
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.return_motion import ReturnMotion
-from embodied_rl.deployment.execution.return_points import ReturnPoints
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+from embodied_rl.deployment.execution.return_points import ReturnMotion, ReturnPoints
+from embodied_rl.deployment.execution.tick import Mode, Motion, OperatorInput
 from embodied_rl.deployment.robots.return_file import ReturnFile
 from embodied_rl.interfaces.errors import UserError
 
@@ -60,19 +58,29 @@ class MotionManager:
         """Store the present place or plan a motion, as the operator requests; return the input for the core.
 
         Args:
-            given: the operator's input. core: of the robot. place: [A] measured, [A] last commanded.
-            instruction: of the task.
+            place: [A] measured, [A] last commanded.
         """
         if given.store:
-            self._store(core, place, instruction)
+            stale = core.status().stale
+            if self._file is None or stale:
+                known = "start with return_points=<file>, where places are stored"
+                self._refuse(f"store was refused: {stale or known}")
+            else:
+                try:
+                    self._file.store(*place, instruction)
+                    self.refused = ""
+                except UserError as error:
+                    self._refuse(f"store was refused: {error}")
         if given.wanted is None or given.wanted not in MOTIONS or core.mode in MOTIONS:
             return given
-        try:
-            motion = self._choose(given.wanted, instruction)
-        except UserError as error:
-            self._refuse(f"{given.wanted} was refused: {error}")
-            return replace(given, wanted=None)
-        if motion is not None:
+        motion: Motion | None = self._replay if given.wanted == Mode.REPLAY else self._start
+        if given.wanted == Mode.RETURN and self._file is not None:
+            self._plan_return(instruction)
+            motion = self._next
+            if motion is None:
+                self._refuse(f"{given.wanted} was refused: {self._problem}")
+                return replace(given, wanted=None)
+        if motion is not None:  # the core refuses a mode without a motion
             core.plan(motion)
             self.refused = ""
         return given
@@ -121,17 +129,6 @@ class MotionManager:
             "problem": self._problem or ("" if self._file is None else self._file.problem),
         }
 
-    def _choose(self, wanted: Mode, instruction: str) -> Motion | None:
-        """Return the motion of a mode; None: not configured, which the core refuses. Raises UserError: no point."""
-        if wanted == Mode.REPLAY:
-            return self._replay
-        if self._file is None:
-            return self._start
-        self._plan_return(instruction)
-        if self._next is None:
-            raise UserError(self._problem, code="return-point-missing")
-        return self._next
-
     def _plan_return(self, instruction: str) -> None:
         """Draw the next return point if the points, the instruction or the number of draws have changed."""
         if self._file is None or (self._planned_for[0] is self._file.points and self._planned_for[1] == instruction):
@@ -145,18 +142,6 @@ class MotionManager:
             self._next, self._problem = None, str(error)
         else:
             self._next, self._problem = self._file.make_motion(point), ""
-
-    def _store(self, core: DeploymentCore, place: tuple[Vector, Vector], instruction: str) -> None:
-        stale = core.status().stale
-        if self._file is None or stale:
-            self._refuse(f"store was refused: {stale or 'start with return_points=<file>, where places are stored'}")
-            return
-        try:
-            self._file.store(*place, instruction)
-        except UserError as error:
-            self._refuse(f"store was refused: {error}")
-        else:
-            self.refused = ""
 
     def _refuse(self, problem: str) -> None:
         self.refused = problem

@@ -57,20 +57,13 @@ class DurationHistogram:
 class Pacer:
     """Wakes a loop at absolute deadlines: the k-th is begin + k · period, independent of the duration of ticks.
 
-    Args:
-        period_s: between two deadlines.
-        clock: seconds, monotonic. sleep: waits for a number of seconds.
-
     Attributes:
         lateness: delay of each wake-up.
         missed: number of deadlines without a tick, after a long tick or on a busy system.
     """
 
     def __init__(
-        self,
-        period_s: float,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        self, period_s: float, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep
     ) -> None:
         self.period_s, self._clock, self._sleep = period_s, clock, sleep
         self.lateness, self.missed = DurationHistogram(), 0

@@ -1,25 +1,37 @@
-"""Topics of the bridge: its status, and the executed control steps."""
+"""What a bridge reports: its status and executed control steps on topics, and lines on the console."""
 
 import json
 import math
-import os
-from collections.abc import Mapping
+import queue
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Self
 
 import numpy as np
 
-from embodied_rl.deployment.execution.tick import ExecutedStep
+from embodied_rl.deployment.execution.tick import ExecutedStep, Mode, State
 from embodied_rl.deployment.recording.steps import STATUS, STEPS, ControlStep
 from embodied_rl.deployment.transport.interface import Publisher, Transport
 from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl.interfaces.errors import TransportError
+from embodied_rl.system.untrusted_files import make_printable
 
 TEXT = "std_msgs/msg/String"
 STEPS_QOS = QoS("reliable", depth=500)
 """A subscriber that falls behind by more than the depth loses steps."""
 STATUS_HZ = 10.0
 NO_EPISODE = -1
+SETTLED_S = 0.5
+"""Seconds that a status must last before it is printed."""
+MAX_LINES = 100
+"""Size of the queue of lines. If the terminal blocks and the queue is full, further lines are dropped."""
+CLOSING_S = 1.0
+_NUMBERS = re.compile(r"[0-9][0-9.]*")
 
 
 @dataclass(frozen=True)
@@ -42,14 +54,7 @@ class StepContext:
 
 
 class BridgeReporter:
-    """Publishes JSON in std_msgs/msg/String. A blocked subscriber does not stop the robot; failed sends are counted.
-
-    Args:
-        node: the transport.
-
-    Attributes:
-        unsent: number of failed sends. last_unsent: the last error.
-    """
+    """Publishes JSON in std_msgs/msg/String. A blocked subscriber does not stop the robot; `unsent` counts failures."""
 
     def __init__(self, node: Transport) -> None:
         self.unsent, self.last_unsent = 0, ""
@@ -62,7 +67,6 @@ class BridgeReporter:
         self._send(self._status, json.dumps(make_plain(status)))
 
     def publish_step(self, step: ExecutedStep, context: StepContext) -> None:
-        """Publish a finished control step."""
         made = ControlStep(
             time_ns=context.time_ns,
             episode=context.episode,
@@ -110,6 +114,57 @@ def make_plain(value: Any) -> Any:
     return value
 
 
-def measure_load() -> list[float]:
-    """Return the machine's load averages over 1, 5 and 15 minutes."""
-    return [round(each, 2) for each in os.getloadavg()]
+def format_status_line(status: Mapping[str, Any]) -> str:
+    """Return the bridge's status as one line."""
+    why = str(status["why"])
+    if status["waiting"]:
+        return f"waits for an episode{f': {why}' if why else ''}"
+    if status["state"] != State.ACTIVE:
+        return f"nothing is commanded: {why}" if why else "nothing is commanded"
+    if status["mode"] == Mode.RUN and not why:
+        return "run: the policy drives the robot" if not status["dry_run"] else "run: the policy would drive the robot"
+    return f"{status['mode']}: {why}" if why else str(status["mode"])
+
+
+class StatusPrinter:
+    """Prints the robot's status when it changes, in its own thread, because `print_line` may block."""
+
+    def __init__(
+        self, print_line: Callable[[str], None] | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._print, self._clock = print_line or partial(print, flush=True), clock
+        self._lines = queue.Queue[str | None](MAX_LINES)
+        self._last_printed, self._current, self._since = "", "", 0.0
+        self._thread = threading.Thread(target=self._work, name="status printer", daemon=True)
+        self._thread.start()
+
+    def update(self, line: str) -> None:
+        """Set the present status line. It is printed if it lasts and differs by more than numbers, such as seconds."""
+        words, now = _NUMBERS.sub("", line), self._clock()
+        if words != self._current:
+            self._current, self._since = words, now
+        elif words != self._last_printed and now - self._since >= SETTLED_S:
+            self._last_printed = words
+            self.add_line(line)
+
+    def add_line(self, line: str) -> None:
+        """Queue one line for printing."""
+        with suppress(queue.Full):
+            self._lines.put_nowait(make_printable(line))
+
+    def close(self) -> None:
+        """Print the queued lines, for at most `CLOSING_S`."""
+        with suppress(queue.Full):
+            self._lines.put_nowait(None)
+        self._thread.join(CLOSING_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _work(self) -> None:
+        with suppress(OSError):  # the terminal was closed; the status topic still has everything
+            while (line := self._lines.get()) is not None:
+                self._print(line)

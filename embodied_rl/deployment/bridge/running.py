@@ -11,10 +11,10 @@ from embodied_rl.deployment.bridge.bridge_factory import open_policy
 from embodied_rl.deployment.bridge.checks import wait_until
 from embodied_rl.deployment.bridge.motion_files import make_motion_manager
 from embodied_rl.deployment.bridge.pacing import low_latency_interpreter
-from embodied_rl.deployment.bridge.status_printer import StatusPrinter
+from embodied_rl.deployment.bridge.reporting import StatusPrinter
 from embodied_rl.deployment.configuration import BridgeConfig
 from embodied_rl.deployment.recording.bag_writer import check_new
-from embodied_rl.deployment.recording.process import RecorderProcess, start_recorder
+from embodied_rl.deployment.recording.process import start_recorder
 from embodied_rl.deployment.recording.recorder import RecorderSettings
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
@@ -27,11 +27,7 @@ RECORDER_DISCOVERY_S = 5.0
 
 
 def check_bridge(config: BridgeConfig) -> list[tuple[str, str]]:
-    """Check everything that needs neither the robot nor the server; return the rows of a dry run.
-
-    Raises:
-        UserError: the robot's file or a setting is wrong.
-    """
+    """Check everything that needs neither the robot nor the server; return the rows of a dry run."""
     robot = load_robot(config.robot)
     check_settings(config, robot)
     make_motion_manager(config, robot)
@@ -74,17 +70,21 @@ def run_bridge(config: BridgeConfig) -> int:
     """Drive a robot until a signal, bring it to rest, and return the exit code.
 
     Raises:
-        UserError: something does not fit; the robot has not moved. NoPolicyAnswer: the server does not answer.
+        UserError, NoPolicyAnswer: something does not fit, or the server does not answer; the robot has not moved.
     """
     robot = load_robot(config.robot)
     check_settings(config, robot)
     motions = make_motion_manager(config, robot)
     with ExitStack() as stack:
-        client = None if config.policy is None else stack.enter_context(closing(open_policy(config, robot)[0]))
+        client = None if config.policy is None else stack.enter_context(closing(open_policy(config, robot)))
         node = stack.enter_context(open_transport(config.transport, "policy_bridge"))
         bridge = Bridge(config, robot, node, client, motions=motions)
         bridge.prepare()  # nothing is commanded yet: signals end the process at once
-        recorder = None if config.record is None else stack.enter_context(_start_recording(bridge, config.record))
+        recorder = None
+        if config.record is not None:  # after all checks; it finishes its file even if the bridge is killed
+            before, settings = bridge.reporter.count_listeners(), RecorderSettings(transport=config.transport)
+            recorder = stack.enter_context(start_recorder(robot, Path(config.record), settings))
+            wait_until(node, lambda: bridge.reporter.count_listeners() > before, RECORDER_DISCOVERY_S)
         printer = stack.enter_context(StatusPrinter())
         bridge.print_status, bridge.print_line = printer.update, printer.add_line
         stopped = stack.enter_context(handle_signals())
@@ -97,21 +97,6 @@ def run_bridge(config: BridgeConfig) -> int:
         for line in motions.close():
             printer.add_line(line)
     return 0
-
-
-def _start_recording(bridge: Bridge, folder: str) -> RecorderProcess:
-    """Start a recorder and wait for its subscriptions.
-
-    Called after all checks, so that a refused bridge leaves no folder. The recorder finishes its file even if the
-    bridge is killed.
-
-    Raises:
-        UserError: the folder is not new, or the recorder does not start.
-    """
-    before = bridge.reporter.count_listeners()
-    recorder = start_recorder(bridge.robot, Path(folder), RecorderSettings(transport=bridge.config.transport))
-    wait_until(bridge.node, lambda: bridge.reporter.count_listeners() > before, RECORDER_DISCOVERY_S)
-    return recorder
 
 
 @contextmanager

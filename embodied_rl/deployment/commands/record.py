@@ -6,10 +6,9 @@ import time
 from pathlib import Path
 
 from embodied_rl.deployment.configuration import RecordConfig
-from embodied_rl.deployment.recording.bag_writer import BagSettings, check_new
-from embodied_rl.deployment.recording.description_file import write_description
-from embodied_rl.deployment.recording.recorder import RecorderSettings, record_topics
-from embodied_rl.deployment.recording.recording_folder import recover_recording
+from embodied_rl.deployment.recording.bag_writer import RecorderSettings, check_new
+from embodied_rl.deployment.recording.recorder import record_topics
+from embodied_rl.deployment.recording.recording_folder import recover_recording, write_description
 from embodied_rl.deployment.recording.topics import list_topics
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.environment import read_environment
@@ -45,8 +44,10 @@ def record_robot(config: RecordConfig) -> None:
 
     stops = lambda: ended.is_set() or time.monotonic() >= until  # noqa: E731
     say = lambda line: print(line, flush=True)  # noqa: E731
-    bag = BagSettings(config.split_mb * 2**20, config.split_minutes * 60, config.compression)
-    settings = RecorderSettings(bag, config.queue_mb * 2**20, config.transport, config.silent)
+    settings = RecorderSettings(
+        config.split_mb * 2**20, config.split_minutes * 60, config.compression, config.queue_mb * 2**20,
+        config.transport, config.silent,
+    )  # fmt: skip
     with handle_stop_signals(lambda *_: ended.set()):
         report = record_topics(topics, folder, settings, None, stops, say, ready)
     for line in report.list_lines():

@@ -8,27 +8,33 @@ publishes the command of that tick. Every command passes the safety filter. Shap
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.control.control_step import StepAccount, find_material
-from embodied_rl.deployment.control.mode_targets import MOST, ModeTargets, Target
-from embodied_rl.deployment.control.modes import MOVING, LifeCycle, Modes
+from embodied_rl.deployment.control.mode_targets import MOST, ModeTargets, StepAccount, Target, find_material
+from embodied_rl.deployment.control.modes import MOVING, Modes, find_next_state
 from embodied_rl.deployment.control.probing import MotionProbe
 from embodied_rl.deployment.control.settings import CoreSettings
 from embodied_rl.deployment.control.watchdogs import Watchdogs
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest, Reason
-from embodied_rl.deployment.execution.motion import Motion
-from embodied_rl.deployment.execution.safety_filter import FilteredCommand, SafetyFilter
+from embodied_rl.deployment.execution.safety_filter import SafetyFilter
 from embodied_rl.deployment.execution.settings import Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, Status, StreamReading, Tick
+from embodied_rl.deployment.execution.tick import (
+    LABELS,
+    Mode,
+    Motion,
+    OperatorInput,
+    State,
+    Status,
+    StreamReading,
+    Tick,
+)
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 
 Vector = NDArray[np.float64]
-LABELS = ("success", "failure", "abort")
 
 
 class CoreParts(NamedTuple):
@@ -43,7 +49,7 @@ class CoreParts(NamedTuple):
 
 
 class DeploymentCore:
-    """Controller of one robot.
+    """Controller of one robot; `state` is that of the life cycle.
 
     Args:
         clock: returns seconds; monotonic.
@@ -54,7 +60,7 @@ class DeploymentCore:
     def __init__(self, clock: Callable[[], float], source_clock: Callable[[], int] | None = None) -> None:
         self._clock, self._source_clock = clock, source_clock
         self._now = 0.0
-        self._life, self._modes = LifeCycle(), Modes()
+        self.state, self._modes = State.UNCONFIGURED, Modes()
         self._operator = OperatorInput()
         self._counts: Counter[str] = Counter()
         self._parts: CoreParts | None = None
@@ -65,26 +71,17 @@ class DeploymentCore:
         self._still, self._deactivating, self._restarted = True, False, False
 
     @property
-    def state(self) -> State:
-        """Return the state of the life cycle."""
-        return self._life.state
-
-    @property
     def mode(self) -> Mode:
         """Return the mode."""
         return self._modes.mode
 
     def configure(self, settings: CoreSettings, policy: Settings | None = None) -> None:
-        """Set the robot and the policy; the core becomes inactive.
-
-        Args:
-            settings: of the robot and its operator.
-            policy: how the policy's chunks are executed; None: there is no policy, and only a human can drive.
+        """Set the robot and the policy; the core becomes inactive. Without a policy only a human can drive.
 
         Raises:
             UserError: the core is configured already, or policy and robot differ in size or rate.
         """
-        self._life.check("configure")
+        following = find_next_state(self.state, "configure")
         if policy is not None:
             settings.check_policy(policy)
         targets = ModeTargets(settings, policy, lambda: self._now)
@@ -94,21 +91,20 @@ class DeploymentCore:
         self._parts = CoreParts(settings, watchdogs, targets, safety, account, MotionProbe(settings))
         self._command = np.zeros(len(settings.limits.entries))
         self._measured = np.full(len(settings.limits.entries), np.nan)
-        self._life.advance("configure")
+        self.state = following
 
     def activate(self, measured: Vector, start: Vector | None = None) -> None:
         """Become active, in hold: `tick` returns commands from now on, starting at the measured position.
 
         Args:
             measured: float64 [A], where the robot is; NaN for entries that are not measured.
-            start: float64 [A], where entries that are not measured start; None: at the value in their box that is
-                nearest to 0.
+            start: float64 [A], where these entries start; None: at the value in their box that is nearest to 0.
 
         Raises:
             UserError: the emergency stop is latched, a stream is stale, an entry is not measured or outside its box, or
                 the probe found that the measured motion differs from the commanded one.
         """
-        self._life.check("activate")
+        following = find_next_state(self.state, "activate")
         parts, now = self._get_parts(), self._read_clock()
         if self._modes.latched_s is not None:
             raise UserError(
@@ -132,32 +128,24 @@ class DeploymentCore:
         self._command = self._before = parts.filter.command
         self._modes.enter_hold("no mode was asked for")
         self._phase, self._deactivating, self._still, self._restarted = 0, False, True, True
-        self._life.advance("activate")
+        self.state = following
 
     def deactivate(self, at_once: bool = False) -> None:
-        """Ramp to rest and become inactive once the commands are at rest.
-
-        Args:
-            at_once: become inactive now; for a simulated robot that is reset.
-
-        Raises:
-            UserError: the core is not active.
-        """
-        self._life.check("deactivate")
+        """Ramp to rest and become inactive once the commands are at rest; `at_once` is for a simulated robot."""
+        following = find_next_state(self.state, "deactivate")
         self._deactivating = True
-        self._change_mode(lambda: self._modes.enter_hold("the robot is being deactivated"))
+        self._enter_hold("the robot is being deactivated")
         if at_once or self._still or self._get_parts().watchdogs.loop.is_lost(self._read_clock()):
-            self._life.advance("deactivate")
+            self.state = following
 
     def forget_streams(self) -> None:
         """Forget all readings, after a simulated world was reset: its stamps restart."""
         self._get_parts().watchdogs.gate.forget()
 
     def observe(self, streams: Mapping[str, StreamReading], measured: Vector) -> None:
-        """Take the newest reading of each topic.
+        """Take the newest reading of each topic, by name; unchanged readings may be repeated or left out.
 
         Args:
-            streams: by topic name; unchanged readings may be repeated or left out.
             measured: float64 [A], made from the streams that measure, NaN for entries that are not measured. It is
                 used if these streams are accepted; they are refused if another entry is NaN.
 
@@ -175,10 +163,16 @@ class DeploymentCore:
 
     def operate(self, operator: OperatorInput) -> str:
         """Take the operator's input; return what was refused of it, empty if nothing was."""
-        now, before = self._read_clock(), self._operator
-        operator, teleop_refusal = self._check_teleop(operator)
-        self._counts["human's commands refused"] += bool(teleop_refusal)
-        self._operator, self._teleop_refusal, said = operator, teleop_refusal, ""
+        now, before, said, given = self._read_clock(), self._operator, "", operator.teleop
+        self._teleop_refusal = ""
+        if self._parts is not None and given is not None:
+            count = len(self._parts.settings.limits.entries)
+            if np.shape(given) != (count,) or (np.abs(given) > MOST).any():
+                operator = replace(operator, teleop=None)
+                why = f"{count} numbers of at most {MOST:g} are wanted; NaN for none."
+                self._teleop_refusal = f"a human's command was refused: {why}"
+        self._operator = operator
+        self._counts["human's commands refused"] += bool(self._teleop_refusal)
         if self._refused is not None:  # forget the refusal of a mode once the mode would be allowed
             self._last_refusal = self._modes.explain(self._refused, self._find_obstacle(self._refused, now))
             self._refused = self._refused if self._last_refusal else None
@@ -187,24 +181,24 @@ class DeploymentCore:
             self._change_mode(lambda: self._modes.stop(now, "the emergency stop was pressed"))
         self._check_deadman(now)
         if operator.wanted not in (None, Mode.ESTOP) and operator.wanted != before.wanted:
-            said = self._request_mode(operator.wanted, now)  # before the reset: a stop leads to hold and no further
+            wanted = operator.wanted  # before the reset: a stop leads to hold and no further
+            said = str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
+            if said and wanted == Mode.TELEOP and self.mode in MOVING:  # the policy must not resume by itself
+                self._enter_hold(f"a takeover was refused: {said}")
+            self._last_refusal, self._refused = (said, wanted) if said else ("", None)
         if operator.reset and not before.reset:
             said = str(self._change_mode(lambda: self._modes.reset(stopped))) or said
         if (label := operator.label) and label != before.label:
             if label in LABELS:
-                self._change_mode(lambda: self._modes.enter_hold(f"the operator said {label}"))
+                self._enter_hold(f"the operator said {label}")
             else:
                 said = f"label {label!r} was refused: it is none of {', '.join(LABELS)}."
         self._last_refusal = said or self._last_refusal
-        self._counts["asked for and refused"] += bool(said or teleop_refusal)
-        return said or teleop_refusal
+        self._counts["asked for and refused"] += bool(said or self._teleop_refusal)
+        return said or self._teleop_refusal
 
     def plan(self, motion: Motion) -> None:
-        """Set the motion that `RETURN` or `REPLAY` executes when the operator asks for it.
-
-        Raises:
-            UserError: a motion is under way.
-        """
+        """Set the motion of `RETURN` or `REPLAY`; raise `UserError` while one is under way."""
         if self.mode in (Mode.RETURN, Mode.REPLAY):
             raise UserError(
                 f"A {self.mode} is under way. Hold first, then plan another motion.", code="motion-under-way"
@@ -219,10 +213,7 @@ class DeploymentCore:
         watchdogs, targets = self._parts.watchdogs, self._parts.targets
         if targets.executor is None or self._hold_reason or self._parts.probe.pending or watchdogs.gate.explain(now):
             return None
-        made = targets.executor.request()
-        if made is not None:
-            targets.note_request(now)
-        return made
+        return targets.request(now)
 
     def receive(self, chunk: Chunk) -> ChunkRefusal | None:
         """Take a chunk of the policy; return why it was refused, None if it was accepted."""
@@ -230,9 +221,7 @@ class DeploymentCore:
         parts = self._get_parts()
         if parts.targets.executor is None:
             return ChunkRefusal(Reason.EPOCH, "a chunk came, and no policy was configured")
-        refusal = parts.targets.executor.receive(chunk)
-        parts.targets.note_answer(refusal)
-        return refusal
+        return parts.targets.receive(chunk)
 
     def tick(self) -> Tick:
         """Return the command of this tick; call it once in each period of `command_hz`."""
@@ -247,50 +236,31 @@ class DeploymentCore:
         if lost and (why := self._restart_commands(parts)):
             made = Tick(None, None, None, Source.HOLD, self.mode, self.state, why)
         else:
-            target = Target(None, why=lost) if lost else self._compute_target(parts, now)
-            filtered = parts.filter.step(target.wanted, self._measured, parts.watchdogs.tracking.drift)
-            self._before, self._command, self._still = self._command, filtered.command, filtered.still
-            made = replace(self._report(parts, target, filtered, now), restarted=self._restarted)
-            self._restarted = False
+            made = self._command_robot(parts, Target(None, why=lost) if lost else self._compute_target(parts, now), now)
         if self._deactivating and self._still:
-            self._life.advance("deactivate")
+            self.state = State.INACTIVE
         return made
 
     def status(self) -> Status:
         """Return a snapshot of the full state."""
         now, parts = self._read_clock(), self._parts
-        status = Status(
-            now,
-            self.state,
-            self.mode,
-            self._modes.why,
-            self._modes.latched_s,
-            blocked=self._hold_reason,
-            said=self._teleop_refusal or self._last_refusal,
-            still=self._still,
-            counts=dict(self._counts),
-        )
-        if parts is None:
-            return status
-        gate, loop, executor = parts.watchdogs.gate, parts.watchdogs.loop, parts.targets.executor
-        counts = status.counts | {"overruns": loop.overruns, "clock jumps": loop.jumps}
-        status = replace(status, stale=gate.explain(now), counts=counts, streams=gate.list_counts())
-        if executor is None:
-            return status
-        return replace(
-            status,
-            epoch=executor.epoch,
-            step=executor.step,
-            planned=executor.remaining,
-            counts=counts | {str(name): count for name, count in executor.counts.items()},
-            refused={str(reason): count for reason, count in executor.refused.items()},
-        )
+        said, counts, others = self._teleop_refusal or self._last_refusal, dict(self._counts), dict[str, Any]()
+        if parts is not None:
+            gate, loop, executor = parts.watchdogs.gate, parts.watchdogs.loop, parts.targets.executor
+            counts |= {"overruns": loop.overruns, "clock jumps": loop.jumps}
+            others = {"stale": gate.explain(now), "streams": gate.list_counts()}
+            if executor is not None:
+                counts |= {str(name): count for name, count in executor.counts.items()}
+                refused = {str(reason): count for reason, count in executor.refused.items()}
+                others |= {"epoch": executor.epoch, "step": executor.step, "planned": executor.remaining}
+                others |= {"refused": refused}
+        modes = (self._modes.mode, self._modes.why, self._modes.latched_s)
+        return Status(now, self.state, *modes, self._hold_reason, said, self._still, counts, **others)
 
     def _restart_commands(self, parts: CoreParts) -> str:
-        """Restart commands at the measured position of a robot that stopped because commands failed to come.
+        """Restart commands where a robot is that stopped because commands failed to come; return why that must wait.
 
-        Return why that must wait, empty if it was done. It waits for the settling time, because the first readings may
-        be from before the pause.
+        It waits for the settling time, because the first readings may be from before the pause.
         """
         if parts.watchdogs.loop.lost:
             self._counts["losses"] += 1
@@ -311,13 +281,13 @@ class DeploymentCore:
     def _abort_motion(self, why: str) -> None:
         """Abort a return or a replay, which cannot be resumed after a hold."""
         if self.mode in (Mode.RETURN, Mode.REPLAY):
-            self._change_mode(lambda: self._modes.enter_hold(f"the {self.mode} was given up: {why}"))
+            self._enter_hold(f"the {self.mode} was given up: {why}")
 
     def _compute_target(self, parts: CoreParts, now: float) -> Target:
         """Return the target of this tick, after checking the watchdogs."""
         self._check_deadman(now)
         if self.mode in MOVING and parts.watchdogs.reasons["tracking"]:
-            self._change_mode(lambda: self._modes.enter_hold(parts.watchdogs.reasons["tracking"]))
+            self._enter_hold(parts.watchdogs.reasons["tracking"])
         reason = parts.watchdogs.explain(self.mode) if self.mode in MOVING else ""
         if reason and not self._hold_reason:
             self._counts["holds"] += 1
@@ -326,54 +296,51 @@ class DeploymentCore:
         if reason:
             self._abort_motion(reason)
         moves = self.mode in MOVING and not reason
-        if parts.probe.pending and (target := self._probe(parts, moves=moves)) is not None:
-            return target
+        if parts.probe.pending:
+            wanted = None
+            if moves:
+                wanted = parts.probe.move(self._command, self._measured, self._still)
+            else:
+                parts.probe.hold(self._measured, self._still)
+            if parts.probe.refused:  # the robot is deactivated
+                self._deactivating = True
+                self._enter_hold(parts.probe.refused)
+            elif moves:
+                source = Source.HOLD if wanted is None else Source.REPLAY
+                return Target(wanted, source, "comparing commanded and measured motion")
         if self.mode not in MOVING or reason:
             return Target(None, why=reason or self._modes.why)
         if self.mode == Mode.TELEOP:
             rate = (self._command - self._before) * parts.settings.command_hz
             target = parts.targets.follow_human(self._operator, now, self._command, rate)
+        elif self.mode == Mode.RUN:
+            target = parts.targets.follow_plan(self._phase, self._command)
         else:
-            target = parts.targets.compute(self.mode, self._phase, self._command, self._measured)
+            target = parts.targets.follow_motion(self._phase, self._command, self._measured)
         if target.over:
-            self._change_mode(lambda: self._modes.enter_hold(target.over))
+            self._enter_hold(target.over)
             return Target(None, why=target.over)
         return target
 
-    def _probe(self, parts: CoreParts, *, moves: bool) -> Target | None:
-        """Return the probe's target; None: the mode decides. A robot that fails the probe is deactivated."""
-        wanted = None
-        if moves:
-            wanted = parts.probe.move(self._command, self._measured, self._still)
-        else:
-            parts.probe.hold(self._measured, self._still)
-        if parts.probe.refused:
-            self._deactivating = True
-            self._change_mode(lambda: self._modes.enter_hold(parts.probe.refused))
-            return None
-        why = "comparing commanded and measured motion"
-        return Target(wanted, Source.HOLD if wanted is None else Source.REPLAY, why) if moves else None
-
-    def _report(self, parts: CoreParts, target: Target, filtered: FilteredCommand, now: float) -> Tick:
-        """Return the tick; end its control step if it is the last tick of that step."""
-        account, made, begins = parts.account, parts.targets.made, self._phase == 0
+    def _command_robot(self, parts: CoreParts, target: Target, now: float) -> Tick:
+        """Return the tick of a target, after the filter; end its control step if it is the last tick of that step."""
+        filtered = parts.filter.step(target.wanted, self._measured, parts.watchdogs.tracking.drift)
+        self._before, self._command, self._still = self._command, filtered.command, filtered.still
+        account, made, begins, ended, ids = parts.account, parts.targets.made, self._phase == 0, None, (-1, -1, -1)
         if begins:
             account.begin()
         if target.source == Source.POLICY and made is not None:
-            account.step, account.sequence, account.policy_version = made.step, made.sequence, made.policy_version
+            account.ids = ids = (made.step, made.sequence, made.policy_version)
         why = target.why or filtered.why
         action, source = account.add(target.wanted, filtered.command, target.source, why)
-        ended = None
         self._phase = (self._phase + 1) % parts.settings.ticks
         if self._phase == 0:
             ended = account.end(now, self.mode)
             if parts.targets.executor is not None:
                 parts.targets.executor.correct(ended.executed)
-        command, wanted = filtered.command, target.wanted
-        ids = (-1, -1, -1)
-        if target.source == Source.POLICY and made:
-            ids = (made.step, made.sequence, made.policy_version)
-        return Tick(command, wanted, action, source, self.mode, self.state, why, *ids, begins=begins, ended=ended)
+        restarted, self._restarted = self._restarted, False
+        decided = (action, source, self.mode, self.state, why, *ids)
+        return Tick(filtered.command, target.wanted, *decided, restarted=restarted, begins=begins, ended=ended)
 
     def _change_mode(self, change: Callable[[], object]) -> object:
         """Call a function that may change the mode; a new mode starts without the plan of the mode before."""
@@ -385,13 +352,8 @@ class DeploymentCore:
             self._hold_reason, self._last_refusal, self._refused = "", "", None
         return said
 
-    def _request_mode(self, wanted: Mode, now: float) -> str:
-        """Change to the mode that the operator asks for; return why that was refused, empty if it was done."""
-        said = str(self._change_mode(lambda: self._modes.ask(wanted, self._find_obstacle(wanted, now))))
-        if said and wanted == Mode.TELEOP and self.mode in MOVING:  # the policy must not resume by itself
-            self._change_mode(lambda: self._modes.enter_hold(f"a takeover was refused: {said}"))
-        self._last_refusal, self._refused = (said, wanted) if said else ("", None)
-        return said
+    def _enter_hold(self, why: str) -> None:
+        self._change_mode(lambda: self._modes.enter_hold(why))
 
     def _find_obstacle(self, wanted: Mode, now: float) -> str:
         """Return why a mode cannot begin; empty if it can."""
@@ -409,27 +371,14 @@ class DeploymentCore:
         if self._parts is None or self.mode not in MOVING:
             return
         if released := self._parts.watchdogs.explain_deadman(self._operator, now):
-            self._change_mode(lambda: self._modes.enter_hold(released))
-
-    def _check_teleop(self, operator: OperatorInput) -> tuple[OperatorInput, str]:
-        """Return the operator's input without an invalid teleoperation command, and why that was refused."""
-        given = operator.teleop
-        if self._parts is None or given is None:
-            return operator, ""
-        count = len(self._parts.settings.limits.entries)
-        if np.shape(given) == (count,) and not (np.abs(given) > MOST).any():
-            return operator, ""
-        said = f"a human's command was refused: {count} numbers of at most {MOST:g} are wanted; NaN for none."
-        return replace(operator, teleop=None), said
+            self._enter_hold(released)
 
     @staticmethod
     def _is_measured(parts: CoreParts, measured: Vector) -> bool:
-        """Return whether all entries [A] that must be measured are finite."""
         return bool(np.isfinite(measured[np.array(parts.settings.measured)]).all())
 
     @staticmethod
     def _keep_measured(parts: CoreParts, measured: Vector) -> Vector:
-        """Return [A], NaN for the entries that are not measured."""
         return np.where(parts.settings.measured, measured, np.nan)
 
     def _get_parts(self) -> CoreParts:

@@ -50,20 +50,18 @@ class StreamGate:
     def __init__(self, rule: StreamRule, source_clock: Callable[[], int] | None, settle_s: float) -> None:
         self.rule, self._source_clock, self._settle_s = rule, source_clock, settle_s
         self.counts: Counter[str] = Counter()
+        self._offset = self._anchor = 0.0  # time of arrival minus stamp: the smallest, and of the first reading
+        self._anchored_s = 0.0  # when the first reading came
+        self._others = 0  # number of the readings in a row after a possible clock change
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget all readings, such as after a simulated world was reset; the counts stay."""
         self._seen: StreamReading | None = None  # the last reading, accepted or not
         self._last: StreamReading | None = None  # the last accepted reading
         self._fault: Fault | None = None
         self.changed_s = 0.0
-        self._offset = self._anchor = 0.0  # time of arrival minus stamp: the smallest, and of the first reading
-        self._anchored_s = 0.0  # when the first reading came
-        self._other: list[StreamReading] = []  # first and last of the readings in a row after a possible clock change
-        self._others = 0  # number of these readings
-
-    def forget(self) -> None:
-        """Forget all readings, such as after a simulated world was reset; the counts stay."""
-        self._seen = self._last = self._fault = None
-        self.changed_s = 0.0
-        self._other = []
+        self._other: list[StreamReading] = []  # first and last of the readings after a possible clock change
 
     def take(self, stream: StreamReading, now: float, finite: bool = True) -> bool | None:
         """Take the newest reading; return whether it was accepted, None if it is not new."""
@@ -77,7 +75,18 @@ class StreamGate:
                 return False
             self.counts["clock was set"] += 1
             self._last, self._fault = None, None
-        self._accept(stream)
+        self.counts["accepted"] += 1
+        offset = stream.received_s - stream.source_ns * 1e-9
+        passed = math.inf if self._last is None else stream.received_s - self._last.received_s
+        if self._last is None or (self.rule.pauses and passed > self.rule.max_age_s):  # its clock may have been paused
+            self._offset = self._anchor = offset
+            self._anchored_s = stream.received_s
+        else:
+            self._offset = min(self._offset + DRIFT * passed, offset)
+        if self._last is None or stream.digest != self._last.digest:
+            self.changed_s = stream.received_s
+        self._last = stream
+        self._other.clear()
         return True
 
     @property
@@ -92,10 +101,8 @@ class StreamGate:
             return f"{self.rule.name}: {self._seen.unreadable}"
         if last is None:
             return f"{self.rule.name}: {self._fault or 'no message has come'}"
-        age, late = (
-            now - last.received_s,
-            (now - self._offset if self._source_clock is None else self._source_clock() * 1e-9) - last.source_ns * 1e-9,
-        )
+        source_s = now - self._offset if self._source_clock is None else self._source_clock() * 1e-9
+        age, late = now - last.received_s, source_s - last.source_ns * 1e-9
         if max(age, late) > limit and self._fault is not None:
             return f"{self.rule.name}: {self._fault}"
         if age > limit or age < 0:
@@ -106,20 +113,6 @@ class StreamGate:
         if same > limit and not self.rule.may_repeat:
             return f"{self.rule.name}: the same content for {same:.2f} s, at most {limit:g}"
         return ""
-
-    def _accept(self, stream: StreamReading) -> None:
-        self.counts["accepted"] += 1
-        offset = stream.received_s - stream.source_ns * 1e-9
-        passed = math.inf if self._last is None else stream.received_s - self._last.received_s
-        if self._last is None or (self.rule.pauses and passed > self.rule.max_age_s):  # its clock may have been paused
-            self._offset = self._anchor = offset
-            self._anchored_s = stream.received_s
-        else:
-            self._offset = min(self._offset + DRIFT * passed, offset)
-        if self._last is None or stream.digest != self._last.digest:
-            self.changed_s = stream.received_s
-        self._last = stream
-        self._other.clear()
 
     def _find_fault(self, stream: StreamReading, now: float, finite: bool) -> Fault | None:
         last = self._last
@@ -133,16 +126,14 @@ class StreamGate:
             return Fault.DUPLICATE if stream.digest == last.digest else Fault.STANDS_STILL
         if last is not None and stream.source_ns < last.source_ns:
             return Fault.BACK
-        return Fault.FUTURE if self._is_in_future(stream) else None
-
-    def _is_in_future(self, stream: StreamReading) -> bool:
         stamp = stream.source_ns * 1e-9
         if self._source_clock is not None:
-            return stamp > self._source_clock() * 1e-9 + EARLY_S
-        if self._last is None:
-            return False
+            return Fault.FUTURE if stamp > self._source_clock() * 1e-9 + EARLY_S else None
+        if last is None:
+            return None
         passed = stream.received_s - self._anchored_s
-        return stream.received_s - stamp < self._anchor - DRIFT * passed - max(EARLY_S, self.rule.max_age_s)
+        earliest = self._anchor - DRIFT * passed - max(EARLY_S, self.rule.max_age_s)
+        return Fault.FUTURE if stream.received_s - stamp < earliest else None
 
     def _is_clock_set(self, stream: StreamReading, now: float) -> bool:
         """Return whether enough refused readings are consistent with each other: the publisher's clock was set."""
@@ -160,26 +151,18 @@ class StreamGate:
 
 
 class FreshnessGate:
-    """Freshness gate of all streams.
-
-    Args:
-        rules: of each stream.
-        source_clock, settle_s: as in `StreamGate`.
-    """
+    """Freshness gate of all streams, by name; arguments as of `StreamGate`."""
 
     def __init__(self, rules: Iterable[StreamRule], source_clock: Callable[[], int] | None, settle_s: float) -> None:
         self.streams = {rule.name: StreamGate(rule, source_clock, settle_s) for rule in rules}
 
     def observe(self, streams: Mapping[str, StreamReading], now: float, finite: bool = True) -> bool:
-        """Take the newest reading of each topic; unchanged readings may be left out or repeated.
+        """Take the newest reading of each topic, by name; unchanged readings may be left out or repeated.
+
+        Return whether the measured entries may be used: there are new readings of streams that measure, all accepted.
 
         Args:
-            streams: by topic name.
-            now: seconds of the core's clock.
             finite: whether the measured entries are finite; otherwise the streams that measure are refused.
-
-        Returns:
-            Whether the measured entries may be used: there are new readings of streams that measure, all accepted.
 
         Raises:
             UserError: an unknown stream.
@@ -198,11 +181,7 @@ class FreshnessGate:
         return True in taken and False not in taken
 
     def explain(self, now: float, measuring: bool | None = None) -> str:
-        """Return which streams are stale and why, empty if none.
-
-        Args:
-            now: seconds of the core's clock. measuring: only streams that measure, or only the others; None: all.
-        """
+        """Return which streams are stale and why; only those that do or do not measure unless `measuring` is None."""
         gates = (each for each in self.streams.values() if measuring in (None, each.rule.measures))
         return "; ".join(reason for each in gates if (reason := each.explain(now)))
 

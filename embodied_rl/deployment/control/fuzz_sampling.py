@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +10,8 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.control.settings import CoreSettings, StreamRule
 from embodied_rl.deployment.execution.limits import ENTRY_KINDS, CommandLimits, EntryLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
-from embodied_rl.deployment.execution.motion import MotionStep
 from embodied_rl.deployment.execution.settings import STRATEGIES, Settings
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, StreamReading
+from embodied_rl.deployment.execution.tick import Mode, MotionStep, OperatorInput, StreamReading
 
 Random = np.random.Generator
 Vector = NDArray[np.float64]
@@ -22,7 +21,13 @@ FAULTS = ("silent", "same content", "same stamp", "back", "future", "not finite"
 
 def sample_settings(rng: Random) -> CoreSettings:
     """Return the settings of a robot with 1 to 5 entries."""
-    entries = tuple(_sample_entry(rng, number) for number in range(int(rng.integers(1, 6))))
+    entries: tuple[EntryLimits, ...] = ()
+    for number in range(int(rng.integers(1, 6))):
+        low, speed = float(rng.uniform(-3, 1)), float(rng.uniform(0.1, 3))
+        high, acceleration = low + float(rng.uniform(0.2, 4)), speed * float(rng.uniform(2, 40))
+        kind = ENTRY_KINDS[int(rng.integers(len(ENTRY_KINDS)))]
+        jerk = acceleration * float(rng.uniform(5, 100))
+        entries += (EntryLimits(f"entry {number}", kind, low, high, speed, acceleration, jerk),)
     control_hz = float(rng.choice([5.0, 12.5, 20.0]))
     measured = tuple(bool(entry.kind != "position" or rng.random() < 0.7) for entry in entries)
     age = float(rng.uniform(0.1, 0.4))
@@ -47,14 +52,6 @@ def sample_settings(rng: Random) -> CoreSettings:
         lost_s=lost_s,
         settle_s=float(rng.uniform(0.05, 0.5)),
     )
-
-
-def _sample_entry(rng: Random, number: int) -> EntryLimits:
-    low, speed = float(rng.uniform(-3, 1)), float(rng.uniform(0.1, 3))
-    high, acceleration = low + float(rng.uniform(0.2, 4)), speed * float(rng.uniform(2, 40))
-    kind = ENTRY_KINDS[int(rng.integers(len(ENTRY_KINDS)))]
-    jerk = acceleration * float(rng.uniform(5, 100))
-    return EntryLimits(f"entry {number}", kind, low, high, speed, acceleration, jerk)
 
 
 def sample_policy(rng: Random, settings: CoreSettings) -> Settings:
@@ -117,43 +114,35 @@ def sample_message(
     return replace(stream, **changes[fault])
 
 
-@dataclass(frozen=True)
 class RandomOperator:
-    """State of a random operator, which changes rarely: stop pressed, dead man's switch held, device silent."""
+    """Random operator, whose state changes rarely: stop pressed, dead man's switch held, device silent."""
 
-    pressed: bool = False
-    held: bool = False
-    away: bool = False
+    def __init__(self) -> None:
+        self._pressed = self._held = self._away = False
 
-
-def sample_operator_input(rng: Random, operator: RandomOperator, limits: CommandLimits, now: float) -> OperatorInput:
-    """Return an operator's input in a tick."""
-    wanted = None
-    if rng.random() < 0.1:
-        wanted = tuple(Mode)[int(rng.integers(len(Mode)))]
-        wanted = None if wanted == Mode.ESTOP and rng.random() < 0.9 else wanted
-    teleop: Vector | None = sample_wanted(rng, limits)
-    touched = rng.random(len(limits.entries)) < 0.8
-    teleop = np.where(touched, teleop, np.nan)
-    if rng.random() < 0.01:
-        teleop = teleop[:-1]
-    return OperatorInput(
-        estop=operator.pressed,
-        reset=bool(rng.random() < 0.2),
-        deadman=now if operator.held else None,
-        wanted=wanted,
-        teleop=None if operator.away else teleop,
-        teleop_s=now - float(rng.choice([0.0, 0.1, 1.0, -1.0], p=[0.9, 0.08, 0.01, 0.01])),
-        label="success" if rng.random() < 0.002 else "",
-    )
-
-
-def sample_next_operator(rng: Random, operator: RandomOperator) -> RandomOperator:
-    """Return the operator's state in the next tick: mostly as before."""
-    pressed = rng.random() > 0.1 if operator.pressed else rng.random() < 0.003
-    held = rng.random() > 0.01 if operator.held else rng.random() < 0.2
-    away = rng.random() > 0.1 if operator.away else rng.random() < 0.02
-    return RandomOperator(bool(pressed), bool(held), bool(away))
+    def sample_input(self, rng: Random, limits: CommandLimits, now: float) -> OperatorInput:
+        """Return the operator's input in a tick."""
+        self._pressed = bool(rng.random() > 0.1 if self._pressed else rng.random() < 0.003)
+        self._held = bool(rng.random() > 0.01 if self._held else rng.random() < 0.2)
+        self._away = bool(rng.random() > 0.1 if self._away else rng.random() < 0.02)
+        wanted = None
+        if rng.random() < 0.1:
+            wanted = tuple(Mode)[int(rng.integers(len(Mode)))]
+            wanted = None if wanted == Mode.ESTOP and rng.random() < 0.9 else wanted
+        teleop: Vector | None = sample_wanted(rng, limits)
+        touched = rng.random(len(limits.entries)) < 0.8
+        teleop = np.where(touched, teleop, np.nan)
+        if rng.random() < 0.01:
+            teleop = teleop[:-1]
+        return OperatorInput(
+            estop=self._pressed,
+            reset=bool(rng.random() < 0.2),
+            deadman=now if self._held else None,
+            wanted=wanted,
+            teleop=None if self._away else teleop,
+            teleop_s=now - float(rng.choice([0.0, 0.1, 1.0, -1.0], p=[0.9, 0.08, 0.01, 0.01])),
+            label="success" if rng.random() < 0.002 else "",
+        )
 
 
 def sample_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:
@@ -167,7 +156,7 @@ def sample_faults(rng: Random, faults: Mapping[str, str]) -> dict[str, str]:
 
 
 class RandomMotion:
-    """Motion with random targets; a `embodied_rl.deployment.execution.motion.Motion`."""
+    """Motion with random targets; a `embodied_rl.deployment.execution.tick.Motion`."""
 
     words = "anything"
 

@@ -33,12 +33,7 @@ ROUNDING = 1e-6
 
 @dataclass
 class FuzzReport:
-    """Result of fuzzing.
-
-    Attributes:
-        ticks: number of ticks. moved: ticks with a command that moves the robot, by mode.
-        violations: number of violations of each invariant. first: descriptions of the first of them.
-    """
+    """Number of ticks, of ticks that move the robot by mode, of violations by invariant, and the first violations."""
 
     ticks: int = 0
     moved: Counter[str] = field(default_factory=Counter)
@@ -63,25 +58,19 @@ def fuzz_core(ticks: int, seed: int) -> FuzzReport:
 
 
 class LimitCheck:
-    """Check of one robot's commands against its limits, from their differences, without any code of the filter.
-
-    Args:
-        limits: of its A entries.
-        period_s: of a tick.
-    """
+    """Check of one robot's commands against its limits, from their differences, without any code of the filter."""
 
     def __init__(self, limits: CommandLimits, period_s: float) -> None:
         self._position = np.array([entry.kind == "position" for entry in limits.entries])
         self._low, self._high = (np.array(limits.list_values(edge)) for edge in ("low", "high"))
         self._most = [np.array(limits.list_values(name)) for name in ("speed", "acceleration", "jerk")]
         self._period_s, self._count = period_s, len(limits.entries)
-        self._before = np.zeros(self._count)
-        self._rates = [np.zeros(self._count), np.zeros(self._count)]  # speed and acceleration
+        self.begin(np.zeros(self._count))
 
     def begin(self, command: NDArray[np.float64]) -> None:
         """Start at rest at a command [A]."""
         self._before = command.copy()
-        self._rates = [np.zeros(self._count), np.zeros(self._count)]
+        self._rates = [np.zeros(self._count), np.zeros(self._count)]  # speed and acceleration
 
     def find_broken(self, command: NDArray[np.float64]) -> list[str]:
         """Return which limits the next command [A] violates; empty for none."""
@@ -113,9 +102,6 @@ class Invariants:
     """Invariants that a core must keep for any input.
 
     The latch of the emergency stop is modelled from the operator's input, the command timeout from the times of ticks.
-
-    Args:
-        settings: of the robot.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
@@ -161,7 +147,10 @@ class Invariants:
         """Return which invariants a tick violates."""
         if self._latched != (made.mode == Mode.ESTOP):
             return ["the latch of the emergency stop"]
-        waits = self._is_lost(now)
+        passed, self._ticked = now - self._ticked, now
+        if self._settings.lost_s is not None and passed > self._settings.lost_s:
+            self._lost = now
+        waits = bool(np.isfinite(self._lost))  # the robot stopped, and commands have not restarted yet
         if made.command is None:
             return ["no command while active"] if made.state == State.ACTIVE and not waits else []
         if waits:
@@ -182,13 +171,6 @@ class Invariants:
             broken.append("a finite action")
         return broken
 
-    def _is_lost(self, now: float) -> bool:
-        """Return whether the robot stopped after its command timeout, and commands have not restarted yet."""
-        passed, self._ticked = now - self._ticked, now
-        if self._settings.lost_s is not None and passed > self._settings.lost_s:
-            self._lost = now
-        return bool(np.isfinite(self._lost))
-
     def _begin_again(self, command: np.ndarray, now: float) -> list[str]:
         """Note that commands restart at this one, [A]; return which invariants that violates."""
         early = 0 <= now - self._lost < self._settings.settle_s
@@ -201,14 +183,7 @@ class Invariants:
 
 
 class FuzzedLoop:
-    """A sampled robot and its environment, with the core under test.
-
-    Args:
-        rng: samples everything.
-
-    Attributes:
-        invariants: the checks.
-    """
+    """A sampled robot and its environment, with the core under test and the `invariants` that are checked."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self._rng = rng
@@ -228,67 +203,47 @@ class FuzzedLoop:
 
     def tick(self) -> tuple[Tick, list[str]]:
         """Run one tick; return it, and which invariants it violates."""
-        self._step_clock()
-        self._step_streams()
-        self._human = sampling.sample_next_operator(self._rng, self._human)
-        operator = sampling.sample_operator_input(self._rng, self._human, self._settings.limits, self._now)
+        rng, period = self._rng, self._settings.period_s
+        drawn, passed = rng.random(), period * float(rng.uniform(0.8, 1.2))
+        if drawn < 0.004:
+            passed = float(rng.choice([-100.0, -period, 0.0, 0.5, 2.0, 100.0]))
+        self._now += passed
+        self._source_s += passed if drawn < 0.998 else float(rng.uniform(-1, 1))
+        self._faults = sampling.sample_faults(rng, self._faults)
+        for name, fault in self._faults.items():
+            if rng.random() < 0.7:
+                said = sampling.sample_message(rng, self._streams.get(name), fault, self._source_s, self._now)
+                self._streams |= {} if said is None else {name: said}
+        self._measured = np.where(self._settings.measured, self._place, np.nan)
+        if rng.random() < 0.005:
+            self._measured = sampling.sample_wanted(rng, self._settings.limits)
+        self.core.observe(self._streams, self._measured)
+        self.invariants.observe(self._measured)
+        operator = self._human.sample_input(rng, self._settings.limits, self._now)
         self.core.operate(operator)
         self.invariants.operate(operator)
         self._step_life_cycle()
-        self._step_policy()
+        if (request := self.core.request()) is not None:
+            self._asked.append(request)
+            self.invariants.request(request)
+        if self._asked and rng.random() < 0.4:
+            self.core.receive(sampling.sample_answer(rng, self._asked.pop(0), self._policy))
         made = self.core.tick()
-        if made.command is not None:
-            self._step_robot(made.command)
+        if made.command is not None and rng.random() < 0.95:  # otherwise the robot is blocked
+            moved = np.where(self._position, 0.7 * (made.command - self._place), made.command * period)
+            self._place = self._place + moved
         return made, self.invariants.find_broken(made, self._now)
-
-    def _step_clock(self) -> None:
-        drawn, period = self._rng.random(), self._settings.period_s
-        passed = period * float(self._rng.uniform(0.8, 1.2))
-        if drawn < 0.004:
-            passed = float(self._rng.choice([-100.0, -period, 0.0, 0.5, 2.0, 100.0]))
-        self._now += passed
-        self._source_s += passed if drawn < 0.998 else float(self._rng.uniform(-1, 1))
-
-    def _step_streams(self) -> None:
-        self._faults = sampling.sample_faults(self._rng, self._faults)
-        for name, fault in self._faults.items():
-            if self._rng.random() < 0.7:
-                said = sampling.sample_message(self._rng, self._streams.get(name), fault, self._source_s, self._now)
-                self._streams |= {} if said is None else {name: said}
-        self._measured = np.where(self._settings.measured, self._place, np.nan)
-        if self._rng.random() < 0.005:
-            self._measured = sampling.sample_wanted(self._rng, self._settings.limits)
-        self.core.observe(self._streams, self._measured)
-        self.invariants.observe(self._measured)
 
     def _step_life_cycle(self) -> None:
         """Change the state, forget the streams, or plan a motion, rarely."""
         drawn = self._rng.random()
-        if self.core.state == State.INACTIVE and drawn < 0.3:
-            self._try_activation()
-        elif drawn < 0.002:
-            with contextlib.suppress(UserError):
-                self.core.deactivate(at_once=drawn < 0.0005)
-        elif drawn < 0.003:
-            self.core.forget_streams()
-        elif drawn < 0.02:
-            with contextlib.suppress(UserError):
-                self.core.plan(sampling.RandomMotion(self._rng, self._settings.limits))
-
-    def _try_activation(self) -> None:
         with contextlib.suppress(UserError):
-            self.core.activate(self._measured)
-            self.invariants.activate(np.where(self._settings.measured, self._measured, np.nan))
-
-    def _step_policy(self) -> None:
-        if (request := self.core.request()) is not None:
-            self._asked.append(request)
-            self.invariants.request(request)
-        if self._asked and self._rng.random() < 0.4:
-            self.core.receive(sampling.sample_answer(self._rng, self._asked.pop(0), self._policy))
-
-    def _step_robot(self, command: np.ndarray) -> None:
-        """Move the robot; sometimes it is blocked."""
-        if self._rng.random() < 0.95:
-            moved = np.where(self._position, 0.7 * (command - self._place), command * self._settings.period_s)
-            self._place = self._place + moved
+            if self.core.state == State.INACTIVE and drawn < 0.3:
+                self.core.activate(self._measured)
+                self.invariants.activate(np.where(self._settings.measured, self._measured, np.nan))
+            elif drawn < 0.002:
+                self.core.deactivate(at_once=drawn < 0.0005)
+            elif drawn < 0.003:
+                self.core.forget_streams()
+            elif drawn < 0.02:
+                self.core.plan(sampling.RandomMotion(self._rng, self._settings.limits))

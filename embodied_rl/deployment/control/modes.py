@@ -24,39 +24,19 @@ ALLOWED: dict[Mode, tuple[Mode, ...]] = {
 MOVING = (Mode.RUN, Mode.TELEOP, Mode.RETURN, Mode.REPLAY)
 
 
-class LifeCycle:
-    """State of the life cycle."""
-
-    def __init__(self) -> None:
-        self.state = State.UNCONFIGURED
-
-    def check(self, transition: Transition) -> State:
-        """Return the next state.
-
-        Raises:
-            UserError: the present state does not allow the transition.
-        """
-        following = TRANSITIONS.get((self.state, transition))
-        if following is None:
-            possible = [other for state, other in TRANSITIONS if state == self.state]
-            raise UserError(
-                f"{transition} was refused: the robot is {self.state}. It allows {', '.join(possible)}.",
-                code="transition-refused",
-            )
-        return following
-
-    def advance(self, transition: Transition) -> None:
-        """Change the state; raises `UserError` as `check` does."""
-        self.state = self.check(transition)
+def find_next_state(state: State, transition: Transition) -> State:
+    """Return the state after a transition; raise `UserError` if the present state does not allow it."""
+    if (following := TRANSITIONS.get((state, transition))) is None:
+        possible = [other for start, other in TRANSITIONS if start == state]
+        raise UserError(
+            f"{transition} was refused: the robot is {state}. It allows {', '.join(possible)}.",
+            code="transition-refused",
+        )
+    return following
 
 
 class Modes:
-    """Mode, and latch of the emergency stop.
-
-    Attributes:
-        mode: at present. why: why the robot holds or stops; empty while it moves.
-        latched_s: when the emergency stop was latched, by the core's clock; None: it is not.
-    """
+    """Mode, why the robot holds or stops, and when the emergency stop was latched, by the core's clock."""
 
     def __init__(self) -> None:
         self.mode, self.why = Mode.HOLD, "no mode was asked for"
@@ -65,9 +45,7 @@ class Modes:
     def ask(self, wanted: Mode, obstacle: str) -> str:
         """Change to a mode that the operator asks for; return why that was refused, empty if it was done.
 
-        Args:
-            wanted: the mode.
-            obstacle: why this mode cannot begin at present; empty if it can.
+        `obstacle` is why this mode cannot begin at present; empty if it can.
         """
         refusal = self.explain(wanted, obstacle)
         if not refusal and wanted != self.mode:
@@ -95,11 +73,7 @@ class Modes:
             self.mode, self.why, self.latched_s = Mode.ESTOP, why, now
 
     def reset(self, pressed: bool) -> str:
-        """Release the latch and hold; return why that was refused, empty if it was done.
-
-        Args:
-            pressed: the emergency stop is still pressed.
-        """
+        """Release the latch and hold, if the stop is not pressed; return why that was refused, empty otherwise."""
         if self.latched_s is None:
             return ""
         if pressed:

@@ -20,13 +20,9 @@ REMEDY = "Compare units, signs and names of state and command in the robot's fil
 
 
 class MotionProbe:
-    """Motion probe of one robot. Shapes: `A` action entries.
+    """Motion probe of one robot; entries that are not measured, or whose `tracking_error` is `inf`, are not moved.
 
-    Args:
-        settings: of the core; entries that are not measured, or whose `tracking_error` is `inf`, are not moved.
-
-    Attributes:
-        pending: the probe is not finished. refused: why the robot failed it, with the entry; empty otherwise.
+    `pending` is whether it is unfinished, `refused` why the robot failed it; empty otherwise.
     """
 
     def __init__(self, settings: CoreSettings) -> None:
@@ -63,11 +59,7 @@ class MotionProbe:
             self._check(measured - self._start, self._distance / 2, "the robot was commanded to hold still")
 
     def move(self, command: Vector, measured: Vector, still: bool) -> Vector | None:
-        """Return the target of this tick, [A]; None: rest.
-
-        Args:
-            command: [A], of the tick before. measured: [A]. still: that command did not move the robot.
-        """
+        """Return the target of this tick, [A]; None: rest. `command` [A] is of the tick before."""
         if self._held < self._ticks[0]:
             self.hold(measured, still)
             return None
@@ -82,8 +74,15 @@ class MotionProbe:
         else:
             self._moved += float(command[entry] * self._period_s)
         self._check(measured - self._start, 2 * self._distance, f"{self._names[entry]} was commanded to move")
-        if self._tick == moves + rests:
-            self._end_leg(entry, measured)
+        if self._tick == moves + rests:  # compare the commanded with the measured motion, and begin the next one
+            moved = measured - self._start
+            said = f"{self._names[entry]} was commanded to move by {self._moved:.4g}"
+            if abs(moved[entry] - self._moved) > abs(self._moved) / 2:
+                self.refused = f"{said} and was measured to move by {moved[entry]:.4g}. {REMEDY}"
+            moved[entry] = 0.0
+            self._check(moved, self._distance / 2, said)
+            self._leg, self._tick = self._leg + 1, 0
+            self.pending = self._leg < 2 * len(self._chosen)
             return None
         self._tick += 1
         wanted = np.where(self._position, self._command, 0.0)
@@ -92,17 +91,6 @@ class MotionProbe:
         elif self._tick <= moves:
             wanted[entry] = self._way / (moves * self._period_s)
         return wanted
-
-    def _end_leg(self, entry: int, measured: Vector) -> None:
-        """Compare the commanded with the measured motion, and go on to the next motion."""
-        moved = measured - self._start
-        said = f"{self._names[entry]} was commanded to move by {self._moved:.4g}"
-        if abs(moved[entry] - self._moved) > abs(self._moved) / 2:
-            self.refused = f"{said} and was measured to move by {moved[entry]:.4g}. {REMEDY}"
-        moved[entry] = 0.0
-        self._check(moved, self._distance / 2, said)
-        self._leg, self._tick = self._leg + 1, 0
-        self.pending = self._leg < 2 * len(self._chosen)
 
     def _check(self, moved: Vector, most: Vector, said: str) -> None:
         excess = np.abs(moved[self._chosen]) - most[self._chosen]

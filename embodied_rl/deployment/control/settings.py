@@ -91,7 +91,26 @@ class CoreSettings:
         for name in ("control_hz", "command_hz", "approach", "visible", "overrun_s", "blend_s"):
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise UserError(f"{name}={getattr(self, name)} must be above 0.", code="value-out-of-range")
-        self._check_entries()
+        count = len(self.limits.entries)
+        for name in ("measured", "keeps", "tracking_error"):
+            if len(getattr(self, name)) != count:
+                raise UserError(
+                    f"{name} has {len(getattr(self, name))} entries, and the robot's action {count}.",
+                    code="entries-mismatch",
+                )
+        for entry, error, measured in zip(self.limits.entries, self.tracking_error, self.measured, strict=True):
+            if not error > 0:
+                raise UserError(
+                    f"{entry.name}: tracking_error={error} must be above 0; .inf for none.", code="value-out-of-range"
+                )
+            boxed = math.isfinite(entry.low) or math.isfinite(entry.high)
+            if entry.kind != "position" and boxed and not measured:
+                said = f"{entry.name} is moved by its speed within a box {entry.low:g}…{entry.high:g}"
+                raise UserError(
+                    f"{said}, and its position is not measured. Name the state entry that measures it, or give it no "
+                    "box.",
+                    code="entry-not-measured",
+                )
         if self.ticks < 1 or not math.isclose(self.ticks * self.control_hz, self.command_hz, rel_tol=1e-9):
             said = f"command_hz={self.command_hz:g} must be a multiple of control_hz={self.control_hz:g}"
             raise UserError(f"{said}, such as {max(1, self.ticks) * self.control_hz:g}.", code="rates-not-multiples")
@@ -112,36 +131,8 @@ class CoreSettings:
                 f"streams: {', '.join(sorted(repeated))} is there twice. Name each topic once.", code="stream-twice"
             )
 
-    def _check_entries(self) -> None:
-        """Check the settings of each entry."""
-        count = len(self.limits.entries)
-        for name in ("measured", "keeps", "tracking_error"):
-            if len(getattr(self, name)) != count:
-                raise UserError(
-                    f"{name} has {len(getattr(self, name))} entries, and the robot's action {count}.",
-                    code="entries-mismatch",
-                )
-        for entry, error in zip(self.limits.entries, self.tracking_error, strict=True):
-            if not error > 0:
-                raise UserError(
-                    f"{entry.name}: tracking_error={error} must be above 0; .inf for none.", code="value-out-of-range"
-                )
-        for entry, measured in zip(self.limits.entries, self.measured, strict=True):
-            boxed = math.isfinite(entry.low) or math.isfinite(entry.high)
-            if entry.kind != "position" and boxed and not measured:
-                said = f"{entry.name} is moved by its speed within a box {entry.low:g}…{entry.high:g}"
-                raise UserError(
-                    f"{said}, and its position is not measured. Name the state entry that measures it, or give it no "
-                    "box.",
-                    code="entry-not-measured",
-                )
-
     def check_policy(self, policy: Settings) -> None:
-        """Check that a policy fits this robot.
-
-        Raises:
-            UserError: another number of entries, or another rate.
-        """
+        """Raise `UserError` if a policy has another number of entries, or another rate."""
         count, wanted = len(policy.action_low), len(self.limits.entries)
         if count != wanted:
             raise UserError(

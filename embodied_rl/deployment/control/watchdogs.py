@@ -37,9 +37,6 @@ class Watchdogs:
         self.loop, self.tracking = LoopWatch(settings.longest_tick_s, settings.lost_s), TrackingWatch(settings)
         self.pictures = PictureWatch(settings, self.gate.streams)
         self._settings = settings
-        self._faults: dict[str, LatchedFault] = {}
-        self.reasons: dict[str, str] = {}
-        self.lost = ""
         self.forget()
 
     def forget(self) -> None:
@@ -50,11 +47,7 @@ class Watchdogs:
         self.tracking.forget()
 
     def update(self, now: float, command: Vector, measured: Vector) -> None:
-        """Update all watchdogs, once in each tick.
-
-        Args:
-            command: [A], of the tick before. measured: [A].
-        """
+        """Update all watchdogs, once in each tick; `command` [A] is of the tick before."""
         loop, went_back = self.loop.update(now)
         if went_back:  # earlier times are invalid
             self.gate.forget()
@@ -115,13 +108,9 @@ class LatchedFault:
 class LoopWatch:
     """Watchdog of the control loop's clock: late ticks, and a clock that goes back or stands still.
 
-    Args:
-        longest_s: a tick that comes later is an overrun.
-        lost_s: see `CoreSettings`.
-
     Attributes:
         overruns, jumps: how many ticks came too late; how often the clock went back or stood still.
-        lost: the last tick came after the robot's command timeout, so that the robot has stopped.
+        lost: the last tick came after the robot's command timeout `lost_s`, so that the robot has stopped.
     """
 
     def __init__(self, longest_s: float, lost_s: float | None = None) -> None:
@@ -173,17 +162,14 @@ class PictureWatch:
 
     def update(self, now: float, measured: Vector) -> str:
         """Take the measured position [A]; return the reason to hold, empty for none."""
-        return "; ".join(reason for gate in self._gates if (reason := self._compare(gate, now, measured)))
-
-    def _compare(self, gate: StreamGate, now: float, measured: Vector) -> str:
-        since, place = self._seen.get(gate.rule.name, (math.nan, measured))
-        if since != gate.changed_s:
-            self._seen[gate.rule.name] = (gate.changed_s, measured)
-            return ""
-        same = now - since
-        if same <= gate.rule.max_age_s or not (np.abs(measured - place) > self._visible).any():
-            return ""
-        return f"{gate.rule.name}: the same picture for {same:.2f} s, though the robot moved"
+        reasons = []
+        for gate in self._gates:
+            since, place = self._seen.get(gate.rule.name, (math.nan, measured))
+            if since != gate.changed_s:
+                self._seen[gate.rule.name] = (gate.changed_s, measured)
+            elif now - since > gate.rule.max_age_s and (np.abs(measured - place) > self._visible).any():
+                reasons.append(f"{gate.rule.name}: the same picture for {now - since:.2f} s, though the robot moved")
+        return "; ".join(reasons)
 
 
 class TrackingWatch:
@@ -208,38 +194,18 @@ class TrackingWatch:
         self._visible = np.where(np.isfinite(box), settings.visible * box, self._limit)
         self._longest_s = settings.longest_tick_s
         self._age_s = max((each.max_age_s for each in settings.streams if each.measures), default=math.inf)
-        self.drift = np.zeros(len(self._names))
-        self._means = np.zeros((2, len(self._names)))  # commanded and measured distance of a tick, smoothed
-        self._unseen = np.zeros(len(self._names))  # commanded distance since the measured value last changed
-        self._before: Vector | None = None  # measured in the tick before
         self._last_s, self._changed_s = 0.0, np.zeros(len(self._names))
+        self.forget()
 
     def forget(self) -> None:
         """Restart: commanded and measured position count as equal."""
         self.drift = np.zeros(len(self._names))
-        self._means = np.zeros((2, len(self._names)))
-        self._unseen = np.zeros(len(self._names))
-        self._before = None
+        self._means = np.zeros((2, len(self._names)))  # commanded and measured distance of a tick, smoothed
+        self._unseen = np.zeros(len(self._names))  # commanded distance since the measured value last changed
+        self._before: Vector | None = None  # measured in the tick before
 
     def update(self, now: float, command: Vector, measured: Vector) -> str:
         """Take the command of the tick before and the present measurement, [A]; return the reason to hold."""
-        self._integrate_speeds(now, command, measured)
-        error = np.abs(np.where(self._position, command - measured, self.drift))
-        late = now - self._changed_s
-        frozen = self._speed & (np.abs(self._unseen) > self._visible) & (late > self._age_s)
-        if not (command[self._speed] != 0).any():  # the robot is at rest where it is measured
-            self.drift = np.where(np.abs(self.drift) > self._limit, 0.0, self.drift)
-        if (error > self._limit).any():  # an entry that nothing measures is NaN, and its limit infinite
-            worst = int(np.argmax(np.where(np.isfinite(error), error - self._limit, -np.inf)))
-            return f"{self._names[worst]} is {error[worst]:.4g} from its command, at most {self._limit[worst]:g}"
-        if not frozen.any():
-            return ""
-        worst = int(np.argmax(frozen))
-        said = f"the measured value of {self._names[worst]} has been the same for {late[worst]:.2f} s"
-        return f"{said}, although it was commanded to move by {self._unseen[worst]:.4g}"
-
-    def _integrate_speeds(self, now: float, command: Vector, measured: Vector) -> None:
-        """Update `drift` by the motion since the last tick."""
         if self._before is None:
             self._last_s, self._before = now, measured
             self._changed_s = np.full(len(measured), now)
@@ -254,3 +220,16 @@ class TrackingWatch:
         self._unseen = np.where(same, self._unseen + moved, 0.0)
         self._changed_s = np.where(same, self._changed_s, now)
         self._last_s, self._before = now, measured
+
+        error, late = np.abs(np.where(self._position, command - measured, self.drift)), now - self._changed_s
+        frozen = self._speed & (np.abs(self._unseen) > self._visible) & (late > self._age_s)
+        if not (command[self._speed] != 0).any():  # the robot is at rest where it is measured
+            self.drift = np.where(np.abs(self.drift) > self._limit, 0.0, self.drift)
+        if (error > self._limit).any():  # an entry that nothing measures is NaN, and its limit infinite
+            worst = int(np.argmax(np.where(np.isfinite(error), error - self._limit, -np.inf)))
+            return f"{self._names[worst]} is {error[worst]:.4g} from its command, at most {self._limit[worst]:g}"
+        if not frozen.any():
+            return ""
+        worst = int(np.argmax(frozen))
+        said = f"the measured value of {self._names[worst]} has been the same for {late[worst]:.2f} s"
+        return f"{said}, although it was commanded to move by {self._unseen[worst]:.4g}"

@@ -65,7 +65,11 @@ class StopPlanner:
         sign = 1 if self._ends_forward(speed, acceleration) else -1
         v, b = sign * speed / self.jerk, -sign * acceleration / self.jerk
         rest = self._sum_stop(v, b) * self.jerk
-        along, back = max(rest, 0.0), _sum_return(v, -b) * self.jerk if v < 0 else 0.0
+        along, back = max(rest, 0.0), 0.0
+        if v < 0:  # it goes back before its fading acceleration reverses it
+            middle = -b - 0.5
+            ticks = max(math.ceil(middle - math.sqrt(max(middle * middle + 2 * v, 0.0))) - 1, 0)
+            back = -(ticks * v + -b * ticks * (ticks + 1) / 2 - ticks * (ticks + 1) * (ticks + 2) / 6) * self.jerk
         return Stop(rest, along, back) if sign > 0 else Stop(-rest, back, along)
 
     def _ends_forward(self, speed: float, acceleration: float) -> bool:
@@ -89,10 +93,3 @@ class StopPlanner:
         n = math.floor((math.sqrt(1 + 8 * max(v, 0.0)) - 1) / 2)
         r = v / (n + 1) - n / 2
         return total + (n + 1) * n * (n - 1) / 6 + r * n * (n + 1) / 2
-
-
-def _sum_return(v: float, a: float) -> float:
-    """Return how far a motion with v < 0 goes back before its fading acceleration a > 0 reverses it."""
-    middle = a - 0.5
-    ticks = max(math.ceil(middle - math.sqrt(max(middle * middle + 2 * v, 0.0))) - 1, 0)
-    return -(ticks * v + a * ticks * (ticks + 1) / 2 - ticks * (ticks + 1) * (ticks + 2) / 6)

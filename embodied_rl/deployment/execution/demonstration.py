@@ -7,7 +7,6 @@ import io
 import lzma
 import math
 import struct
-import tokenize
 import zipfile
 import zlib
 from dataclasses import dataclass
@@ -18,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limits import CommandLimits
-from embodied_rl.deployment.execution.motion import MotionStep
-from embodied_rl.deployment.execution.tick import Mode
+from embodied_rl.deployment.execution.tick import Mode, MotionStep
 from embodied_rl.interfaces.description import SI
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.robot import Body
+from embodied_rl.system.untrusted_files import DAMAGED_ARRAY
 
 ABOUT = ("action_names", "state_names", "action_low", "action_high", "control_hz", "state_units")
 """Entries of an episode's file that describe the robot."""
@@ -32,10 +31,9 @@ LONGEST_GAP_S = 0.25
 """Longest gap between two ticks; a replay with a longer one is aborted, because actions were skipped."""
 MOST_STEPS, MOST_BYTES = 1_000_000, 2**28
 _DAMAGED = (
-    OSError, KeyError, ValueError, TypeError, EOFError, SyntaxError, RuntimeError, MemoryError, OverflowError,
-    tokenize.TokenError, zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError,
+    *DAMAGED_ARRAY, KeyError, EOFError, OverflowError, zipfile.BadZipFile, zlib.error, struct.error, lzma.LZMAError,
 )  # fmt: skip
-"""Exceptions of reading an arbitrary file as a .npz archive; NumPy evaluates an array's header as a literal."""
+"""Exceptions of reading an arbitrary file as a .npz archive."""
 
 
 @dataclass(frozen=True)
@@ -119,15 +117,11 @@ def make_demonstration(
 
 
 def check_recorded_body(recorded: Body, body: Body, where: str) -> None:
-    """Check that a recording's actions and state are those of a robot; cameras are not compared.
-
-    Raises:
-        UserError: names, their order, limits or the rate differ; the message names the first difference.
-    """
+    """Raise `UserError` if a recording's actions and state are not those of a robot; cameras are not compared."""
     for name in ("action_names", "state_names", "action_low", "action_high", "control_hz"):
         if (theirs := getattr(recorded, name)) != (ours := getattr(body, name)):
             raise UserError(
-                f"{where} is of another robot: {name} {_shorten(theirs)} there, {_shorten(ours)} here. Choose a "
+                f"{where} is of another robot: {name} {theirs!r:.200} there, {ours!r:.200} here. Choose a "
                 "demonstration of this robot, or the robot's file that it was recorded with.",
                 code="demonstration-of-another-robot",
             )
@@ -159,13 +153,8 @@ def _read_array(packed: zipfile.ZipFile, name: str, kinds: str) -> NDArray[Any]:
     return found
 
 
-def _shorten(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= 200 else f"{text[:197]}..."
-
-
 class Replay:
-    """Replay of a demonstration; a `embodied_rl.deployment.execution.motion.Motion`.
+    """Replay of a demonstration; a `embodied_rl.deployment.execution.tick.Motion`.
 
     Args:
         demonstration: to replay. limits: of the robot, with the kinds of the entries.
@@ -210,33 +199,21 @@ class Replay:
         self._last = now_s
         if not 0 <= gap <= max(LONGEST_GAP_S, 2 * self._period):
             return MotionStep(None, failed=f"time jumped by {gap:.3g} s")
-        step = int(np.searchsorted(self._demonstration.times, passed + _ROUNDING_S, "right")) - 1
-        if step >= len(self._demonstration.actions):
+        times, actions, places = self._demonstration.times, self._demonstration.actions, self._demonstration.measured
+        step = int(np.searchsorted(times, passed + _ROUNDING_S, "right")) - 1
+        if step >= len(actions):
             return MotionStep(None, done=True)
-        if away := self._compare(
-            self._recorded_position(step, passed), measured, self._tracking, "left the recording by"
-        ):
+        lasts, now = times[step + 1] - times[step], places[step]
+        # the last step continues the motion of the one before
+        after = places[step + 1] if step < len(places) - 1 else 2 * now - places[max(step - 1, 0)]
+        recorded = now + min(max((passed - times[step]) / lasts, 0.0), 1.0) * (after - now)
+        if away := self._compare(recorded, measured, self._tracking, "left the recording by"):
             return MotionStep(None, failed=f"step {step}: {away}")
-        return MotionStep(self._choose_command(step, passed))
-
-    def _choose_command(self, step: int, passed: float) -> NDArray[np.float64]:
-        """Return the target [A] of a tick in a step."""
-        times, action = self._demonstration.times, self._demonstration.actions[step]
-        lasts = times[step + 1] - times[step]
-        before = self._demonstration.actions[step - 1] if step else self._from
+        action, before = actions[step], actions[step - 1] if step else self._from
         share = min(max((passed + self._period - times[step]) / lasts, 0.0), 1.0)
-        if share > 1 - _ROUNDING_S / lasts:
-            share = 1.0
-        places = action if share == 1 else before + share * (action - before)
-        return np.where(self._kinds == "position", places, np.where(self._kinds == "velocity", action, action / lasts))
-
-    def _recorded_position(self, step: int, passed: float) -> NDArray[np.float64]:
-        """Return the recorded position [A] at a time; the last step continues the motion of the one before."""
-        places, last = self._demonstration.measured, len(self._demonstration.measured) - 1
-        now = places[step]
-        after = places[step + 1] if step < last else 2 * now - places[max(step - 1, 0)]
-        lasts = self._demonstration.times[step + 1] - self._demonstration.times[step]
-        return now + min(max((passed - self._demonstration.times[step]) / lasts, 0.0), 1.0) * (after - now)
+        position = action if share > 1 - _ROUNDING_S / lasts else before + share * (action - before)
+        speed = np.where(self._kinds == "velocity", action, action / lasts)
+        return MotionStep(np.where(self._kinds == "position", position, speed))
 
     def _compare(
         self, expected: NDArray[np.float64], measured: NDArray[np.float64], most: NDArray[np.float64], what: str

@@ -7,15 +7,16 @@ after its observation, however long the inference took; steps in which the robot
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from embodied_rl.deployment.execution.hold import Hold
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRefusal, ChunkRequest, Reason, RobotCommand, Why
 from embodied_rl.deployment.execution.settings import CONTINUING, Settings
-from embodied_rl.interfaces.sim import Array
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 WINDOW = 256
 """Delays that are kept: enough for a 99 % quantile, few enough to follow a server that becomes slower."""
@@ -23,11 +24,46 @@ LAST = 0.99
 """Quantile of the delays that decides when the next request is due."""
 
 
-class Latency:
-    """Measured delays from a request to its answer. The first one is left out, because the policy warms up.
+@dataclass(frozen=True)
+class Hold:
+    """Hold action of one robot, float32 [A]; entries of `kept`, bool [A], repeat the last command."""
 
-    Args:
-        expected: delay in seconds until two answers have come.
+    action: Array
+    kept: Array
+
+    def choose(self, last: Array | None) -> Array:
+        """Return the hold action float32 [A] after the command `last` [A]; None: there was none."""
+        return self.action.copy() if last is None else np.where(self.kept, last, self.action).astype(np.float32)
+
+
+def make_hold(spec: SimulatorSpec, given: tuple[float, ...] | None = None) -> Hold:
+    """Return the hold action of a simulated robot: the user's if given, of which no entry repeats its last command.
+
+    Raises:
+        UserError: neither the simulator nor the user defines it, or the given action does not fit.
+    """
+    action = spec.hold if given is None else given
+    names = ", ".join(spec.action_names)
+    if action is None:
+        raise UserError(
+            "delay: this simulator does not say with which action its robot holds still, as it does while it waits for "
+            f"its first chunk. Give it: hold=[…], {len(spec.action_names)} numbers for {names}.",
+            code="hold-missing",
+        )
+    inside = [low <= value <= high for low, value, high in zip(spec.action_low, action, spec.action_high, strict=False)]
+    if len(action) != len(spec.action_names) or not all(inside):
+        limits = f"{list(spec.action_low)} to {list(spec.action_high)}"
+        raise UserError(
+            f"hold={list(action)}: {len(spec.action_names)} numbers, for {names}, within {limits}.", code="hold-invalid"
+        )
+    kept = [given is None and name in spec.kept_while_holding for name in spec.action_names]
+    return Hold(np.array(action, np.float32), np.array(kept))
+
+
+class Latency:
+    """Measured delays from a request to its answer; `expected` seconds until two answers have come.
+
+    The first one is left out, because the policy warms up.
     """
 
     def __init__(self, expected: float) -> None:
@@ -41,26 +77,19 @@ class Latency:
             self._seen.append(seconds)
         self._warm = True
 
-    def measure(self, quantile: float) -> float:
-        """Return a quantile of the delays in seconds, rounded up to a measured delay."""
-        if not self._seen:
-            return self._expected
-        return float(np.quantile(np.array(self._seen), quantile, method="higher"))
-
     def count_steps(self, quantile: float, control_hz: float) -> int:
-        """Return the quantile in whole control steps, rounded up; a thousandth of a step is the clock's rounding."""
-        return math.ceil(self.measure(quantile) * control_hz - 1e-3)
+        """Return a quantile in whole control steps, rounded up; a thousandth of a step is the clock's rounding."""
+        seconds = self._expected
+        if self._seen:
+            seconds = float(np.quantile(np.array(self._seen), quantile, method="higher"))
+        return math.ceil(seconds * control_hz - 1e-3)
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """An action of the plan; it may be executed until `expires`, in seconds of the clock."""
+class _Planned(NamedTuple):
+    """A command of the plan; it may be executed until `expires`, in seconds of the clock."""
 
-    action: Array
+    command: RobotCommand
     expires: float
-    sequence: int
-    policy_version: int
-    joins: bool
 
 
 class Executor:
@@ -85,17 +114,15 @@ class Executor:
         self.epoch, self.step = 0, 0
         self.counts: Counter[str] = Counter()
         self.refused: Counter[Reason] = Counter()
-        self._sequence = 0
-        self._since = 0  # control steps since the last request
+        self._sequence = self._since = 0  # of the last request; control steps since then
         self._plan: deque[_Planned] = deque()
         self._asked: ChunkRequest | None = None
         self._last: Array | None = None
 
     def begin(self, command: Array | None = None) -> None:
-        """Start a new epoch: an episode, or acting after a takeover. Drops the plan and the open request.
+        """Start a new epoch after the last command, float32 [A], and drop the plan and the open request.
 
-        Args:
-            command: float32 [A], the last command; None: unknown.
+        An epoch is an episode, or acting after a takeover.
         """
         self.epoch, self.step = self.epoch + 1, 0
         self._plan.clear()
@@ -119,13 +146,21 @@ class Executor:
         if self._asked is not None and self._clock() - self._asked.time >= self._seconds(self.settings.longest_wait):
             self.counts["lost"] += 1
             self._asked, self._since = None, self.settings.replan
-        if self.epoch == 0 or self._asked is not None or not self._is_due():
+        settings, committed, known = self.settings, 0, 0  # number of actions in the prefix
+        if self.epoch == 0 or self._asked is not None:
             return None
-        self._sequence += 1
-        self._since = 0
+        if self._plan:  # due s steps after the last one, after a refusal, or before the plan runs out
+            slowest = self.latency.count_steps(LAST, settings.control_hz)
+            if settings.strategy == "stop" or (self._since < settings.replan and self.remaining > slowest):
+                return None
+        self._sequence, self._since = self._sequence + 1, 0
         self.counts["asked"] += 1
-        committed, known = self._choose_prefix()
-        prefix = self._stack(each.action for each in known)
+        if settings.strategy in CONTINUING:
+            most = settings.horizon if settings.longest_prefix is None else settings.longest_prefix
+            delay = self.latency.count_steps(settings.quantile, settings.control_hz)
+            committed = min(delay, most, len(self._plan))
+            known = committed if settings.strategy == "prefix" else max(committed, settings.horizon - settings.replan)
+        prefix = self._stack_plan(0, known)
         self._asked = ChunkRequest(self._sequence, self.epoch, self.step, prefix, committed, self._clock())
         return self._asked
 
@@ -154,9 +189,7 @@ class Executor:
             self._plan.clear()  # all of it: no action is skipped
         self._since += 1
         if self._plan:
-            planned = self._plan.popleft()
-            ids = planned.sequence, planned.policy_version
-            made = RobotCommand(planned.action, Why.PLAN, self.step, *ids, joins=planned.joins)
+            made = self._plan.popleft().command
             self.step += 1
         else:
             why = Why.PAUSE if self.settings.strategy == "stop" else Why.EXHAUSTED
@@ -165,28 +198,6 @@ class Executor:
         self.counts[made.why] += 1
         self._last = made.action if made.action is not None else self._last
         return made
-
-    def _is_due(self) -> bool:
-        """Return whether to send a request: s steps after the last one, after a refusal, or when the plan may run out.
-
-        "stop" sends it when the plan is finished.
-        """
-        if not self._plan:
-            return True
-        if self.settings.strategy == "stop":
-            return False
-        slowest = self.latency.count_steps(LAST, self.settings.control_hz)
-        return self._since >= self.settings.replan or self.remaining <= slowest
-
-    def _choose_prefix(self) -> tuple[int, list[_Planned]]:
-        """Return the number of committed actions, and the actions that the policy receives as prefix."""
-        if self.settings.strategy not in CONTINUING:
-            return 0, []
-        most = self.settings.horizon if self.settings.longest_prefix is None else self.settings.longest_prefix
-        delay = self.latency.count_steps(self.settings.quantile, self.settings.control_hz)
-        committed = min(delay, most, len(self._plan))
-        overlap = 0 if self.settings.strategy == "prefix" else self.settings.horizon - self.settings.replan
-        return committed, list(self._plan)[: max(committed, overlap)]
 
     def _check_actions(self, chunk: Chunk) -> ChunkRefusal | None:
         """Check dtype, shape and finiteness of a chunk's actions."""
@@ -211,44 +222,33 @@ class Executor:
         if first >= len(chunk.actions) or self._clock() >= expires:
             waited = (self._clock() - asked.time) * self.settings.control_hz
             return ChunkRefusal(Reason.STALE, f"a chunk came {waited:.1f} control steps after its observation")
-        actions = self._blend(np.clip(chunk.actions, self.settings.action_low, self.settings.action_high), first, kept)
-        if (refusal := self._check_jump(actions[0], kept)) is not None:
-            return refusal
-        old = list(self._plan)[:kept]
-        entries = enumerate(actions)
-        new = [_Planned(each, expires, chunk.sequence, chunk.policy_version, number == 0) for number, each in entries]
+        last = self.settings.replan if self.settings.strategy == "stop" else len(chunk.actions)
+        clipped = np.clip(chunk.actions, self.settings.action_low, self.settings.action_high)
+        actions = np.array(clipped[first:last], np.float32)
+        if self.settings.strategy == "blend":
+            old = self._stack_plan(kept, len(self._plan))
+            count = min(self.settings.blend, len(old), len(actions))
+            weight = (np.arange(1, count + 1, dtype=np.float32) / (self.settings.blend + 1))[:, None]
+            actions[:count] = (1 - weight) * old[:count] + weight * actions[:count]
+        before = self._plan[kept - 1].command.action if kept else self._last
+        if self.settings.jump is not None and before is not None:
+            excess = np.abs(actions[0] - before) - self.settings.jump
+            if not (excess <= 0).all():
+                worst = int(np.argmax(excess))
+                said = f"entry {worst} would jump from {before[worst]:.4g} to {actions[0][worst]:.4g}"
+                return ChunkRefusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
         self.counts["accepted"] += 1
         self.counts["late"] += 0 < asked.committed < first
-        self._plan = deque([*old, *new])
+        self._plan = deque(list(self._plan)[:kept])
+        for number, action in enumerate(actions):
+            step, ids = self.step + kept + number, (chunk.sequence, chunk.policy_version)
+            self._plan.append(_Planned(RobotCommand(action, Why.PLAN, step, *ids, joins=number == 0), expires))
         return None
 
-    def _blend(self, actions: Array, first: int, kept: int) -> Array:
-        """Return the chunk's actions from `first` on, blended with the old plan; float32 [≤ H, A]."""
-        last = self.settings.replan if self.settings.strategy == "stop" else len(actions)
-        chosen = np.array(actions[first:last], np.float32)
-        if self.settings.strategy != "blend":
-            return chosen
-        old = self._stack(each.action for each in list(self._plan)[kept:])
-        count = min(self.settings.blend, len(old), len(chosen))
-        weight = (np.arange(1, count + 1, dtype=np.float32) / (self.settings.blend + 1))[:, None]
-        chosen[:count] = (1 - weight) * old[:count] + weight * chosen[:count]
-        return chosen
-
-    def _check_jump(self, action: Array, kept: int) -> ChunkRefusal | None:
-        """Check the difference between the first new action [A] and the action before it."""
-        before = self._plan[kept - 1].action if kept else self._last
-        if self.settings.jump is None or before is None:
-            return None
-        excess = np.abs(action - before) - self.settings.jump
-        if (excess <= 0).all():
-            return None
-        worst = int(np.argmax(excess))
-        said = f"entry {worst} would jump from {before[worst]:.4g} to {action[worst]:.4g}"
-        return ChunkRefusal(Reason.JUMP, f"{said}, by more than {self.settings.jump[worst]:.4g}")
-
-    def _stack(self, actions: Iterable[Array]) -> Array:
-        listed = list(actions)
-        return np.stack(listed) if listed else np.zeros((0, len(self.settings.action_low)), np.float32)
+    def _stack_plan(self, start: int, stop: int) -> Array:
+        """Return a part of the plan, float32 [≤ stop - start, A]."""
+        actions = [each.command.action for each in list(self._plan)[start:stop] if each.command.action is not None]
+        return np.stack(actions) if actions else np.zeros((0, len(self.settings.action_low)), np.float32)
 
     def _seconds(self, steps: int) -> float:
         return steps / self.settings.control_hz

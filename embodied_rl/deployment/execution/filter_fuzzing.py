@@ -25,13 +25,10 @@ VIOLATIONS: tuple[str, ...] = ("not finite", "box", "speed", "acceleration", "je
 
 @dataclass
 class FuzzedRobot:
-    """Robot that follows its commands, and may have faulty measurements.
+    """Robot that follows its commands, and may have faulty measurements unless it is `honest`.
 
     Attributes:
-        limits: of its entries. period_s: of a tick.
-        honest: its measurements are correct; otherwise they may be NaN, noisy or missing.
-        position: float64 [A], q of each entry.
-        begun: command before the present segment; a segment lasts from one `begin` to the next.
+        position: float64 [A], q of each entry. begun: command before the present segment, which starts at a `begin`.
         commands: of the present segment. passed: q after each of them.
     """
 
@@ -65,10 +62,7 @@ class FuzzedRobot:
 
 
 def fuzz_filter(ticks: int = 1_000_000, seed: int = 0) -> dict[str, int]:
-    """Fuzz the safety filter with a number of robots.
-
-    Args:
-        ticks: of all robots together; each tick commands all entries of one robot.
+    """Fuzz the safety filter with a number of robots, for `ticks` of all robots together.
 
     Returns:
         Counts: of each of `VIOLATIONS` over ticks and entries, of "ticks", "entries" and "robots", and of "unchanged"
@@ -106,7 +100,12 @@ def run_episode(robot: FuzzedRobot, rng: np.random.Generator, ticks: int) -> dic
         if tick == ticks - 1 or rng.random() < 0.0005:
             for name, found in count_violations(robot).items():
                 counts[name] += found
-            counts["no rest"] += _check_ramp(tested, robot)
+            for _ in range(5000):  # ramp to rest
+                made = tested.step(None, robot.position)
+                robot.obey(made.command)
+                if made.still:
+                    break
+            counts["no rest"] += int(not made.still or any(count_violations(robot).values()))
             _begin(tested, robot)
     return counts
 
@@ -138,16 +137,6 @@ def _begin(tested: SafetyFilter, robot: FuzzedRobot) -> None:
     tested.begin(robot.position)
     robot.begun = np.where(robot.moves, robot.position, 0.0)
     robot.commands, robot.passed = [], []
-
-
-def _check_ramp(tested: SafetyFilter, robot: FuzzedRobot) -> int:
-    """Ramp to rest from the present motion; return 1 if that violates a limit or does not end, else 0."""
-    for _ in range(5000):
-        made = tested.step(None, robot.position)
-        robot.obey(made.command)
-        if made.still:
-            return int(any(count_violations(robot).values()))
-    return 1
 
 
 def _sample_entry(name: str, period: float, rng: np.random.Generator) -> EntryLimits:

@@ -39,10 +39,6 @@ class Correction(StrEnum):
 class Limiter:
     """Limiter of one entry.
 
-    Args:
-        limits: of the entry.
-        period_s: of a tick.
-
     Attributes:
         command: the last one.
         speed: of the command: its change in the last tick, in q; or, where a speed is commanded, the command itself.
@@ -62,18 +58,26 @@ class Limiter:
         self._speed = min(min(limits.speed, FREE) * unit, width)
         self._acceleration = min(min(limits.acceleration, FREE) * unit * period_s, 2 * self._speed)
         self._jerk = min(min(limits.jerk, FREE) * unit * period_s**2, 2 * self._acceleration)
-        grain = self._rounding_step()
+        edges = [abs(each) for each in (limits.low, limits.high) if math.isfinite(each)]
+        largest = max(edges, default=1e3) if self.moves_position else self._speed
+        grain = 4 * math.ulp(largest)  # the largest rounding error of a second difference of commands
+        if self._jerk < 1e3 * grain:
+            raise UserError(
+                f"{limits.name}: jerk={limits.jerk:g} changes a command by {self._jerk:.2g} within a period of "
+                f"{period_s:g} s, and numbers near {largest:g} are too coarse for that. Give a larger jerk, or a "
+                "longer period.",
+                code="jerk-too-small",
+            )
         self._firm_speed, self._firm_acceleration = self._speed - grain, self._acceleration - grain
         self._firm_jerk = self._jerk - grain
         self._planner = StopPlanner(self._firm_acceleration * (1 - MARGIN), self._firm_jerk * (1 - MARGIN))
-        self.command, self.speed, self.acceleration, self.drift = 0.0, 0.0, 0.0, 0.0
-        self._wanted: float | None = None
-        self._follows = True
+        self.begin(0.0)
 
     def begin(self, command: float) -> None:
         """Start at rest, with this command."""
         self.command, self.speed, self.acceleration, self.drift = command, 0.0, 0.0, 0.0
-        self._wanted, self._follows = None, True
+        self._wanted: float | None = None
+        self._follows = True
 
     @property
     def still(self) -> bool:
@@ -83,8 +87,7 @@ class Limiter:
     def count_ramp_ticks(self) -> int:
         """Return the largest number of ticks of a ramp to rest: from top speed, with the largest acceleration.
 
-        This state is reached by reversing from top speed in the other direction. One tick is added for slower ramps
-        that do not fit whole ticks.
+        This state is reached by reversing from top speed in the other direction; one tick is added for slower ramps.
         """
         acceleration = min(find_acceleration(2 * self._firm_speed, self._firm_jerk), self._firm_acceleration)
         speed, ticks = self._firm_speed - sum_fading(acceleration, self._firm_jerk), 1
@@ -107,9 +110,7 @@ class Limiter:
     def follow(self, wanted: float, measured: float) -> tuple[float, Correction | None]:
         """Return the next command towards a finite target, and why it differs from it.
 
-        Args:
-            wanted: the target.
-            measured: q, for the box of a speed; NaN: there is no box. Not used for a position.
+        `measured` is q, for the box of a speed; NaN: there is no box. It is not used for a position.
         """
         low, high = self._find_bounds(measured)
         inside = min(max(wanted, low), high) if self.moves_position else min(max(wanted, -self._speed), self._speed)
@@ -128,20 +129,6 @@ class Limiter:
         if inside != wanted:
             reason = Correction.BOX if self.moves_position else Correction.SPEED
         return made, reason or Correction.CATCHING_UP
-
-    def _rounding_step(self) -> float:
-        """Return the largest rounding error of a second difference of commands."""
-        edges = [abs(each) for each in (self.limits.low, self.limits.high) if math.isfinite(each)]
-        largest = max(edges, default=1e3) if self.moves_position else self._speed
-        grain = 4 * math.ulp(largest)
-        if self._jerk < 1e3 * grain:
-            raise UserError(
-                f"{self.limits.name}: jerk={self.limits.jerk:g} changes a command by {self._jerk:.2g} within a period "
-                f"of {self._period:g} s, and numbers near {largest:g} are too coarse for that. Give a larger jerk, or "
-                "a longer period.",
-                code="jerk-too-small",
-            )
-        return grain
 
     def _find_bounds(self, measured: float) -> tuple[float, float]:
         """Return the box of a position, or the speeds that reach the edges of the box within one tick."""
@@ -243,11 +230,8 @@ class Limiter:
 def find_root(function: Callable[[float], float], low: float, high: float, guess: float, grain: float) -> float:
     """Return where an increasing function is 0 within `grain`, between `low` and `high`, or the end nearest to that.
 
-    Uses false position in the Illinois variant; each fourth round bisects, for functions with a sharp bend. If rounding
-    prevents such a value, returns the last point below.
-
-    Args:
-        guess: first point, between the ends.
+    Uses false position in the Illinois variant, from `guess`; each fourth round bisects, for functions with a sharp
+    bend. If rounding prevents such a value, returns the last point below.
     """
     value = function(guess)
     if abs(value) <= grain:

@@ -15,12 +15,10 @@ class ChunkRequest:
     """Request for a chunk that continues the plan from the present observation.
 
     Attributes:
-        sequence: number of the request, from 1; unique within one executor.
-        epoch: number of the epoch: an episode, or the time between two takeovers.
+        sequence: from 1; unique within one executor. epoch: an episode, or the time between two takeovers.
         step: actions executed when the observation was taken; entry i of the chunk is for step + i.
         prefix: float32 [p, A], the plan's actions from `step` on that the policy should continue; may be empty.
-        committed: number of these actions that will be executed in any case.
-        time: seconds of the executor's clock.
+        committed: number of these actions that will be executed in any case. time: by the executor's clock.
     """
 
     sequence: int
@@ -33,13 +31,7 @@ class ChunkRequest:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Chunk of actions, the policy's answer to a request.
-
-    Attributes:
-        sequence, epoch, step: those of its request.
-        actions: float32 [H, A]; entry i is for step + i.
-        policy_version: version of the weights that computed it.
-    """
+    """Answer to a request: actions float32 [H, A], of which entry i is for step + i, and the version of its weights."""
 
     sequence: int
     epoch: int
@@ -84,10 +76,8 @@ class RobotCommand:
 
     Attributes:
         action: float32 [A]; None if the plan has no action and the robot's hold action is unknown.
-        why: `PLAN`, or why the robot holds still.
-        step: the step that the action is for.
-        sequence: request whose chunk it is from; 0 for a hold.
-        policy_version: version of the weights that computed it; -1 for a hold.
+        why: `PLAN`, or why the robot holds still. step: the step that the action is for.
+        sequence, policy_version: of the chunk; 0 and -1 for a hold.
         joins: whether it is the first action of its chunk that is executed.
     """
 

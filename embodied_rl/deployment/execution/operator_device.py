@@ -86,14 +86,10 @@ class OperatorDevice:
 
 
 def check_device(device: OperatorDevice, entries: Sequence[EntryLimits], type_name: str, where: str) -> None:
-    """Check that a device fits a robot.
+    """Raise `UserError` if a device does not fit a robot's entries, or a number is out of range.
 
     Args:
-        device: of the robot's file. entries: of the robot's actions.
         type_name: of its messages, sensor_msgs/msg/Joy or geometry_msgs/msg/Twist. where: key, for error messages.
-
-    Raises:
-        UserError: an entry, an axis or a button does not exist or has two uses, or a number is out of range.
     """
     twist = type_name.endswith("/Twist")
     for use in device.axes:

@@ -12,9 +12,8 @@ from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limits import EntryLimits
 from embodied_rl.deployment.execution.operator_device import TWIST_AXES, AxisUse, OperatorDevice
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput
+from embodied_rl.deployment.execution.tick import LABELS, Mode, OperatorInput
 
-LABELS = ("success", "failure", "abort")
 _ASKED = {"hold": Mode.HOLD, "run": Mode.RUN, "go_back": Mode.RETURN, "replay": Mode.REPLAY}
 """Buttons that ask for a mode; the first one wins if several were pressed since the last reading."""
 
@@ -34,7 +33,7 @@ class OperatorInputParser:
     """
 
     def __init__(self, device: OperatorDevice, entries: Sequence[EntryLimits]) -> None:
-        self.device, self._entries = device, tuple(entries)
+        self.device, self._entries, self._buttons = device, tuple(entries), device.list_buttons()
         self._place = {entry.name: number for number, entry in enumerate(entries)}
         self._deflection = np.zeros(len(device.axes))
         self._rested = np.zeros(len(device.axes), bool)
@@ -53,17 +52,28 @@ class OperatorInputParser:
 
     def receive_joy(self, axes: Sequence[float], buttons: Sequence[int], now_s: float) -> None:
         """Take a message of a joystick; of an invalid one, only the buttons that stop the robot count."""
-        used, names = [int(use.axis) for use in self.device.axes], self.device.list_buttons()
+        used, names = [int(use.axis) for use in self.device.axes], self._buttons
         complete = all(n < len(axes) for n in used) and all(n < len(buttons) for n in names.values())
         if complete and self._take_axes([float(axes[n]) for n in used], 1.0, now_s):
-            self._take_buttons({name: bool(buttons[n]) for name, n in names.items()}, now_s)
+            pressed = {name: bool(buttons[n]) for name, n in names.items()}
+            self._seen_up |= {name for name, down in pressed.items() if not down}
+            counting = {name: down and name in self._seen_up for name, down in pressed.items()}
+            begun = [name for name, down in counting.items() if down and not self._pressed[name]]
+            self._events += begun
+            self.presses.update(begun)
+            self._pressed = counting
+            if "estop" in pressed:
+                self._pressed["estop"] = pressed["estop"]  # also if it was down at first
+                self._struck |= pressed["estop"]
+            if "deadman" in pressed:
+                self.held_s = now_s if self._pressed["deadman"] else None
             self._update_touch(now_s)
         else:
             self.receive_old_buttons(buttons)
 
     def receive_old_buttons(self, buttons: Sequence[int]) -> None:
         """Take a message of a joystick that must not move anything, such as a late one: only stops count."""
-        down = {name for name, n in self.device.list_buttons().items() if n < len(buttons) and buttons[n]}
+        down = {name for name, n in self._buttons.items() if n < len(buttons) and buttons[n]}
         self._struck |= "estop" in down
         if self.device.deadman is not None and "deadman" not in down:
             self.held_s = None
@@ -91,11 +101,8 @@ class OperatorInputParser:
     def read(self, now_s: float, mode: Mode, commanded: NDArray[np.float64]) -> OperatorInput:
         """Return the operator's present input. A label and a press of a button are returned once.
 
-        A press of the emergency stop counts even if it was released before this reading.
-
-        Args:
-            now_s: present time. mode: of the core.
-            commanded: float64 [A], the last command, from which targets of positions start.
+        A press of the emergency stop counts even if it was released before this reading. Targets of positions start at
+        `commanded`, float64 [A], the last command.
         """
         alive = self._received_s is not None and now_s - self._received_s <= self.device.timeout_s
         events, self._events = self._events, []
@@ -123,20 +130,6 @@ class OperatorInputParser:
             self._rested[number] |= abs(value) <= use.dead_zone
             self._deflection[number] = leave_dead_zone(use, max(-most, min(most, value))) * self._rested[number]
         return True
-
-    def _take_buttons(self, pressed: dict[str, bool], now_s: float) -> None:
-        """Take the state of the used buttons, by name."""
-        self._seen_up |= {name for name, down in pressed.items() if not down}
-        counting = {name: down and name in self._seen_up for name, down in pressed.items()}
-        begun = [name for name, down in counting.items() if down and not self._pressed[name]]
-        self._events += begun
-        self.presses.update(begun)
-        self._pressed = counting
-        if "estop" in pressed:
-            self._pressed["estop"] = pressed["estop"]  # also if it was down at first
-            self._struck |= pressed["estop"]
-        if "deadman" in pressed:
-            self.held_s = now_s if self._pressed["deadman"] else None
 
     def _update_touch(self, now_s: float) -> None:
         """Update whether the operator touches the device, which takes over."""
@@ -177,23 +170,19 @@ class OperatorInputParser:
         self._integrated_s = now_s
         for name, speed in moves.items():
             number = self._place[name]
-            wanted[number] = speed
-            if self._entries[number].kind == "position":
-                wanted[number] = self._move_target(number, speed, min(passed, self.device.timeout_s), commanded[number])
+            if self._entries[number].kind != "position":
+                wanted[number] = speed
+            elif not speed:
+                self._target[number] = math.nan
+            else:  # the target starts at the command, and moves while touched
+                start = commanded[number] if math.isnan(self._target[number]) else self._target[number]
+                target = start + speed * min(passed, self.device.timeout_s)
+                low, high = self._entries[number].low, self._entries[number].high
+                wanted[number] = self._target[number] = min(max(target, low), high)
         for place in self.device.places:
             if self._pressed[place.name]:
                 wanted[self._place[place.entry]] = self._target[self._place[place.entry]] = place.value
         return wanted
-
-    def _move_target(self, number: int, speed: float, passed: float, commanded: float) -> float:
-        """Return a position's target: starts at the command, moves while touched, and is NaN otherwise."""
-        if not speed:
-            self._target[number] = math.nan
-            return math.nan
-        start = commanded if math.isnan(self._target[number]) else self._target[number]
-        low, high = self._entries[number].low, self._entries[number].high
-        self._target[number] = min(max(start + speed * passed, low), high)
-        return float(self._target[number])
 
 
 def leave_dead_zone(use: AxisUse, value: float) -> float:

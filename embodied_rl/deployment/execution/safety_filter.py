@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.deployment.execution.limiter import Correction, Limiter
-from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
+from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.interfaces.errors import UserError
 
 Numbers = NDArray[np.float64]
@@ -27,12 +27,9 @@ OUTSIDE = 1e-3
 
 @dataclass(frozen=True)
 class FilteredCommand:
-    """Output of the filter.
+    """Command, float64 [A]: a position, or a speed for velocities and displacements; whether it is at rest.
 
-    Attributes:
-        command: float64 [A]: a position, or a speed for velocities and displacements.
-        why: what was changed and for which entries; empty if the target passed unchanged.
-        still: the command is at rest.
+    `why` is what was changed and for which entries; empty if the target passed unchanged.
     """
 
     command: Numbers
@@ -41,11 +38,7 @@ class FilteredCommand:
 
 
 class SafetyFilter:
-    """Safety filter of one robot.
-
-    Args:
-        limits: of its A entries.
-        period_s: of a tick, in seconds.
+    """Safety filter of one robot, with a tick of `period_s`.
 
     Raises:
         UserError: an invalid period, or limits too fine for double precision.
@@ -64,35 +57,41 @@ class SafetyFilter:
         return np.array([limiter.command for limiter in self._limiters])
 
     def begin(self, measured: Numbers, start: Numbers | None = None) -> None:
-        """Start at rest, at the measured position.
+        """Start at rest, at the measured position, float64 [A]; NaN for entries that are not measured.
 
         Args:
-            measured: float64 [A], q of each entry; NaN if it is not measured.
-            start: float64 [A], the position of entries that are not measured, such as the last command; None: the
-                value in their box that is nearest to 0.
+            start: float64 [A], where these entries start; None: at the value in their box that is nearest to 0.
 
         Raises:
             UserError: a position is outside its box, so that every command would be a jump.
         """
         values = self._read(measured)
         given = [math.nan] * len(values) if start is None else self._read(start)
-        begun = [_choose_start(entry, *each) for entry, *each in zip(self._entries, values, given, strict=True)]
+        begun = []
+        for entry, known, other in zip(self._entries, values, given, strict=True):
+            known = known if math.isfinite(known) else other
+            inside = min(max(known if math.isfinite(known) else 0.0, entry.low), entry.high)
+            if entry.kind != "position":
+                inside = 0.0
+            elif math.isfinite(known) and abs(known - inside) > OUTSIDE * (entry.high - entry.low):
+                raise UserError(
+                    f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the "
+                    "robot inside, by hand, or correct the limits.",
+                    code="entry-outside-box",
+                )
+            begun.append(inside)
         for limiter, value in zip(self._limiters, begun, strict=True):
             limiter.begin(value)
         self._begun = True
 
     def step(self, wanted: Numbers | None, measured: Numbers | None, drift: Numbers | None = None) -> FilteredCommand:
-        """Return the command of this tick.
+        """Return the command of this tick. Raises `RuntimeError` before `begin`.
 
         Args:
-            wanted: float64 [A], the target: a position, or a speed for velocities and displacements. None: ramp to
-                rest.
+            wanted: float64 [A], the target: a position, or a speed for velocities and displacements; None: rest.
             measured: float64 [A], q of each entry; NaN if it is not measured. None: none is measured.
             drift: float64 [A], the dead-reckoned q minus the measured one: the box of a speed holds for both positions
                 and all between them. None: 0.
-
-        Raises:
-            RuntimeError: `begin` was not called.
         """
         if not self._begun:
             raise RuntimeError("SafetyFilter.begin(measured) must be called before step.")
@@ -144,18 +143,3 @@ def measure_longest_ramp(limits: CommandLimits, period_s: float) -> float:
 def _has_numbers(values: Numbers, count: int) -> bool:
     """Return whether the values are an array of `count` numbers; they may be of any type."""
     return isinstance(values, np.ndarray) and values.shape == (count,) and values.dtype.kind in "fiu"
-
-
-def _choose_start(entry: EntryLimits, measured: float, given: float) -> float:
-    """Return the first command of an entry, at rest."""
-    if entry.kind != "position":
-        return 0.0
-    known = measured if math.isfinite(measured) else given
-    inside = min(max(known if math.isfinite(known) else 0.0, entry.low), entry.high)
-    if math.isfinite(known) and abs(known - inside) > OUTSIDE * (entry.high - entry.low):
-        raise UserError(
-            f"{entry.name} is at {known:.4g}, outside its limits {entry.low:g} to {entry.high:g}. Move the robot "
-            "inside, by hand, or correct the limits.",
-            code="entry-outside-box",
-        )
-    return inside

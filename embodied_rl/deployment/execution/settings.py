@@ -88,11 +88,7 @@ def choose_replan(delay: int, strategy: Strategy, executed: int) -> int:
 
 
 def check_budget(horizon: int, delay: int, replan: int, strategy: Strategy) -> None:
-    """Check that a plan lasts until the answer to the next request: s + d ≤ H; with "stop": s ≤ H.
-
-    Raises:
-        UserError: it does not; the message suggests values.
-    """
+    """Raise `UserError` unless a plan lasts until the answer to the next request: s + d ≤ H; with "stop": s ≤ H."""
     if strategy == "stop":
         if replan > horizon:
             raise UserError(

@@ -1,4 +1,4 @@
-"""Inputs and outputs of the deployment core in one tick of the control loop.
+"""Inputs and outputs of the deployment core in one tick of the control loop, and the interface of motions.
 
 Shapes: `A` action entries. The core does no input or output: the control loop, over ROS 2, in process or under a fake
 clock, passes these objects.
@@ -6,11 +6,14 @@ clock, passes these objects.
 
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from embodied_rl.interfaces.sim import Source
+
+LABELS = ("success", "failure", "abort")
 
 
 class State(StrEnum):
@@ -165,3 +168,38 @@ class Status:
     def as_dict(self) -> dict[str, object]:
         """Return the fields as a dict for JSON."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class MotionStep:
+    """Target of a motion in one tick, float64 [A], as `Tick.proposed`; None: ramp to rest.
+
+    `done`: the motion is finished, and the robot holds. `failed`: why it was aborted; empty otherwise.
+    """
+
+    wanted: NDArray | None
+    done: bool = False
+    failed: str = ""
+
+
+class Motion(Protocol):
+    """Motion of the modes RETURN and REPLAY; starts when the operator asks for it with the dead man's switch held.
+
+    Attributes:
+        mode: RETURN or REPLAY. words: description of the motion, for the operator.
+    """
+
+    mode: Mode
+    words: str
+
+    def begin(self, measured: NDArray, commanded: NDArray, now_s: float) -> str:
+        """Start at the present position; return why that is refused, empty if it is not.
+
+        Args:
+            measured: float64 [A] in q, NaN for entries that are not measured. commanded: float64 [A], the last command.
+        """
+        ...
+
+    def step(self, measured: NDArray, now_s: float) -> MotionStep:
+        """Return the present step; not called again after a step that is done or failed."""
+        ...

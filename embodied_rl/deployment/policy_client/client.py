@@ -15,19 +15,16 @@ from numpy.typing import NDArray
 from embodied_rl.deployment.configuration import ServedNode
 from embodied_rl.deployment.policy_client.client_messages import (
     LARGEST,
-    ExpectedResponse,
     NoiseKeysLike,
     NoPolicyAnswer,
     PolicyRefusal,  # noqa: F401 - callers of the client catch it
     RefusedConnection,
     read_actions,
     read_map,
-    select_keys,
     write_observation,
     write_prefix,
 )
-from embodied_rl.deployment.policy_client.request import PROTOCOL, PROTOCOL_VERSION
-from embodied_rl.deployment.policy_client.wire_names import WireNames
+from embodied_rl.deployment.policy_client.request import PROTOCOL, PROTOCOL_VERSION, WireNames
 from embodied_rl.interfaces.description import PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.observation_input import read_observation
@@ -44,11 +41,8 @@ class PolicyClient:
     """Client of a policy server.
 
     Attributes:
-        url: address of the server.
-        metadata: the metadata that the server sent.
-        spec: description of the policy; None if a third-party server does not send one.
-        version: version of the weights of the last response; None if unknown.
-        versions: versions of the weights of all responses.
+        metadata: of the server. spec: description of the policy; None if a third-party server does not send one.
+        version, versions: of the weights of the last response, None if unknown, and of all responses.
         timing: milliseconds of the last response: `total_ms`, and the timings that the server sent.
     """
 
@@ -64,9 +58,7 @@ class PolicyClient:
         """Connect, and read the metadata of the server.
 
         Args:
-            url: address such as ws://127.0.0.1:8000.
-            deadline: timeout of each request in seconds.
-            token: access token of the server.
+            url: such as ws://127.0.0.1:8000. deadline: timeout of each request in seconds. token: access token.
             names: names of observation entries, our name → the server's name.
             key: name of the actions in the responses of a third-party server.
 
@@ -124,10 +116,8 @@ class PolicyClient:
         """Return the next actions to execute, as `LoadedPolicy.act` does.
 
         Args:
-            observation: see `LoadedPolicy.act`; sent unchecked to a server that does not describe its policy.
-            prefix, committed, strategy, whole: see `LoadedPolicy.act`.
-            seed: seed of the noise; None uses its mean.
-            deadline: timeout in seconds; None uses the client's.
+            observation: sent unchecked to a server that does not describe its policy.
+            seed: seed of the noise; None uses its mean. deadline: timeout in seconds; None uses the client's.
 
         Returns:
             float32 [H, A] in the robot's units; [n, H, A] for n rows.
@@ -157,33 +147,38 @@ class PolicyClient:
 
         Servers of embodied-rl get the rows in batches with their noise keys; the results are bit-identical to those of
         the policy in this process. Third-party servers get one message per row without keys.
-
-        Raises:
-            UserError, NoPolicyAnswer: see `act`.
         """
-        shown = observation if self.spec is None else self._select_cameras(observation)
-        size = self._choose_rows(shown)
-        parts = []
+        shown = observation
+        if self.spec is not None:
+            if missing := [name for name in self.spec.cameras if name not in observation.images]:
+                raise UserError(
+                    f"{self.url} needs camera {missing[0]!r}; the observation has {', '.join(observation.images)}.",
+                    code="camera-unknown",
+                )
+            images = {name: np.asarray(observation.images[name]) for name in self.spec.cameras}
+            shown = Observation(images, np.asarray(observation.state), observation.instruction)
+        size, parts = 1, list[NDArray[np.float32]]()
+        if self.is_ours:  # rows per message, if possible a multiple of 4: then bits do not depend on it
+            each = sum(image[0].nbytes for image in shown.images.values()) + shown.state[0].nbytes + 4096
+            most = min(self.metadata["rows"], int(0.9 * self.metadata["message_bytes"]) // each)
+            size = max(1, most - most % 4 if most >= 4 else most)
         for start in range(0, len(shown), size):
-            rows = range(start, min(start + size, len(shown)))
-            part = shown.select(list(rows))
-            if self.is_ours:
-                cut = slice(rows.start, rows.stop)
-                counts = None if committed is None else committed[cut]
-                extras = write_prefix(None if prefix is None else prefix[cut], counts, strategy, whole)
-                extras |= {} if keys is None else select_keys(keys, rows)
-                parts.append(self._request(write_observation(part, False), extras, len(part), None))
-            else:
+            cut = slice(start, min(start + size, len(shown)))
+            part = shown.select(list(range(cut.start, cut.stop)))
+            if not self.is_ours:
                 extras = write_prefix(prefix, committed, strategy, whole)  # refused if there is any
                 parts.append(self._request(write_observation(part, True), extras, None, None)[None])
+                continue
+            counts = None if committed is None else committed[cut]
+            extras = write_prefix(None if prefix is None else prefix[cut], counts, strategy, whole)
+            if keys is not None:
+                episode, decision = (np.asarray(each)[cut] for each in (keys.episode, keys.decision))
+                extras |= {"seed": keys.seed, "episode": episode, "decision": decision}
+            parts.append(self._request(write_observation(part, False), extras, len(part), None))
         return np.concatenate(parts)
 
     def check_body(self, body: Body, words: tuple[str, ...] = ()) -> list[str]:
-        """Check that the served policy fits a robot; return the names of the properties that the server does not send.
-
-        Raises:
-            UserError: it does not fit; the message names the difference.
-        """
+        """Return which properties the server does not send; raise `UserError` if the policy does not fit the robot."""
         if self.spec is None:
             return ["cameras and their sizes", "state names and units", "action names, limits and units", "rate"]
         self.spec.check_body(body, words)
@@ -208,7 +203,6 @@ class PolicyClient:
         began, seconds = time.monotonic(), self.deadline if deadline is None else _check_deadline(deadline)
         self._sequence += 1
         echoed = {"seq": self._sequence, "epoch": self.epoch} if self.is_ours else {}
-        expected = ExpectedResponse(self.url, echoed, rows, self.spec, bool(extras["whole"]), self._key)
         message = self._names.to_theirs(observation)
         if self.is_ours:
             given = {name: value for name, value in extras.items() if value is not None}
@@ -228,7 +222,9 @@ class PolicyClient:
             )
         answer = self._attempt(lambda until: read_map(self._link.exchange(packed, until), self.url), began + seconds)
         try:
-            actions = read_actions(answer, expected)
+            actions = read_actions(
+                answer, self.url, echoed=echoed, rows=rows, spec=self.spec, whole=bool(extras["whole"]), key=self._key
+            )
         except NoPolicyAnswer:
             self._link.drop()
             raise
@@ -271,11 +267,7 @@ class PolicyClient:
                 raise
 
     def _read_metadata(self, until: float) -> None:
-        """Read the metadata of a new connection.
-
-        Raises:
-            UserError: the server uses another version of the protocol, or its metadata is invalid.
-        """
+        """Read and check the metadata of a new connection."""
         metadata = read_map(self._link.exchange(None, until), self.url)
         spec = None
         if _has_our_protocol(metadata):
@@ -298,24 +290,6 @@ class PolicyClient:
                 f"{self.url} serves another policy than before: create a new client.", code="policy-changed"
             )
         self.metadata, self.spec = metadata, spec
-
-    def _select_cameras(self, observation: Observation) -> Observation:
-        assert self.spec is not None, "the caller checked"
-        if missing := [name for name in self.spec.cameras if name not in observation.images]:
-            raise UserError(
-                f"{self.url} needs camera {missing[0]!r}; the observation has {', '.join(observation.images)}.",
-                code="camera-unknown",
-            )
-        images = {name: np.asarray(observation.images[name]) for name in self.spec.cameras}
-        return Observation(images, np.asarray(observation.state), observation.instruction)
-
-    def _choose_rows(self, observation: Observation) -> int:
-        """Return the number of rows per message, if possible a multiple of 4: then bits do not depend on it."""
-        if not self.is_ours:
-            return 1
-        each = sum(image[0].nbytes for image in observation.images.values()) + observation.state[0].nbytes + 4096
-        most = min(self.metadata["rows"], int(0.9 * self.metadata["message_bytes"]) // each)
-        return max(1, most - most % 4 if most >= 4 else most)
 
 
 def _check_deadline(seconds: float) -> float:

@@ -1,7 +1,6 @@
 """Write requests to a policy server, and validate its responses."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -38,27 +37,6 @@ class NoiseKeysLike(Protocol):
     def decision(self) -> NDArray[Any]: ...
 
 
-@dataclass(frozen=True)
-class ExpectedResponse:
-    """Properties that a valid response must have.
-
-    Attributes:
-        url: address of the server, for messages.
-        echoed: entries of the request that the response must repeat.
-        rows: number of rows n; None for a single observation.
-        spec: description of the policy; None if the server does not send one.
-        whole: whether all `spec.horizon` actions were requested.
-        key: name of the actions in the response.
-    """
-
-    url: str
-    echoed: Mapping[str, int]
-    rows: int | None
-    spec: PolicyDescription | None
-    whole: bool
-    key: str
-
-
 def read_map(message: bytes | str, url: str) -> dict[str, Any]:
     """Return the map of a message.
 
@@ -79,46 +57,56 @@ def read_map(message: bytes | str, url: str) -> dict[str, Any]:
     return content
 
 
-def read_actions(answer: Mapping[str, Any], expected: ExpectedResponse) -> NDArray[np.float32]:
+def read_actions(
+    answer: Mapping[str, Any],
+    url: str,
+    *,
+    echoed: Mapping[str, int],
+    rows: int | None,
+    spec: PolicyDescription | None,
+    whole: bool,
+    key: str,
+) -> NDArray[np.float32]:
     """Return the actions of a response, float32 [H, A], or [n, H, A] for n rows.
+
+    Args:
+        answer: the response. url: address of the server, for messages.
+        echoed: entries of the request that the response must repeat.
+        rows: number of rows n; None for a single observation.
+        spec: description of the policy; None if the server does not send one.
+        whole: whether all `spec.horizon` actions were requested.
+        key: name of the actions in the response.
 
     Raises:
         NoPolicyAnswer: they belong to another request, are not finite, or do not fit the policy's description.
     """
-    for name, value in expected.echoed.items():
+    for name, value in echoed.items():
         if type(echo := answer.get(name)) is not int or echo != value:
-            raise NoPolicyAnswer(f"{expected.url} answered another request ({name} {ascii(echo)[:40]}, not {value}).")
-    actions = answer.get(expected.key)
+            raise NoPolicyAnswer(f"{url} answered another request ({name} {ascii(echo)[:40]}, not {value}).")
+    actions = answer.get(key)
     if not isinstance(actions, np.ndarray) or actions.dtype.kind != "f":
-        known = ", ".join(map(str, answer))
-        raise NoPolicyAnswer(f"{expected.url} sent no float array {expected.key!r}; its response has {known}.")
-    leading = () if expected.rows is None else (expected.rows,)
-    size = actions.shape[-1:] if expected.spec is None else (len(expected.spec.action_names),)
+        raise NoPolicyAnswer(f"{url} sent no float array {key!r}; its response has {', '.join(map(str, answer))}.")
+    leading = () if rows is None else (rows,)
+    size = actions.shape[-1:] if spec is None else (len(spec.action_names),)
     if actions.ndim != 2 + len(leading) or (actions.shape[:-2], actions.shape[-1:]) != (leading, size):
-        raise NoPolicyAnswer(f"{expected.url} sent actions of the shape {list(actions.shape)}.")
+        raise NoPolicyAnswer(f"{url} sent actions of the shape {list(actions.shape)}.")
     with np.errstate(over="ignore"):  # numbers beyond float32 become infinity
         actions = np.array(actions, np.float32)
     if not actions.size or not np.isfinite(actions).all():
-        raise NoPolicyAnswer(f"{expected.url} sent actions that are NaN, infinite or empty.")
-    if expected.spec is not None:
-        _check_fit(actions, expected, expected.spec)
-    return actions
-
-
-def _check_fit(actions: NDArray[np.float32], expected: ExpectedResponse, spec: PolicyDescription) -> None:
-    """Check the number of actions and their limits against the policy's description."""
-    least, given = spec.horizon if expected.whole else spec.executed, actions.shape[-2]
+        raise NoPolicyAnswer(f"{url} sent actions that are NaN, infinite or empty.")
+    if spec is None:
+        return actions
+    least, given = spec.horizon if whole else spec.executed, actions.shape[-2]
     if not least <= given <= spec.horizon:
         raise NoPolicyAnswer(
-            f"{expected.url} sent {given} actions; its policy executes {spec.executed} and predicts {spec.horizon}."
+            f"{url} sent {given} actions; its policy executes {spec.executed} and predicts {spec.horizon}."
         )
     low, high = np.array(spec.action_low, np.float32), np.array(spec.action_high, np.float32)
     if (outside := (actions < low) | (actions > high)).any():
         *place, entry = np.argwhere(outside)[0]
-        raise NoPolicyAnswer(
-            f"{expected.url} sent {spec.action_names[entry]} = {actions[(*place, entry)]:g}, outside of its limits "
-            f"[{low[entry]:g}, {high[entry]:g}]."
-        )
+        found, limits = actions[(*place, entry)], f"[{low[entry]:g}, {high[entry]:g}]"
+        raise NoPolicyAnswer(f"{url} sent {spec.action_names[entry]} = {found:g}, outside of its limits {limits}.")
+    return actions
 
 
 def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dict[str, Any]:
@@ -129,12 +117,6 @@ def write_prefix(prefix: Any, committed: Any, strategy: str, whole: bool) -> dic
         "strategy": None if prefix is None else strategy,
         "whole": whole or None,
     }
-
-
-def select_keys(keys: NoiseKeysLike, rows: range) -> dict[str, Any]:
-    """Return the request entries of the noise keys of some rows."""
-    episode, decision = (np.asarray(each)[rows.start : rows.stop] for each in (keys.episode, keys.decision))
-    return {"seed": keys.seed, "episode": episode, "decision": decision}
 
 
 def write_observation(observation: Observation, single: bool) -> dict[str, Any]:

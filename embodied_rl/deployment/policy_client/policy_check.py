@@ -32,9 +32,7 @@ def measure_inference_times(client: PolicyClient, requests: int, within_s: float
     """Measure the times of sequential requests with synthetic observations.
 
     Args:
-        client: a client with a `spec`.
-        requests: maximum number of measured requests.
-        within_s: seconds after which no further request is sent.
+        requests: maximum number of measured ones. within_s: seconds after which no further request is sent.
 
     Raises:
         UserError: the server does not describe its policy. NoPolicyAnswer: a response is missing.
@@ -75,26 +73,18 @@ def check_served_policy(
     checks: list[Diagnosis] = []
     try:
         check_policy(robot, client.spec)
-        checks.append(
-            Diagnosis("policy", "ok", f"{client.url} was made for cameras, state and actions of {robot.name}")
-        )
+        fits = f"{client.url} was made for cameras, state and actions of {robot.name}"
+        checks.append(Diagnosis("policy", "ok", fits))
     except UserError as error:
         found, _, remedy = str(error).rpartition(": ")
         checks.append(Diagnosis("policy", "fail", found or str(error), remedy))
-    return [*checks, _check_inference_time(client, robot, requests, within_s, strategy)]
-
-
-def _check_inference_time(
-    client: PolicyClient, robot: RobotDescription, requests: int, within_s: float, strategy: Strategy
-) -> Diagnosis:
-    assert client.spec is not None, "the caller checked"
     try:
         times = measure_inference_times(client, requests, within_s)
     except (UserError, NoPolicyAnswer) as error:
-        return Diagnosis("answers", "fail", str(error), "see the output of the server")
+        return [*checks, Diagnosis("answers", "fail", str(error), "see the output of the server")]
     found = f"{times.p50_ms:.0f} ms (p50), {times.p99_ms:.0f} ms (p99) of {times.count} requests"
     try:
         budget = check_open_loop(robot, client.spec, times.p99_ms * 1e-3, strategy)
     except UserError as error:
-        return Diagnosis("answers", "fail", found, str(error))
-    return Diagnosis("answers", "ok", f"{found}; a chunk lasts {budget.lasts_s * 1e3:.0f} ms")
+        return [*checks, Diagnosis("answers", "fail", found, str(error))]
+    return [*checks, Diagnosis("answers", "ok", f"{found}; a chunk lasts {budget.lasts_s * 1e3:.0f} ms")]

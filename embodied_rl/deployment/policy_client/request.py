@@ -1,14 +1,13 @@
-"""Requests of clients: an observation, a committed prefix, noise keys, and entries to echo."""
+"""Requests of clients: an observation, a committed prefix, noise keys, and entries to echo; names on the wire."""
 
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.policy_client.wire_names import WireNames
-from embodied_rl.interfaces.description import PolicyDescription
+from embodied_rl.interfaces.description import STATE, PolicyDescription
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.observation_input import as_array, read_observation
 from embodied_rl.interfaces.sim import Observation
@@ -30,18 +29,78 @@ EXTRAS = (
 
 
 @dataclass(frozen=True)
+class WireNames:
+    """Names of observation entries on the wire, where they differ from ours; they are configured, never guessed.
+
+    Attributes:
+        given: such as {"images/front": "observation/image"}; other entries keep our name. The state may be joined from
+            several: "observation/joint_position:7+observation/gripper_position:1". Only the sender needs the sizes.
+        ignored: wire names to leave out.
+    """
+
+    given: Mapping[str, str] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
+
+    def check(self, keys: Sequence[str], option: str) -> None:
+        """Raise `UserError` if the policy's observations, of these keys, lack an entry; `option` is for the message."""
+        if unknown := [name for name in self.given if name not in keys]:
+            raise UserError(
+                f"{option}: the policy has no {unknown[0]!r}; it takes {', '.join(keys)}.", code="key-unknown"
+            )
+
+    def to_ours(self, theirs: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries of a message by our names; nested maps `a: {b: …}` but `state` become `a/b`."""
+        plain = {name: value for name, value in _flatten(theirs).items() if name not in self.ignored}
+        ours: dict[str, Any] = {}
+        parts = {name: _parse_sizes(text) for name, text in self.given.items()}
+        for name, sizes in parts.items():
+            if plain.keys() >= sizes.keys():
+                single, *more = (plain[part] for part in sizes)
+                ours[name] = _join_parts({part: plain[part] for part in sizes}, sizes) if more else single
+        taken = {part for sizes in parts.values() for part in sizes}
+        rest = {name: value for name, value in plain.items() if name not in taken}
+        if twice := [name for name in ours if name in rest]:
+            raise UserError(
+                f"The observation has both {twice[0]!r} and {self.given[twice[0]]!r}: leave one out.",
+                code="observation-invalid",
+            )
+        return rest | ours
+
+    def to_theirs(self, ours: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the entries of an observation by their names on the wire.
+
+        Raises:
+            UserError: a joined state cannot be split.
+        """
+        theirs: dict[str, Any] = {}
+        for name, value in ours.items():
+            sizes = _parse_sizes(self.given.get(name, name))
+            if len(sizes) == 1:
+                theirs |= dict.fromkeys(sizes, value)
+                continue
+            array, given = as_array(value, STATE), [size for size in sizes.values() if size is not None]
+            if len(given) < len(sizes):
+                example = f"{next(iter(sizes))}:2"
+                raise UserError(f"state: give the size of each name, such as {example}.", code="state-invalid")
+            if array.dtype.kind not in "fiu" or array.shape[-1:] != (sum(given),):
+                raise UserError(
+                    f"state is {array.dtype} {list(array.shape)}; {', '.join(sizes)} have {sum(given)} entries.",
+                    code="state-invalid",
+                )
+            theirs |= dict(zip(sizes, np.split(array, np.cumsum(given)[:-1], axis=-1), strict=True))
+        return theirs
+
+
+@dataclass(frozen=True)
 class PolicyRequest:
     """A request that fits the policy.
 
     Attributes:
-        observation: n rows.
-        single: whether the observation and the response have no row axis.
-        prefix: float32 [n, d, A], planned actions, or None.
-        committed: int64 [n], number of committed actions of the prefix, or None without a prefix.
+        observation: n rows. single: whether it and the response have no row axis.
+        prefix: float32 [n, d, A], planned actions, or None. committed: int64 [n], number of committed ones, or None.
         strategy: how the chunk continues the prefix.
         whole: whether to return all H actions, not only those to execute.
-        seed: seed of the noise; None uses its mean.
-        episode, decision: int64 [n], further keys of the noise.
+        seed: seed of the noise; None uses its mean. episode, decision: int64 [n], further keys of the noise.
         echoed: entries that the response repeats.
     """
 
@@ -63,11 +122,7 @@ class PolicyRequest:
 
 
 def is_reset(message: Any) -> bool:
-    """Return whether a message is a reset instead of a request for actions.
-
-    Raises:
-        UserError: the endpoint is unknown.
-    """
+    """Return whether a message is a reset instead of a request; raise `UserError` if its endpoint is unknown."""
     endpoint = message.get("endpoint", ENDPOINTS[0]) if isinstance(message, dict) else ENDPOINTS[0]
     if not isinstance(endpoint, str) or endpoint not in ENDPOINTS:
         raise UserError(
@@ -77,19 +132,17 @@ def is_reset(message: Any) -> bool:
 
 
 def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whole: bool = False) -> PolicyRequest:
-    """Validate and convert a client's message.
+    """Validate and convert a client's unpacked message.
 
     Args:
-        message: the unpacked message.
-        wanted: description of the policy.
-        names: names of the observation entries on the wire.
+        wanted: description of the policy. names: of the observation entries on the wire.
         whole: default of `whole` for messages without `protocol_version`, as third-party clients send them.
 
     Raises:
         UserError: an entry is invalid; the message names it and the valid values.
     """
     if not isinstance(message, dict):
-        raise UserError(f"A request is a map, not {type(message).__name__}.", code="request-invalid")
+        raise _invalid(f"A request is a map, not {type(message).__name__}.")
     version = message.get("protocol_version", PROTOCOL_VERSION)
     if type(version) is not int or version != PROTOCOL_VERSION:
         raise UserError(
@@ -102,18 +155,21 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whol
     observation, single = read_observation(names.to_ours(rest), wanted)
     rows = len(observation)
     if rows > ROWS:
-        raise UserError(f"A request has at most {ROWS} rows; this has {rows}.", code="request-invalid")
+        raise _invalid(f"A request has at most {ROWS} rows; this has {rows}.")
     prefix, committed = _read_prefix(extras, rows, single, wanted)
     seed = None if extras.get("seed") is None else _read_count(extras["seed"], "seed", 2**64 - 1)
     if seed is None and extras.keys() & {"episode", "decision"}:
-        raise UserError("episode and decision need seed: send it as well.", code="request-invalid")
+        raise _invalid("episode and decision need seed: send it as well.")
+    whole = extras.get("whole", whole and "protocol_version" not in extras)
+    if not isinstance(whole, bool):
+        raise _invalid("whole is true or false.")
     return PolicyRequest(
         observation,
         single,
         prefix,
         committed,
         _read_strategy(extras, committed, wanted),
-        _read_flag(extras.get("whole", whole and "protocol_version" not in extras), "whole"),
+        whole,
         seed,
         _read_counts(extras.get("episode", 0), "episode", rows, 2**63 - 1),
         _read_counts(extras.get("decision", 0), "decision", rows, 2**28 - 1),
@@ -121,12 +177,16 @@ def read_request(message: Any, wanted: PolicyDescription, names: WireNames, whol
     )
 
 
+def _invalid(message: str) -> UserError:
+    return UserError(message, code="request-invalid")
+
+
 def _read_prefix(
     extras: Mapping[str, Any], rows: int, single: bool, wanted: PolicyDescription
 ) -> tuple[NDArray[np.float32] | None, NDArray[np.int64] | None]:
     if (given := extras.get("prefix")) is None:
         if extras.get("committed") is not None:
-            raise UserError("committed needs prefix: send it as well.", code="request-invalid")
+            raise _invalid("committed needs prefix: send it as well.")
         return None, None
     prefix, entries = as_array(given, "prefix"), len(wanted.action_names)
     prefix = prefix[None] if single else prefix
@@ -162,24 +222,53 @@ def _read_strategy(extras: Mapping[str, Any], committed: NDArray[np.int64] | Non
     return strategy
 
 
-def _read_flag(given: Any, name: str) -> bool:
-    if not isinstance(given, bool):
-        raise UserError(f"{name} is true or false.", code="request-invalid")
-    return given
-
-
 def _read_counts(given: Any, name: str, rows: int, most: int) -> NDArray[np.int64]:
     if not isinstance(given, np.ndarray | list):
         return np.full(rows, _read_count(given, name, most), np.int64)
     counts = as_array(given, name)
     if counts.shape != (rows,) or counts.dtype.kind not in "iu" or counts.min() < 0 or counts.max() > most:
-        raise UserError(
-            f"{name} is an integer from 0 to {most}, or one for each of {rows} rows.", code="request-invalid"
-        )
+        raise _invalid(f"{name} is an integer from 0 to {most}, or one for each of {rows} rows.")
     return counts.astype(np.int64)
 
 
 def _read_count(given: Any, name: str, most: int) -> int:
     if isinstance(given, bool) or not isinstance(given, int) or not 0 <= given <= most:
-        raise UserError(f"{name} is an integer from 0 to {most}, not {ascii(given)[:40]}.", code="request-invalid")
+        raise _invalid(f"{name} is an integer from 0 to {most}, not {ascii(given)[:40]}.")
     return given
+
+
+def _parse_sizes(text: str) -> dict[str, int | None]:
+    """Return the names of `a:7+b:1` with their sizes; None for a name without size."""
+    found: dict[str, int | None] = {}
+    for part in text.split("+"):
+        name, _, size = part.rpartition(":")
+        found |= {name: int(size)} if name and size.isascii() and size.isdigit() else {part: None}
+    return found
+
+
+def _flatten(group: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, value in group.items():
+        if isinstance(value, Mapping) and before + name != STATE:  # a state may be a map of named entries
+            inner = _flatten(value, f"{before}{name}/")
+        else:
+            inner = {f"{before}{name}": value}
+        if twice := [each for each in inner if each in found]:
+            raise UserError(
+                f"The observation has {twice[0]!r} twice, once within a nested map: leave one out.",
+                code="observation-invalid",
+            )
+        found |= inner
+    return found
+
+
+def _join_parts(parts: Mapping[str, Any], sizes: Mapping[str, int | None]) -> Any:
+    """Return the concatenation of the parts of a state."""
+    arrays = {name: np.atleast_1d(as_array(part, STATE)) for name, part in parts.items()}
+    if len({(array.shape[:-1], array.dtype.kind in "fiu") for array in arrays.values()}) > 1:
+        found = " and ".join(f"{array.dtype} {list(array.shape)}" for array in arrays.values())
+        raise UserError(f"state: its parts are {found}; they must be numbers or rows of numbers.", code="state-invalid")
+    for name, array in arrays.items():
+        if sizes[name] not in (None, array.shape[-1]):
+            raise UserError(f"state: {name!r} has {array.shape[-1]} entries, not {sizes[name]}.", code="state-invalid")
+    return np.concatenate(list(arrays.values()), axis=-1)

@@ -25,9 +25,7 @@ class WebSocketClient:
     """At most one connection to an address. After a timeout the caller drops it, so that late answers are discarded.
 
     Args:
-        url: ws:// or wss://.
-        headers: headers of the handshake.
-        message: maximum bytes of a message.
+        url: ws:// or wss://. headers: of the handshake. message: maximum bytes of a message.
         token: removed from the messages of the server.
     """
 
@@ -44,15 +42,10 @@ class WebSocketClient:
         return self._connection is not None
 
     def connect(self, until: float) -> None:
-        """Connect.
-
-        Args:
-            until: deadline on the clock `time.monotonic`.
+        """Connect until a deadline of the clock `time.monotonic`.
 
         Raises:
-            RefusedConnection: the server refused it.
-            ConnectionLost: it failed.
-            TimeoutError: the deadline passed.
+            RefusedConnection: the server refused it. ConnectionLost: it failed. TimeoutError: the deadline passed.
         """
         self.drop()
 
@@ -76,8 +69,7 @@ class WebSocketClient:
         """Send a message unless it is None, and return the next received message.
 
         Raises:
-            ConnectionLost: the connection ended, or an unrequested message was received before.
-            TimeoutError: the deadline passed.
+            ConnectionLost: the connection ended, or a message came unrequested. TimeoutError: the deadline passed.
         """
         if (connection := self._connection) is None:
             raise ConnectionLost("there is no connection")
@@ -116,19 +108,19 @@ class WebSocketClient:
                 with contextlib.suppress(TimeoutError, OSError, WebSocketException):
                     self._run(connection.close(), time.monotonic() + CLOSING)
             self.drop()
-            asyncio.run_coroutine_threadsafe(self._stop_loop(), self._loop)
+
+            async def stop_loop() -> None:
+                left = asyncio.all_tasks() - {asyncio.current_task()}  # the tasks of dropped connections
+                for task in left:
+                    task.cancel()
+                if left:
+                    await asyncio.wait(left, timeout=CLOSING)
+                self._loop.stop()
+
+            asyncio.run_coroutine_threadsafe(stop_loop(), self._loop)
             self._thread.join(2 * CLOSING)
             if not self._thread.is_alive():
                 self._loop.close()
-
-    async def _stop_loop(self) -> None:
-        """Cancel the tasks of dropped connections, and stop the loop."""
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in left:
-            task.cancel()
-        if left:
-            await asyncio.wait(left, timeout=CLOSING)
-        self._loop.stop()
 
     def _run(self, work: Coroutine[Any, Any, Any], until: float) -> Any:
         left = until - time.monotonic()

@@ -25,14 +25,9 @@ class WireError(ValueError):
 
 @dataclass(frozen=True)
 class WireLimits:
-    """Limits of one message.
+    """Limits of one message: bytes of the message, of an array, characters of a text, and nesting depth.
 
-    Attributes:
-        message: bytes.
-        array: bytes of one array.
-        keys: total entries of all maps and lists; an empty one counts as one.
-        text: characters of a text.
-        depth: nesting depth of maps and lists.
+    `keys` is the total number of entries of all maps and lists; an empty one counts as one.
     """
 
     message: int = 16 * 2**20
@@ -46,16 +41,15 @@ LIMITS = WireLimits()
 
 
 def pack(value: Any, text_keys: bool = False) -> bytes:
-    """Return a value as a message.
-
-    Args:
-        value: maps, lists, texts, numbers and arrays of numbers.
-        text_keys: write arrays as the vla-eval harness does.
-    """
+    """Return maps, lists, texts, numbers and arrays as a message; `text_keys`: arrays as in the vla-eval harness."""
 
     def convert(item: Any) -> Any:
         if isinstance(item, np.ndarray):
-            return _pack_array(item, text_keys)
+            ordered = item.astype(item.dtype.newbyteorder("<"), copy=False)
+            if ordered.dtype.str not in DTYPES:
+                raise TypeError(f"an array of {item.dtype} cannot be sent")
+            entries = {ARRAY: True, "data": ordered.tobytes(), "dtype": ordered.dtype.str, "shape": list(item.shape)}
+            return entries if text_keys else {name.encode(): value for name, value in entries.items()}
         if isinstance(item, np.generic):
             return item.item()
         raise TypeError(f"{type(item).__name__} cannot be sent")
@@ -63,14 +57,6 @@ def pack(value: Any, text_keys: bool = False) -> bytes:
     packed = msgpack.packb(value, default=convert)
     assert packed is not None, "packb returns bytes by default"
     return packed
-
-
-def _pack_array(array: NDArray[Any], text_keys: bool) -> dict[Any, Any]:
-    ordered = array.astype(array.dtype.newbyteorder("<"), copy=False)
-    if ordered.dtype.str not in DTYPES:
-        raise TypeError(f"an array of {array.dtype} cannot be sent")
-    entries = {ARRAY: True, "data": ordered.tobytes(), "dtype": ordered.dtype.str, "shape": list(array.shape)}
-    return entries if text_keys else {name.encode(): value for name, value in entries.items()}
 
 
 def unpack(message: bytes | str, limits: WireLimits = LIMITS) -> Any:
@@ -111,7 +97,12 @@ class _Reader:
 
     def make_map(self, pairs: Sequence[tuple[Any, Any]]) -> dict[str, Any]:
         self._count(len(pairs))
-        named = {_read_key(key): item for key, item in pairs}
+        named: dict[str, Any] = {}
+        for key, item in pairs:
+            name = key.decode("utf-8", "replace") if isinstance(key, bytes) else key
+            if not isinstance(name, str) or len(name) > 200:
+                raise WireError("keys of maps are texts of at most 200 characters.")
+            named[name] = item
         if len(named) != len(pairs):
             raise WireError("two keys of a map are the same text.")
         return named
@@ -119,8 +110,15 @@ class _Reader:
     def read(self, value: Any, depth: int) -> Any:
         if depth > self._limits.depth:
             raise WireError(f"maps and lists lie at most {self._limits.depth} deep in each other.")
+        if isinstance(value, dict) and ARRAY in value:
+            return self._read_array(value)
+        if isinstance(value, dict) and SCALAR in value:
+            if set(value) != {SCALAR, "data", "dtype"} or not isinstance(value["data"], bool | int | float):
+                raise WireError(f"a number of NumPy has {SCALAR}, data (a number) and dtype.")
+            _find_dtype(value["dtype"])
+            return value["data"]
         if isinstance(value, dict):
-            return self._read_map(value, depth)
+            return {name: self.read(item, depth + 1) for name, item in value.items()}
         if isinstance(value, list):
             return [self.read(item, depth + 1) for item in value]
         if isinstance(value, str) and len(value) > self._limits.text:
@@ -128,13 +126,6 @@ class _Reader:
         if value is None or isinstance(value, bool | int | float | str | bytes):
             return value
         raise WireError(f"the message holds a {type(value).__name__}, which is not read.")
-
-    def _read_map(self, named: Mapping[str, Any], depth: int) -> Any:
-        if ARRAY in named:
-            return self._read_array(named)
-        if SCALAR in named:
-            return self._read_scalar(named)
-        return {name: self.read(item, depth + 1) for name, item in named.items()}
 
     def _read_array(self, entries: Mapping[str, Any]) -> NDArray[Any]:
         if set(entries) != {ARRAY, "data", "dtype", "shape"}:
@@ -150,24 +141,10 @@ class _Reader:
         except ValueError:  # an empty array whose other sizes multiply to more than NumPy counts
             raise WireError(f"an array of {dtype} says shape {str(shape)[:80]}, which is too large.") from None
 
-    def _read_scalar(self, entries: Mapping[str, Any]) -> Any:
-        if set(entries) != {SCALAR, "data", "dtype"} or not isinstance(entries["data"], bool | int | float):
-            raise WireError(f"a number of NumPy has {SCALAR}, data (a number) and dtype.")
-        _find_dtype(entries["dtype"])
-        return entries["data"]
-
     def _count(self, entries: int) -> None:
         self._entries += max(entries, 1)
         if self._entries > self._limits.keys:
             raise WireError(f"a message has at most {self._limits.keys} entries.")
-
-
-def _read_key(key: Any) -> str:
-    if isinstance(key, bytes):
-        key = key.decode("utf-8", "replace")
-    if not isinstance(key, str) or len(key) > 200:
-        raise WireError("keys of maps are texts of at most 200 characters.")
-    return key
 
 
 def _find_dtype(entries: Any) -> np.dtype[Any]:

@@ -1,20 +1,20 @@
 """Align a recording at control steps: observation, proposed and executed action, and source of each step.
 
 Steps that cannot be aligned are left out and counted by reason. Gaps split an episode into parts; only the last part
-has the episode's end. Shapes: `A` action entries, `S` state entries.
+has the episode's end. Shapes: `A` action entries.
 """
 
+from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.recording.episodes import Omissions
+from embodied_rl.deployment.recording.episodes import Omissions, RecordedEpisode
 from embodied_rl.deployment.recording.mcap_reader import RecordedMessage, RecordingError
-from embodied_rl.deployment.recording.observation_finder import ObservationFinder, StepSources
-from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode
 from embodied_rl.deployment.recording.recording_folder import Recording
+from embodied_rl.deployment.recording.steps import STEPS, RecordedStep
 from embodied_rl.deployment.robots.description import RobotDescription, Topic
 from embodied_rl.deployment.robots.mapping import ObservationMapping, digest_content
 from embodied_rl.interfaces.errors import UserError
@@ -22,6 +22,8 @@ from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.system.untrusted_files import shorten
 
 Action = NDArray[np.float32]
+SLACK_NS = 2_000_000_000
+"""How long after a step the messages of its observation may be recorded."""
 
 
 @dataclass(frozen=True)
@@ -57,42 +59,134 @@ class EpisodePart:
         return self.episode.label if self.ends and self.episode.label in ("success", "failure") else ""
 
 
-def align_recording(
-    recording: Recording, robot: RobotDescription, episodes: Sequence[RecordedEpisode], omissions: Omissions
-) -> Iterator[EpisodePart]:
-    """Yield the parts of episodes in order; one episode is in memory at a time.
+@dataclass
+class StepSources:
+    """A control step and the messages of its observation, by the short names of their topics.
+
+    Attributes:
+        passed: whether the step's own message has been read. taken: whether the step has been yielded.
+    """
+
+    step: RecordedStep
+    found: dict[str, RecordedMessage] = field(default_factory=dict)
+    passed: bool = False
+    taken: bool = False
+
+
+@dataclass
+class _ObservedMessage:
+    """The message of one topic and one time that steps have observed.
+
+    Attributes:
+        steps: number of steps that have not been taken. newest: last message of that time; if there are several, a step
+            gets the last one recorded before it. late: steps recorded before any message; they get the first one.
+    """
+
+    steps: int = 0
+    newest: RecordedMessage | None = None
+    late: list[StepSources] = field(default_factory=list)
+
+    def add(self, short: str, message: RecordedMessage) -> None:
+        self.newest = message
+        for sources in self.late:
+            if not sources.taken:
+                sources.found[short] = message
+        self.late.clear()
+
+
+class ObservationFinder:
+    """Finds the messages of each step's observation in one pass through a recording.
+
+    Steps with `observed` get exactly these messages, others the newest messages recorded before their start. The work
+    is linear in the number of messages and steps, for any times.
 
     Args:
-        recording, robot: the recording and the recorded robot. episodes: from `list_episodes`.
-        omissions: counts steps that are left out, by reason.
-
-    Raises:
-        RecordingError: a file cannot be read, or the recorded actions are not those of this robot.
+        topics: short names of the topics of an observation.
+        steps: in the order of recording.
     """
-    aligner = _Aligner(recording, robot, omissions)
-    finder = ObservationFinder(robot, aligner.mapping.topics, [step for each in episodes for step in each.steps])
-    found = finder.find(recording)
-    for episode in episodes:
-        steps = [aligner.align(next(found)) for _ in episode.steps]
-        yield from _split_at_gaps(episode, steps, omissions)
 
+    def __init__(self, robot: RobotDescription, topics: Sequence[str], steps: Sequence[RecordedStep]) -> None:
+        self._names = {robot.topics[short].name: short for short in topics}
+        self._waiting = deque(StepSources(step) for step in steps)
+        self._at: dict[int, StepSources] = {sources.step.position: sources for sources in self._waiting}
+        self._observed: dict[tuple[str, int], _ObservedMessage] = {}
+        self._timed: dict[str, deque[StepSources]] = {short: deque() for short in topics}
+        self._newest: dict[str, RecordedMessage] = {}
+        self._position = -1
+        for sources in self._waiting:
+            observed = sources.step.control.observed
+            for name, short in self._names.items():
+                time_ns = observed.get(name)
+                if time_ns is not None:
+                    self._observed.setdefault((short, time_ns), _ObservedMessage()).steps += 1
+                elif not observed:
+                    self._timed[short].append(sources)
 
-def _split_at_gaps(
-    episode: RecordedEpisode, steps: Sequence[AlignedStep | None], omissions: Omissions
-) -> Iterator[EpisodePart]:
-    part: list[AlignedStep] = []
-    last = episode.steps[0].control.step - 1
-    for recorded, step in zip(episode.steps, steps, strict=True):
-        lost, last = recorded.control.step - last - 1, recorded.control.step
-        if lost:
-            omissions["steps that were not recorded"] += lost
-        if part and (lost or step is None):
-            yield EpisodePart(episode, tuple(part), ends=False)
-            part = []
-        if step is not None:
-            part.append(step)
-    if part:
-        yield EpisodePart(episode, tuple(part), ends=True)
+    def find(self, recording: Recording) -> Iterator[StepSources]:
+        """Yield the steps in order, each with the messages that were found.
+
+        Raises:
+            RecordingError: a file cannot be read.
+        """
+        for message in recording.read({STEPS, *self._names}):
+            if message.channel.topic == STEPS:
+                self._pass_step()
+            else:
+                self._add(self._names[message.channel.topic], message)
+            while self._waiting:
+                first = self._waiting[0]
+                complete = first.passed and len(first.found) == len(self._names)
+                if not (complete or message.received_ns > first.step.received_ns + SLACK_NS):
+                    break
+                yield self._take()
+        while self._waiting:
+            yield self._take()
+
+    def _add(self, short: str, message: RecordedMessage) -> None:
+        waiting = self._timed[short]
+        while waiting and waiting[0].step.control.time_ns < message.received_ns:
+            sources = waiting.popleft()
+            if short in self._newest:
+                sources.found[short] = self._newest[short]
+        self._newest[short] = message
+        if (observed := self._observed.get((short, message.source_ns))) is not None:
+            observed.add(short, message)
+
+    def _pass_step(self) -> None:
+        self._position += 1
+        sources = self._at.pop(self._position, None)
+        if sources is None or sources.taken:
+            return
+        sources.passed = True
+        for short, observed in self._list_observed(sources):
+            if observed.newest is None:
+                observed.late.append(sources)
+            else:
+                sources.found[short] = observed.newest
+
+    def _list_observed(self, sources: StepSources) -> list[tuple[str, _ObservedMessage]]:
+        """Return the observed messages of a step that has not been taken, with the short names of their topics."""
+        observed = sources.step.control.observed
+        return [
+            (short, self._observed[short, observed[name]]) for name, short in self._names.items() if name in observed
+        ]
+
+    def _take(self) -> StepSources:
+        """Remove and return the first step, and drop messages that no other step needs."""
+        sources = self._waiting.popleft()
+        control = sources.step.control
+        for short, observed in self._list_observed(sources):
+            if not sources.passed and observed.newest is not None:
+                sources.found[short] = observed.newest
+            observed.steps -= 1
+        for name, short in self._names.items():
+            time_ns, newest = control.observed.get(name), self._newest.get(short)
+            if time_ns is not None and not self._observed[short, time_ns].steps:
+                del self._observed[short, time_ns]
+            if not control.observed and newest is not None and newest.received_ns <= control.time_ns:
+                sources.found.setdefault(short, newest)
+        sources.taken = True
+        return sources
 
 
 class _RepeatWatch:
@@ -128,10 +222,20 @@ class _Aligner:
 
     def align(self, sources: StepSources) -> AlignedStep | None:
         """Return the aligned step, or count the reason and return None if it cannot be used."""
-        control = sources.step.control
+        control, messages = sources.step.control, dict[str, object]()
         try:
             executed = self._read_action(control.executed, "executed")
-            observation = self._observe(sources)
+            for short in self.mapping.topics:
+                message, name = sources.found.get(short), self._robot.topics[short].name
+                if message is None:
+                    raise UserError(f"steps without a message of {name}", code="step-unusable")
+                messages[short] = content = self._decode(short, message)
+                age_ns = 0 if control.observed else control.time_ns - message.received_ns
+                repeated_ns = self._watches[short].update(message, content, control.time_ns)
+                if max(age_ns, repeated_ns) > self._robot.topics[short].max_age_s * 1e9:
+                    raise UserError(f"steps with a stale message of {name}", code="step-unusable")
+            state = self.mapping.read_state(messages).astype(np.float32)
+            pictures = {name: picture[None] for name, picture in self.mapping.read_pictures(messages).items()}
             if executed is None:
                 raise UserError("steps without an executed action", code="step-unusable")
         except RecordingError:
@@ -140,6 +244,7 @@ class _Aligner:
             self._omissions[shorten(error)] += 1
             return None
         proposed = self._read_action(control.proposed, "proposed")
+        observation = Observation(pictures, state[None], (control.instruction,))
         return AlignedStep(control.step, observation, proposed, executed, control.source, control.policy_version)
 
     def _read_action(self, values: Sequence[float] | None, name: str) -> Action | None:
@@ -156,21 +261,6 @@ class _Aligner:
             action = np.array(values, np.float32)
         return action if np.isfinite(action).all() else None
 
-    def _observe(self, sources: StepSources) -> Observation:
-        control, messages = sources.step.control, {}
-        for short in self.mapping.topics:
-            message = sources.found.get(short)
-            if message is None:
-                raise UserError(f"steps without a message of {self._robot.topics[short].name}", code="step-unusable")
-            messages[short] = content = self._decode(short, message)
-            age_ns = 0 if control.observed else control.time_ns - message.received_ns
-            repeated_ns = self._watches[short].update(message, content, control.time_ns)
-            if max(age_ns, repeated_ns) > self._robot.topics[short].max_age_s * 1e9:
-                raise UserError(f"steps with a stale message of {self._robot.topics[short].name}", code="step-unusable")
-        state = self.mapping.read_state(messages).astype(np.float32)
-        pictures = {name: picture[None] for name, picture in self.mapping.read_pictures(messages).items()}
-        return Observation(pictures, state[None], (control.instruction,))
-
     def _decode(self, short: str, message: RecordedMessage) -> object:
         known = self._decoded.get(short)
         if known is None or known[0] is not message:
@@ -183,3 +273,34 @@ class _Aligner:
                 )
             known = self._decoded[short] = (message, self._recording.decode(message))
         return known[1]
+
+
+def align_recording(
+    recording: Recording, robot: RobotDescription, episodes: Sequence[RecordedEpisode], omissions: Omissions
+) -> Iterator[EpisodePart]:
+    """Yield the parts of episodes in order; one episode is in memory at a time.
+
+    Args:
+        episodes: from `list_episodes`.
+        omissions: counts steps that are left out, by reason.
+
+    Raises:
+        RecordingError: a file cannot be read, or the recorded actions are not those of this robot.
+    """
+    aligner = _Aligner(recording, robot, omissions)
+    finder = ObservationFinder(robot, aligner.mapping.topics, [step for each in episodes for step in each.steps])
+    found = finder.find(recording)
+    for episode in episodes:
+        part: list[AlignedStep] = []
+        last = episode.steps[0].control.step - 1
+        for recorded, step in [(recorded, aligner.align(next(found))) for recorded in episode.steps]:
+            lost, last = recorded.control.step - last - 1, recorded.control.step
+            if lost:
+                omissions["steps that were not recorded"] += lost
+            if part and (lost or step is None):
+                yield EpisodePart(episode, tuple(part), ends=False)
+                part = []
+            if step is not None:
+                part.append(step)
+        if part:
+            yield EpisodePart(episode, tuple(part), ends=True)

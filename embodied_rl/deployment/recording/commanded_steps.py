@@ -8,8 +8,7 @@ topics, steps begin once all positions have been commanded, and velocities witho
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.recording.recorded_episode import RecordedStep
-from embodied_rl.deployment.recording.steps import ControlStep
+from embodied_rl.deployment.recording.steps import ControlStep, RecordedStep
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.interfaces.sim import Source
 
@@ -36,12 +35,7 @@ class CommandedSteps:
         self._new: list[NDArray[np.float64]] = []
 
     def add_command(self, command: NDArray[np.float64], time_ns: int) -> list[RecordedStep]:
-        """Add a command recorded at this time; return the steps that have ended.
-
-        Args:
-            command: float64 [A], in SI units; NaN for entries of other topics.
-            time_ns: time of receiving.
-        """
+        """Add a command, float64 [A] in SI units, NaN for entries of other topics; return the steps that have ended."""
         ended = self.pass_time(time_ns)
         given = ~np.isnan(command)
         self._given_ns[given] = time_ns

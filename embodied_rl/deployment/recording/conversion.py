@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.deployment.recording.alignment import EpisodePart, align_recording
-from embodied_rl.deployment.recording.description_file import read_description
-from embodied_rl.deployment.recording.episodes import Omissions, list_episodes
-from embodied_rl.deployment.recording.recorded_episode import RecordedEpisode
-from embodied_rl.deployment.recording.recording_folder import Recording
+from embodied_rl.deployment.recording.episodes import Omissions, RecordedEpisode, list_episodes
+from embodied_rl.deployment.recording.recording_folder import Recording, read_description
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.interfaces.errors import UserError
@@ -29,7 +27,6 @@ class Conversion:
     """A recording that is converted; see `open`.
 
     Attributes:
-        place: folder of the recording. messages: message types. robot: the recorded robot.
         episodes: those that are converted. omissions: number of things left out so far, by reason.
         kept: number of converted control steps, by source.
     """
@@ -48,7 +45,6 @@ class Conversion:
         """Open a recording.
 
         Args:
-            place: its folder. messages: message types.
             robot: its description; by default the one in the folder.
             aborted: whether to keep episodes that the operator aborted, as if the time limit had ended them.
             instruction: of steps without one.

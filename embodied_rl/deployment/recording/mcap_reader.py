@@ -72,70 +72,57 @@ class McapFile:
         Raises:
             RecordingError: the file cannot be read, is not an MCAP file, or is damaged.
         """
+        import zstandard
+        from mcap.exceptions import McapError
+
+        damage = struct.error, McapError, UnicodeDecodeError, zstandard.ZstdError, RuntimeError, EOFError, MemoryError
         try:
             with name_file(self.path), self.path.open("rb") as file:
                 begin = file.read(len(MAGIC))
                 if not MAGIC.startswith(begin):
                     raise RecordingError(f"{self.path} is not an MCAP file.", code="recording-damaged")
-                if begin != MAGIC:
-                    return  # truncated before the first record
-                yield from self._read_file(file, self.path.stat().st_size, topics)
+                for code, data in self._read_records(file) if begin == MAGIC else ():
+                    if code != MESSAGE:
+                        self._define(code, data)
+                        continue
+                    number, _, received_ns, source_ns = _MESSAGE.unpack_from(data)
+                    channel = self.channels.get(number)
+                    if channel is None:
+                        raise _damaged(f"a message has the undefined channel {number}")
+                    if max(received_ns, source_ns) > MAX_TIME_NS:
+                        raise _damaged("the time of a message is beyond 2**63 ns")
+                    if topics is None or channel.topic in topics:
+                        yield RecordedMessage(channel, bytes(data[_MESSAGE.size :]), received_ns, source_ns)
         except OSError as error:
             raise RecordingError(
                 f"{self.path} cannot be read: {error.strerror or error}.", code="recording-unreadable"
             ) from error
-        except _parse_errors() as error:
+        except damage as error:
             raise RecordingError(
                 f"{self.path} is damaged: {shorten(error)}. Use another copy of it.", code="recording-damaged"
             ) from error
 
-    def _read_file(self, file: IO[bytes], size: int, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
-        while True:
-            head = file.read(_HEAD.size)
-            if len(head) < _HEAD.size:
-                return
+    def _read_records(self, file: IO[bytes]) -> Iterator[tuple[int, memoryview]]:
+        """Yield code and content of each schema, channel and message, also those in chunks; a cut file ends early."""
+        size = self.path.stat().st_size
+        while len(head := file.read(_HEAD.size)) == _HEAD.size:
             code, length = _HEAD.unpack(head)
             if length > size - file.tell():
-                return  # truncated
+                return
             if code == FOOTER:
                 self.complete = True
                 return
             if code not in (SCHEMA, CHANNEL, MESSAGE, CHUNK):
                 file.seek(length, io.SEEK_CUR)
                 continue
-            yield from self._read_record(code, memoryview(file.read(_check_record_size(length, "a record"))), topics)
+            data = memoryview(file.read(_check_record_size(length, "a record")))
+            if code == CHUNK:
+                yield from _split_chunk(data)
+            else:
+                yield code, data
 
-    def _read_record(self, code: int, data: memoryview, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
-        if code == CHUNK:
-            yield from self._read_chunk(data, topics)
-        elif code == MESSAGE:
-            yield from self._read_message(data, topics)
-        else:
-            self._read_definition(code, data)
-
-    def _read_chunk(self, data: memoryview, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
-        content = memoryview(_unpack_chunk(data))
-        place = 0
-        while place < len(content):
-            code, length = _HEAD.unpack_from(content, place)
-            place += _HEAD.size
-            if length > len(content) - place:
-                raise _damaged(f"a record of {length} bytes does not fit into its chunk")
-            if code in (SCHEMA, CHANNEL, MESSAGE):
-                yield from self._read_record(code, content[place : place + length], topics)
-            place += length
-
-    def _read_message(self, data: memoryview, topics: Collection[str] | None) -> Iterator[RecordedMessage]:
-        number, _, received_ns, source_ns = _MESSAGE.unpack_from(data)
-        channel = self.channels.get(number)
-        if channel is None:
-            raise _damaged(f"a message has the undefined channel {number}")
-        if max(received_ns, source_ns) > MAX_TIME_NS:
-            raise _damaged("the time of a message is beyond 2**63 ns")
-        if topics is None or channel.topic in topics:
-            yield RecordedMessage(channel, bytes(data[_MESSAGE.size :]), received_ns, source_ns)
-
-    def _read_definition(self, code: int, data: memoryview) -> None:
+    def _define(self, code: int, data: memoryview) -> None:
+        """Note a schema or a channel."""
         from mcap.data_stream import ReadDataStream
         from mcap.records import Channel, Schema
 
@@ -163,19 +150,27 @@ def _damaged(reason: str) -> RecordingError:
     return RecordingError(f"the file is damaged: {reason}. Use another copy of it.", code="recording-damaged")
 
 
-def _unpack_chunk(data: memoryview) -> bytes:
-    """Return the content of a chunk after checking its size and checksum."""
+def _split_chunk(data: memoryview) -> Iterator[tuple[int, memoryview]]:
+    """Yield code and content of each record of a chunk after checking the chunk's size and checksum."""
     from mcap.data_stream import ReadDataStream
     from mcap.records import Chunk
 
     chunk = Chunk.read(ReadDataStream(io.BytesIO(data)))
     limit = _check_record_size(chunk.uncompressed_size, "a chunk")
-    content = _decompress(chunk, limit)
-    if len(content) != limit:
-        raise _damaged(f"a chunk has {len(content)} bytes instead of {limit}")
-    if chunk.uncompressed_crc and zlib.crc32(content) != chunk.uncompressed_crc:
+    unpacked = _decompress(chunk, limit)
+    if len(unpacked) != limit:
+        raise _damaged(f"a chunk has {len(unpacked)} bytes instead of {limit}")
+    if chunk.uncompressed_crc and zlib.crc32(unpacked) != chunk.uncompressed_crc:
         raise _damaged("the checksum of a chunk is wrong")
-    return content
+    content, place = memoryview(unpacked), 0
+    while place < len(content):
+        code, length = _HEAD.unpack_from(content, place)
+        place += _HEAD.size
+        if length > len(content) - place:
+            raise _damaged(f"a record of {length} bytes does not fit into its chunk")
+        if code in (SCHEMA, CHANNEL, MESSAGE):
+            yield code, content[place : place + length]
+        place += length
 
 
 def _decompress(chunk: Any, limit: int) -> bytes:
@@ -195,11 +190,3 @@ def _decompress(chunk: Any, limit: int) -> bytes:
         f"a chunk is compressed by {chunk.compression[:20]!r}; lz4 and zstd are supported",
         code="recording-encoding-unsupported",
     )
-
-
-def _parse_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions of parsing and unpacking damaged data."""
-    import zstandard
-    from mcap.exceptions import McapError
-
-    return struct.error, McapError, UnicodeDecodeError, zstandard.ZstdError, RuntimeError, EOFError, MemoryError

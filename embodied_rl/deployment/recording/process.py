@@ -11,15 +11,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
-from embodied_rl.deployment.recording.bag_writer import BagSettings, check_new
-from embodied_rl.deployment.recording.description_file import write_description
-from embodied_rl.deployment.recording.recorder import DRAIN_TIMEOUT_S, RecorderSettings, RecordingReport, record_topics
+from embodied_rl.deployment.recording.bag_writer import RecorderSettings, check_new
+from embodied_rl.deployment.recording.recorder import DRAIN_TIMEOUT_S, RecordingReport, record_topics
+from embodied_rl.deployment.recording.recording_folder import write_description
 from embodied_rl.deployment.recording.topics import RecordedTopic, list_topics
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.transport.environment import RosEnvironment, read_environment
@@ -89,10 +89,10 @@ class RecorderProcess:
         with suppress(BrokenPipeError):  # it has exited already
             self._process.stdin.close()
 
-    def _end(self) -> None:
+    def _end(self, timeout_s: float = 1) -> None:
         self._close_input()
         try:
-            self._process.wait(1)
+            self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait(5)
@@ -102,11 +102,7 @@ class RecorderProcess:
 
     def __exit__(self, *exception: object) -> None:
         if self.is_alive():
-            self._close_input()
-            try:
-                self._process.wait(DRAIN_TIMEOUT_S + 10)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
+            self._end(DRAIN_TIMEOUT_S + 10)
 
 
 def start_recorder(
@@ -120,7 +116,6 @@ def start_recorder(
     Args:
         robot: its topics and those of the bridge are recorded; or a sequence of topics.
         folder: of the recording, created here.
-        settings: see `RecorderSettings`.
         environment: of ROS 2; by default from the environment variables.
 
     Raises:
@@ -167,30 +162,25 @@ def main(commands: IO[bytes], answers: IO[bytes]) -> int:
         except BrokenPipeError:  # the parent has died; the recording is finished anyway
             pass
 
-    try:
-        report = _record(parse_json(commands.readline(), "the recorder's request"), commands, answer)
-    except (UserError, Unavailable, OSError, TransportError) as error:
-        code = error.code if isinstance(error, UserError) else ""
-        answer({"failed": str(error), "code": code, "missing": isinstance(error, Unavailable)})
-        return 1
-    answer({"report": asdict(report)})
-    return 0
-
-
-def _record(
-    request: dict[str, Any], commands: IO[bytes], answer: Callable[[dict[str, object]], None]
-) -> RecordingReport:
-    settings = RecorderSettings(**request["settings"] | {"bag": BagSettings(**request["settings"]["bag"])})
-    topics = [RecordedTopic(**each) for each in request["topics"]]
-    environment = RosEnvironment(**request["environment"] | {"peers": tuple(request["environment"]["peers"])})
     closed = threading.Event()
 
     def ready() -> None:
         answer({"ready": True})
         threading.Thread(target=lambda: (commands.read(), closed.set()), daemon=True).start()
 
-    report = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731
-    return record_topics(topics, Path(request["folder"]), settings, environment, closed.is_set, report, ready)
+    try:
+        request = parse_json(commands.readline(), "the recorder's request")
+        settings = RecorderSettings(**request["settings"])
+        topics = [RecordedTopic(**each) for each in request["topics"]]
+        environment = RosEnvironment(**request["environment"] | {"peers": tuple(request["environment"]["peers"])})
+        say = lambda line: print(f"recorder: {line}", file=sys.stderr, flush=True)  # noqa: E731
+        report = record_topics(topics, Path(request["folder"]), settings, environment, closed.is_set, say, ready)
+    except (UserError, Unavailable, OSError, TransportError) as error:
+        code = error.code if isinstance(error, UserError) else ""
+        answer({"failed": str(error), "code": code, "missing": isinstance(error, Unavailable)})
+        return 1
+    answer({"report": asdict(report)})
+    return 0
 
 
 if __name__ == "__main__":

@@ -7,14 +7,12 @@ their number by topic.
 import logging
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 
-from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
-from embodied_rl.deployment.recording.bounded_queue import Arrival, BoundedQueue
+from embodied_rl.deployment.recording.bag_writer import Arrival, BagWriter, RecorderSettings
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.interface import Subscription, Transport
@@ -28,23 +26,8 @@ TAKE_TIMEOUT_S = 0.2
 """Longest time that the writing thread waits for messages before it checks for the end and for old chunks."""
 DRAIN_TIMEOUT_S = 20.0
 """Longest time to write the queued messages at the end of a recording."""
-SILENT_S = 5.0
-"""Time after which topics without messages are reported."""
-
-
-@dataclass(frozen=True)
-class RecorderSettings:
-    """Settings of a recorder.
-
-    Attributes:
-        bag: how files are written. queue_bytes: size of the queue.
-        transport: dds or rclpy. silent_s: time after which topics without messages are reported.
-    """
-
-    bag: BagSettings = field(default_factory=BagSettings)
-    queue_bytes: int = 256 * 2**20
-    transport: str = "dds"
-    silent_s: float = SILENT_S
+OVERHEAD = 200
+"""Approximate overhead of a queued message in memory, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -70,14 +53,47 @@ class RecordingReport:
         return lines + ([f"no messages on {', '.join(self.silent)}"] if self.silent else [])
 
 
+class BoundedQueue:
+    """Queue of messages with a limit in bytes; messages that do not fit are dropped and counted.
+
+    Attributes:
+        dropped: topic → messages dropped. most: largest size so far, in bytes.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.dropped: Counter[int] = Counter()
+        self.most = 0
+        self._limit, self._size = limit, 0
+        self._waiting: deque[Arrival] = deque()
+        self._changed = threading.Condition()
+
+    def put(self, arrival: Arrival) -> None:
+        """Add a message, or drop it if the queue is full; never blocks."""
+        size = len(arrival.raw) + OVERHEAD
+        with self._changed:
+            if self._size + size > self._limit:
+                self.dropped[arrival.topic] += 1
+                return
+            self._waiting.append(arrival)
+            self._size += size
+            self.most = max(self.most, self._size)
+            self._changed.notify()
+
+    def take(self, timeout_s: float) -> list[Arrival]:
+        """Return up to 64 messages, oldest first; wait up to `timeout_s` for the first."""
+        with self._changed:
+            if not self._waiting and timeout_s > 0:
+                self._changed.wait(timeout_s)
+            taken = [self._waiting.popleft() for _ in range(min(64, len(self._waiting)))]
+            self._size -= sum(len(each.raw) + OVERHEAD for each in taken)
+            return taken
+
+
 class TopicRecorder:
-    """Subscribes to topics and writes their messages to a bag.
+    """Subscribes to the topics of a bag and writes their messages to it.
 
     Args:
         transport: must be spun by its thread or by the caller.
-        topics: those of the bag.
-        bag: writes the recording.
-        queue_bytes: size of the queue.
 
     Attributes:
         failure: exception that ended the writing thread, or None.
@@ -97,15 +113,22 @@ class TopicRecorder:
 
     def start(self) -> None:
         """Start a thread that writes messages until `finish`."""
-        self._thread = threading.Thread(target=self._write, name="recording", daemon=True)
+
+        def write() -> None:
+            try:
+                while self.write_waiting(TAKE_TIMEOUT_S) or not self._ending.is_set():
+                    pass
+            except (OSError, UserError) as error:  # `finish` raises it
+                self.failure = error
+            except BaseException as error:
+                log.exception("the recorder stopped writing")
+                self.failure = error
+
+        self._thread = threading.Thread(target=write, name="recording", daemon=True)
         self._thread.start()
 
     def write_waiting(self, timeout_s: float = 0.0) -> int:
-        """Write up to 64 queued messages; return their number. Called by the thread, or in lockstep without one.
-
-        Raises:
-            StorageError: see `BagWriter.write`.
-        """
+        """Write up to 64 queued messages; return their number. Called by the thread, or in lockstep without one."""
         taken = self._queue.take(timeout_s)
         for arrival in taken:
             self._bag.write(arrival)
@@ -161,34 +184,13 @@ class TopicRecorder:
 
     def _subscribe(self, number: int) -> Subscription:
         topic, qos = self.topics[number], self._requests[number].pop(0)
-        return self._transport.create_subscription(
-            topic.name, topic.type_name, qos, partial(self._receive, number), raw=True
-        )
 
-    def _receive(self, number: int, raw: bytes, received_ns: int, source_ns: int) -> None:
-        self._received[number] += 1
-        self._bytes += len(raw)
-        self._queue.put(Arrival(number, raw, received_ns, source_ns))
+        def receive(raw: bytes, received_ns: int, source_ns: int) -> None:
+            self._received[number] += 1
+            self._bytes += len(raw)
+            self._queue.put(Arrival(number, raw, received_ns, source_ns))
 
-    def _write(self) -> None:
-        try:
-            while self.write_waiting(TAKE_TIMEOUT_S) or not self._ending.is_set():
-                pass
-        except (OSError, UserError) as error:  # `finish` raises it
-            self.failure = error
-        except BaseException as error:
-            log.exception("the recorder stopped writing")
-            self.failure = error
-
-
-def _describe_silent_topics(recorder: TopicRecorder, seconds: float) -> list[str]:
-    silent = recorder.list_silent()
-    if len(silent) < len(recorder.topics):
-        return [f"no messages for {seconds:g} s on {', '.join(silent)}"] if silent else []
-    return [
-        f"no messages for {seconds:g} s on any topic: is the robot running, with the same ROS_DOMAIN_ID and "
-        "ROS_AUTOMATIC_DISCOVERY_RANGE as this process?"
-    ]
+        return self._transport.create_subscription(topic.name, topic.type_name, qos, receive, raw=True)
 
 
 def record_topics(
@@ -203,7 +205,6 @@ def record_topics(
     """Record in this process until `stops()`.
 
     Args:
-        topics, folder, settings: what to record, where and how.
         environment: of ROS 2; by default from the environment variables.
         stops: returns whether to end the recording.
         report: is called with lines about topics without messages.
@@ -214,7 +215,7 @@ def record_topics(
             does not respond. TransportError: the transport failed. Unavailable: a package is missing.
     """
     with open_transport(settings.transport, "recorder", environment) as transport:
-        bag = BagWriter(folder, topics, transport.messages, settings.bag)
+        bag = BagWriter(folder, topics, transport.messages, settings)
         recorder = TopicRecorder(transport, topics, bag, settings.queue_bytes)
         transport.start()
         ready()
@@ -224,7 +225,14 @@ def record_topics(
             time.sleep(0.1)
             mismatches = recorder.relax_requests()
             if not reported and time.monotonic() - begun >= settings.silent_s:
-                reported = True
-                for line in (*mismatches, *_describe_silent_topics(recorder, settings.silent_s)):
+                reported, silent = True, recorder.list_silent()
+                for line in mismatches:
                     report(line)
+                if len(silent) == len(topics):
+                    report(
+                        f"no messages for {settings.silent_s:g} s on any topic: is the robot running, with the same "
+                        "ROS_DOMAIN_ID and ROS_AUTOMATIC_DISCOVERY_RANGE as this process?"
+                    )
+                elif silent:
+                    report(f"no messages for {settings.silent_s:g} s on {', '.join(silent)}")
         return recorder.finish()

@@ -1,4 +1,4 @@
-"""Read and recover recordings: folders of MCAP files or of SQLite files of rosbag2."""
+"""Read and recover recordings: folders of MCAP files or of SQLite files of rosbag2, and the robot's description."""
 
 import math
 import re
@@ -8,10 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.deployment.recording.bag_metadata import METADATA
-from embodied_rl.deployment.recording.bag_writer import BagSettings, BagWriter
-from embodied_rl.deployment.recording.bounded_queue import Arrival
-from embodied_rl.deployment.recording.description_file import read_description, write_description
+from embodied_rl.config.freeze import freeze_config, to_yaml
+from embodied_rl.deployment.recording.bag_writer import METADATA, Arrival, BagWriter, RecorderSettings
 from embodied_rl.deployment.recording.mcap_reader import (
     MAX_RECORD_BYTES,
     McapFile,
@@ -20,13 +18,16 @@ from embodied_rl.deployment.recording.mcap_reader import (
     RecordingError,
 )
 from embodied_rl.deployment.recording.topics import RecordedTopic, merge_topics
+from embodied_rl.deployment.robots.consistency import check_consistency, check_messages
+from embodied_rl.deployment.robots.description import RobotDescription
+from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
 from embodied_rl.deployment.transport.messages import Messages
 from embodied_rl.deployment.transport.names import check_topic
-from embodied_rl.system.untrusted_files import name_file
+from embodied_rl.system.atomic_write import write_text
+from embodied_rl.system.untrusted_files import check_inside, name_file
 
 MAX_FILES = 10_000
-SUFFIXES = (".mcap", ".db3")
-_TABLES = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('topics', 'messages')"
+DESCRIPTION = "description.yaml"
 
 
 class SqliteFile:
@@ -49,7 +50,8 @@ class SqliteFile:
             with closing(sqlite3.connect(uri, uri=True)) as database:
                 database.execute("PRAGMA trusted_schema = OFF")
                 database.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_RECORD_BYTES)
-                if database.execute(_TABLES).fetchone() != (2,):
+                tables = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name IN ('topics', 'messages')"
+                if database.execute(tables).fetchone() != (2,):
                     raise RecordingError(
                         f"{self.path} is not a recording: it lacks the tables topics and messages.",
                         code="recording-damaged",
@@ -79,7 +81,6 @@ class Recording:
 
     Attributes:
         place: the folder or the file.
-        messages: message types.
         cut_off: truncated files among those that have been read.
 
     Raises:
@@ -100,22 +101,13 @@ class Recording:
         for path in self.files:
             file = SqliteFile(path) if path.suffix == ".db3" else McapFile(path)
             for message in file.messages(topics):
-                self._check(message.channel, path)
+                if message.channel not in self._checked:
+                    self._check(message.channel, path)
                 yield message
             if not file.complete:
                 self.cut_off.add(path)
 
-    def decode(self, message: RecordedMessage) -> Any:
-        """Decode a message.
-
-        Raises:
-            MessageError: its bytes do not decode as its type. UserError: unknown type.
-        """
-        return self.messages.decode(message.channel.type_name, message.raw)
-
     def _check(self, channel: RecordedChannel, path: Path) -> None:
-        if channel in self._checked:
-            return
         if channel.encoding != "cdr":
             raise RecordingError(
                 f"{path}: {channel.topic[:200]!r} is encoded as {channel.encoding[:20]!r}, not as cdr.",
@@ -131,6 +123,10 @@ class Recording:
             )
         self._checked.add(channel)
 
+    def decode(self, message: RecordedMessage) -> Any:
+        """Decode a message; raise `MessageError` if its bytes do not fit its type, `UserError` for an unknown type."""
+        return self.messages.decode(message.channel.type_name, message.raw)
+
 
 def list_files(folder: Path) -> list[Path]:
     """Return the MCAP and SQLite files of a folder, sorted by the number in their names; metadata.yaml is not read.
@@ -140,7 +136,11 @@ def list_files(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise RecordingError(f"{folder} does not exist: give the folder of a recording.", code="recording-missing")
-    files = [path for path in folder.iterdir() if path.suffix in SUFFIXES and path.is_file() and not path.is_symlink()]
+    files = [
+        path
+        for path in folder.iterdir()
+        if path.suffix in (".mcap", ".db3") and path.is_file() and not path.is_symlink()
+    ]
     if not files:
         other = next((path.name for path in folder.iterdir() if path.suffix in (".zstd", ".bag")), None)
         remedy = f"convert {other} with `ros2 bag convert` to MCAP files"
@@ -151,11 +151,8 @@ def list_files(folder: Path) -> list[Path]:
             f"{folder} holds {len(files)} files; at most {MAX_FILES} are read.", code="recording-too-large"
         )
 
-    def number(path: Path) -> int:
-        found = re.search(r"_([0-9]{1,9})$", path.stem)
-        return int(found[1]) if found else -1
-
-    return sorted(files, key=lambda path: (number(path), path.name))
+    numbers = {path: re.search(r"_([0-9]{1,9})$", path.stem) for path in files}
+    return sorted(files, key=lambda path: (int(found[1]) if (found := numbers[path]) else -1, path.name))
 
 
 def recover_recording(folder: Path, out: Path, messages: Messages) -> int:
@@ -173,7 +170,7 @@ def recover_recording(folder: Path, out: Path, messages: Messages) -> int:
         kinds.add((message.channel.topic, message.channel.type_name))
     if not kinds:
         raise RecordingError(f"{folder} holds no whole chunk: nothing can be recovered.", code="recording-empty")
-    settings = BagSettings(split_s=math.inf)  # jumps of time must not start new files
+    settings = RecorderSettings(split_s=math.inf)  # jumps of time must not start new files
     topics = merge_topics(RecordedTopic(check_topic(name), kind) for name, kind in kinds)
     positions, count = {topic.name: n for n, topic in enumerate(topics)}, 0
     bag = BagWriter(out, topics, messages, settings)
@@ -185,3 +182,26 @@ def recover_recording(folder: Path, out: Path, messages: Messages) -> int:
     if robot is not None:
         write_description(robot, out)
     return count
+
+
+def write_description(robot: RobotDescription, folder: Path) -> None:
+    """Write a robot's description to a recording's folder; raise `StorageError` if that fails."""
+    write_text(folder / DESCRIPTION, to_yaml(robot), "out")
+
+
+def read_description(folder: Path, messages: Messages) -> RobotDescription | None:
+    """Read the description in a recording's folder, which need not be trusted; return None if there is none.
+
+    Raises:
+        UserError: the file is damaged, is a link out of the folder, has invalid keys or values, or uses types or fields
+            that `messages` lacks.
+    """
+    file = folder / DESCRIPTION
+    if not file.exists():
+        return None
+    with name_file(file):
+        check_inside(folder, file)
+        robot = freeze_config(RobotDescription, read_strict_yaml(file))
+        check_consistency(robot)
+        check_messages(robot, messages)
+    return robot

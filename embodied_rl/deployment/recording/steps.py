@@ -101,6 +101,15 @@ class ControlStep:
 
 
 @dataclass(frozen=True)
+class RecordedStep:
+    """A control step, its index among all messages of the steps' topic, and the time at which it was recorded."""
+
+    control: ControlStep
+    position: int
+    received_ns: int
+
+
+@dataclass(frozen=True)
 class EpisodeOutcome:
     """Outcome of an episode of a simulated robot.
 

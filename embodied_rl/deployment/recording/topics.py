@@ -75,11 +75,7 @@ def list_topics(robot: RobotDescription) -> tuple[RecordedTopic, ...]:
 
 
 def merge_topics(listed: Iterable[RecordedTopic]) -> tuple[RecordedTopic, ...]:
-    """Return topics without duplicates, sorted by name.
-
-    Raises:
-        UserError: one topic has two types.
-    """
+    """Return topics without duplicates, sorted by name; raise `UserError` if one topic has two types."""
     merged: dict[str, RecordedTopic] = {}
     for topic in listed:
         known = merged.setdefault(topic.name, topic)

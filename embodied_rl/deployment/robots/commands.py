@@ -1,4 +1,4 @@
-"""Conversion between commands and messages.
+"""Conversion between commands and messages, and their publication.
 
 Shapes: `A` action entries, in the robot's order; positions, or speeds for velocities and displacements.
 """
@@ -10,32 +10,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.robots.command_checks import TWIST_TARGETS
+from embodied_rl.deployment.execution.tick import Tick
+from embodied_rl.deployment.robots.consistency import ORIENTATION_TARGETS, TWIST_TARGETS
 from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fields import UnusableMessageError
+from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.deployment.transport.messages import Messages
+from embodied_rl.interfaces.errors import TransportError
 
 Command = NDArray[np.float64]
-
 STAMPED = "geometry_msgs/msg/TwistStamped"
 
 
 class CommandMapping:
-    """Converts commands to messages of one of the robot's command topics, and back.
-
-    Args:
-        robot: its description. messages: the types of messages, those of the transport.
-        name: of the topic in `robot.commands`; empty: the main one.
-    """
+    """Converts commands to messages of one topic of `robot.command_topics`, and back."""
 
     def __init__(self, robot: RobotDescription, messages: Messages, name: str = "") -> None:
         self.robot, self._messages, self._topic = robot, messages, robot.command_topics[name]
         self.type_name = self._topic.type_name
+        messages.find_class(self.type_name)
         self._entries = robot.list_commanded(name)
         self._targets = tuple(robot.actions[place].target for place in self._entries)
         order = self._topic.order or self._targets
         self._places = [self._targets.index(target) for target in order]  # message entry → action entry
-        self._kinds = {name: messages.find_class(name) for name in _NEEDED[self._topic.kind]}
         self._low = np.array(robot.limits.list_values("low"))[self._entries]
         self._high = np.array(robot.limits.list_values("high"))[self._entries]
 
@@ -52,160 +49,124 @@ class CommandMapping:
         if command.shape != (count := len(self.robot.actions),) or not np.isfinite(command).all():
             raise ValueError(f"command {command} is not a command of {count} finite numbers.")
         command = command[self._entries]
+        numbers = dict(zip(self._targets, command.tolist(), strict=True))
+        header = {"stamp": _split_time(stamp_ns), "frame_id": self._topic.frame}
         match self._topic.kind:
             case "forward":
-                return self._encode_forward(command)
+                fields = {"data": command[self._places]}
             case "trajectory":
-                return self._encode_trajectory(command, command if previous is None else previous[self._entries])
+                points = self._make_points(command, command if previous is None else previous[self._entries])
+                header["stamp"] = _split_time(0)  # it starts on arrival
+                fields = {"header": header, "joint_names": self._targets, "points": points}
             case "twist":
-                return self._encode_twist(command, stamp_ns)
+                parts = ("linear", "angular")
+                twist = {part: {axis: numbers.get(f"{part}.{axis}", 0.0) for axis in "xyz"} for part in parts}
+                fields = {"header": header, "twist": twist} if self.type_name == STAMPED else twist
             case "pose":
-                return self._encode_pose(command, stamp_ns)
+                fixed = self._topic.orientation
+                turned = fixed or make_quaternion(*(numbers[target] for target in ORIENTATION_TARGETS))
+                position = {axis: numbers[f"position.{axis}"] for axis in "xyz"}
+                orientation = dict(zip("xyzw", map(float, turned), strict=True))
+                fields = {"header": header, "pose": {"position": position, "orientation": orientation}}
             case "gripper":
-                return self._kinds[self.type_name](position=float(command[0]), max_effort=self._topic.max_effort)
+                fields = {"position": numbers["position"], "max_effort": self._topic.max_effort}
+        return self._messages.make(self.type_name, **fields)
+
+    def _make_points(self, command: Command, previous: Command) -> list[dict[str, Any]]:
+        """Return a trajectory of two points: at the time of the next message, and at rest if no message follows.
+
+        The last speed is 0, as ros2_controllers requires by default.
+        """
+        period = 1 / self.robot.command_hz
+        tail = self._topic.horizon_s - period
+        speed = (command - previous) / period
+        rest = np.clip(command + speed * tail / 2, self._low, self._high)
+        points = ((command, speed, period), (rest, np.zeros_like(speed), period + tail))
+        return [
+            {"positions": positions, "velocities": speeds, "time_from_start": _split_time(round(at_s * 1e9))}
+            for positions, speeds, at_s in points
+        ]
 
     def decode(self, message: Any) -> Command:
-        """Return the command of a message, float64 [A]; NaN for entries of other topics.
-
-        Raises:
-            UnusableMessageError: its entries are not this robot's.
-        """
+        """Return the command of a message, [A], NaN for entries of other topics; raises UnusableMessageError."""
+        numbers = {}
         match self._topic.kind:
             case "forward":
-                found = self._decode_forward(message)
+                if len(message.data) != len(self._places):
+                    raise self._refuse(f"{len(message.data)} numbers came, and the robot takes {len(self._places)}")
+                numbers = {self._targets[place]: each for place, each in zip(self._places, message.data, strict=True)}
             case "trajectory":
-                found = self._decode_trajectory(message)
+                numbers = self._read_first_point(message)
             case "twist":
-                found = self._decode_twist(message)
+                twist = message.twist if self.type_name == STAMPED else message
+                numbers = {target: operator.attrgetter(target)(twist) for target in TWIST_TARGETS}
+                for target, value in numbers.items():
+                    if value != 0 and target not in self._targets:
+                        raise self._refuse(f"{target}={value:g} moves what no action of the robot moves")
             case "pose":
-                found = self._decode_pose(message)
+                place, turned = message.pose.position, message.pose.orientation
+                quaternion = (turned.x, turned.y, turned.z, turned.w)
+                if not abs(math.hypot(*quaternion) - 1) <= 1e-3:  # also where one is no number
+                    raise self._refuse(f"its orientation {quaternion} is no quaternion of length 1")
+                numbers = dict(zip(ORIENTATION_TARGETS, find_angles(*quaternion), strict=True))
+                numbers |= {f"position.{axis}": getattr(place, axis) for axis in "xyz"}
             case "gripper":
-                found = np.array([message.position])
+                numbers = {"position": message.position}
+        found = np.array([numbers[target] for target in self._targets], np.float64)
         if not np.isfinite(found).all():
             raise self._refuse(f"a number of the command is not finite: {found}")
         command = np.full(len(self.robot.actions), np.nan)
         command[self._entries] = found
         return command
 
-    # -- std_msgs/msg/Float64MultiArray ---------------------------------------------------------------------------
-
-    def _encode_forward(self, command: Command) -> Any:
-        layout = self._kinds["std_msgs/msg/MultiArrayLayout"](dim=[], data_offset=0)
-        return self._kinds[self.type_name](layout=layout, data=command[self._places])
-
-    def _decode_forward(self, message: Any) -> Command:
-        if len(message.data) != len(self._places):
-            raise self._refuse(f"{len(message.data)} numbers came, and the robot takes {len(self._places)}")
-        command = np.empty(len(self._places))
-        command[self._places] = message.data
-        return command
-
-    # -- trajectory_msgs/msg/JointTrajectory ------------------------------------------------------------------------
-
-    def _encode_trajectory(self, command: Command, previous: Command) -> Any:
-        """Return a trajectory of two points: at the time of the next message, and at rest if no message follows.
-
-        With stamp 0 it starts on arrival. The last speed is 0, as ros2_controllers requires by default.
-        """
-        period = 1 / self.robot.command_hz
-        tail = self._topic.horizon_s - period
-        speed = (command - previous) / period
-        rest = np.clip(command + speed * tail / 2, self._low, self._high)
-        points = [self._make_point(command, speed, period), self._make_point(rest, np.zeros_like(speed), period + tail)]
-        header = self._make_header(0)
-        return self._kinds[self.type_name](header=header, joint_names=list(self._targets), points=points)
-
-    def _make_point(self, positions: Command, velocities: Command, at_s: float) -> Any:
-        sec, nanosec = divmod(round(at_s * 1e9), 1_000_000_000)
-        return self._kinds["trajectory_msgs/msg/JointTrajectoryPoint"](
-            positions=positions.copy(),
-            velocities=velocities,
-            accelerations=np.empty(0),
-            effort=np.empty(0),
-            time_from_start=self._kinds["builtin_interfaces/msg/Duration"](sec=sec, nanosec=nanosec),
-        )
-
-    def _decode_trajectory(self, message: Any) -> Command:
-        names = list(message.joint_names)
+    def _read_first_point(self, message: Any) -> dict[str, float]:
+        names, known = list(message.joint_names), ", ".join(self._targets)
         if sorted(names) != sorted(self._targets):
-            raise self._refuse(
-                f"it commands the joints {', '.join(names)}, and the robot has {', '.join(self._targets)}"
-            )
+            raise self._refuse(f"it commands the joints {', '.join(names)}, and the robot has {known}")
         if not message.points or len(message.points[0].positions) != len(names):
             raise self._refuse("its first point has not a position for each joint")
-        return np.array([message.points[0].positions[names.index(target)] for target in self._targets], np.float64)
-
-    # -- geometry_msgs/msg/Twist, TwistStamped ------------------------------------------------------------------------
-
-    def _encode_twist(self, command: Command, stamp_ns: int) -> Any:
-        said = dict(zip(self._targets, command.tolist(), strict=True))
-        vector, twist = self._kinds["geometry_msgs/msg/Vector3"], self._kinds["geometry_msgs/msg/Twist"]
-        parts = {
-            part: vector(**{axis: said.get(f"{part}.{axis}", 0.0) for axis in "xyz"}) for part in ("linear", "angular")
-        }
-        made = twist(**parts)
-        if self.type_name != STAMPED:
-            return made
-        return self._kinds[STAMPED](header=self._make_header(stamp_ns), twist=made)
-
-    def _decode_twist(self, message: Any) -> Command:
-        twist = message.twist if self.type_name == STAMPED else message
-        said = {target: operator.attrgetter(target)(twist) for target in TWIST_TARGETS}
-        for target, value in said.items():
-            if value != 0 and target not in self._targets:
-                raise self._refuse(f"{target}={value:g} moves what no action of the robot moves")
-        return np.array([said[target] for target in self._targets], np.float64)
-
-    # -- geometry_msgs/msg/PoseStamped ------------------------------------------------------------------------------
-
-    def _encode_pose(self, command: Command, stamp_ns: int) -> Any:
-        said = dict(zip(self._targets, command.tolist(), strict=True))
-        place = self._kinds["geometry_msgs/msg/Point"](*(said[f"position.{axis}"] for axis in "xyz"))
-        fixed = self._topic.orientation
-        turned = fixed or make_quaternion(*(said[f"orientation.{angle}"] for angle in ("roll", "pitch", "yaw")))
-        pose = self._kinds["geometry_msgs/msg/Pose"](
-            position=place, orientation=self._kinds["geometry_msgs/msg/Quaternion"](*map(float, turned))
-        )
-        return self._kinds[self.type_name](header=self._make_header(stamp_ns), pose=pose)
-
-    def _decode_pose(self, message: Any) -> Command:
-        place, turned = message.pose.position, message.pose.orientation
-        quaternion = (turned.x, turned.y, turned.z, turned.w)
-        if not abs(math.hypot(*quaternion) - 1) <= 1e-3:  # also where one is no number
-            raise self._refuse(f"its orientation {quaternion} is no quaternion of length 1")
-        angles = find_angles(*quaternion)
-        said = {f"position.{axis}": getattr(place, axis) for axis in "xyz"}
-        said |= dict(zip((f"orientation.{angle}" for angle in ("roll", "pitch", "yaw")), angles, strict=True))
-        return np.array([said[target] for target in self._targets], np.float64)
-
-    def _make_header(self, stamp_ns: int) -> Any:
-        sec, nanosec = divmod(stamp_ns, 1_000_000_000)
-        stamp = self._kinds["builtin_interfaces/msg/Time"](sec=sec, nanosec=nanosec)
-        return self._kinds["std_msgs/msg/Header"](stamp=stamp, frame_id=self._topic.frame)
+        return dict(zip(names, message.points[0].positions, strict=True))
 
     def _refuse(self, problem: str) -> UnusableMessageError:
         return UnusableMessageError(f"{self._topic.name}: {problem}.")
 
 
-_HEADER = ("std_msgs/msg/Header", "builtin_interfaces/msg/Time")
-_NEEDED = {
-    "forward": ("std_msgs/msg/Float64MultiArray", "std_msgs/msg/MultiArrayLayout"),
-    "trajectory": (
-        "trajectory_msgs/msg/JointTrajectory",
-        "trajectory_msgs/msg/JointTrajectoryPoint",
-        "builtin_interfaces/msg/Duration",
-        *_HEADER,
-    ),
-    "twist": ("geometry_msgs/msg/Twist", "geometry_msgs/msg/Vector3", STAMPED, *_HEADER),
-    "pose": (
-        "geometry_msgs/msg/PoseStamped",
-        "geometry_msgs/msg/Pose",
-        "geometry_msgs/msg/Point",
-        "geometry_msgs/msg/Quaternion",
-        *_HEADER,
-    ),
-    "gripper": ("control_msgs/msg/GripperCommand",),
-}
+def _split_time(ns: int) -> dict[str, int]:
+    return dict(zip(("sec", "nanosec"), divmod(ns, 1_000_000_000), strict=True))
+
+
+class CommandPublisher:
+    """Publishes the command of each tick on all command topics; `publishers` has their names in the description."""
+
+    def __init__(self, robot: RobotDescription, node: Transport) -> None:
+        self._node = node
+        self._mappings = {name: CommandMapping(robot, node.messages, name) for name in robot.command_topics}
+        self.publishers = {
+            name: node.create_publisher(topic.name, topic.type_name, topic.qos)
+            for name, topic in robot.command_topics.items()
+        }
+        self._previous: Command | None = None
+
+    def publish(self, made: Tick) -> None:
+        """Publish the command of a tick, if it has one; after a failure on one topic the other topics are still sent.
+
+        Raises:
+            ValueError: a number is not finite; nothing was published.
+            TransportError: a message could not be sent; the first error.
+        """
+        if made.command is None:
+            return
+        previous, stamp_ns = None if made.restarted else self._previous, self._node.now()
+        messages = {name: each.encode(made.command, previous, stamp_ns) for name, each in self._mappings.items()}
+        self._previous = made.command
+        failures: list[TransportError] = []
+        for name, message in messages.items():
+            try:
+                self.publishers[name].publish(message)
+            except TransportError as error:
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
 
 def make_quaternion(roll: float, pitch: float, yaw: float) -> tuple[float, float, float, float]:

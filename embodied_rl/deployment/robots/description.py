@@ -13,16 +13,22 @@ from embodied_rl.interfaces.robot import Body
 CommandKind = Literal["forward", "trajectory", "twist", "pose", "gripper"]
 Resize = Literal["none", "area", "bilinear", "nearest"]
 Fit = Literal["same", "stretch", "crop"]
+COMMAND_TYPES: dict[CommandKind, tuple[str, ...]] = {
+    "forward": ("std_msgs/msg/Float64MultiArray",),
+    "trajectory": ("trajectory_msgs/msg/JointTrajectory",),
+    "twist": ("geometry_msgs/msg/Twist", "geometry_msgs/msg/TwistStamped"),
+    "pose": ("geometry_msgs/msg/PoseStamped",),
+    "gripper": ("control_msgs/msg/GripperCommand",),
+}
+"""Message types of each kind of command; the first is the default."""
 
 
 @dataclass(frozen=True)
 class Term:
-    """A number in a message with a factor.
+    """A number in a message of a topic of `RobotDescription.topics`, with the conversion factor to SI.
 
     Attributes:
-        topic: of the message; a key of `RobotDescription.topics`.
-        field: path to a number, such as pose.position.x, or position[elbow] for the entry of a joint by its name.
-        scale: conversion factor to SI.
+        field: path to the number, such as pose.position.x, or position[elbow] for the entry of a joint by its name.
     """
 
     topic: str
@@ -47,7 +53,6 @@ class Topic:
         name: its full name, such as /joint_states.
         type_name: such as sensor_msgs/msg/JointState.
         qos: the name of a profile (`embodied_rl.deployment.transport.qos.PROFILES`).
-        rate_hz: nominal rate.
         max_age_s: messages are stale at this age, or if their content has not changed for this time.
         may_repeat: equal contents do not mean a dead sensor, such as noise-free joints at rest.
     """
@@ -84,8 +89,7 @@ class ActionEntry:
     """An entry of an action.
 
     Attributes:
-        name: the policy's name of it. unit: such as m.
-        kind: see `EntryLimits.kind`.
+        name: the policy's name of it. kind: see `EntryLimits.kind`.
         action_low, action_high: range of the policy's output.
         measured: state entry that measures it; empty: none.
         target: field of the command: a joint name; linear.x … angular.z for a twist; position.x … orientation.yaw for
@@ -109,11 +113,8 @@ class ActionEntry:
 class CommandTopic:
     """A command topic.
 
-    Types by kind: forward std_msgs/msg/Float64MultiArray, trajectory trajectory_msgs/msg/JointTrajectory,
-    twist geometry_msgs/msg/Twist or TwistStamped, pose geometry_msgs/msg/PoseStamped, gripper
-    control_msgs/msg/GripperCommand.
-
     Attributes:
+        type_name: one of `COMMAND_TYPES`.
         horizon_s: of a trajectory, time of its last point, at which the robot rests.
         frame: of a stamped command.
         order: for forward, the targets in the order of the message; empty: that of the actions.
@@ -205,6 +206,11 @@ class RobotDescription:
     def command_topics(self) -> dict[str, CommandTopic]:
         """All command topics by name; the main one has the empty name."""
         return {"": self.command, **self.commands}
+
+    @staticmethod
+    def name_command(name: str) -> str:
+        """Return the key of a command topic in the robot's file, by its name in `command_topics`."""
+        return f"commands.{name}" if name else "command"
 
     def list_commanded(self, name: str) -> list[int]:
         """Return the indices of the A entries of a command topic."""

@@ -43,7 +43,17 @@ def parse_term(text: str) -> Term:
             code="field-syntax-invalid",
         )
     split_field(found["field"])
-    return Term(found["topic"], found["field"], _read_factor(text, found["factor"], found["sign"]))
+    scale = -1.0 if found["sign"] else 1.0
+    if found["factor"] is not None:
+        try:
+            scale = float(found["factor"])
+        except ValueError:
+            scale = 0.0
+        if not 0 < abs(scale) < math.inf:
+            raise UserError(
+                f"{text!r}: {found['factor']!r} is not a factor, such as 0.001.", code="field-factor-invalid"
+            )
+    return Term(found["topic"], found["field"], scale)
 
 
 def split_field(field: str) -> list[tuple[str, str | None]]:
@@ -72,18 +82,6 @@ def is_number(entry: str) -> bool:
     return re.fullmatch(r"[0-9]{1,9}", entry) is not None
 
 
-def _read_factor(text: str, factor: str | None, sign: str | None) -> float:
-    if factor is None:
-        return -1.0 if sign else 1.0
-    try:
-        found = float(factor)
-    except ValueError:
-        found = 0.0
-    if not 0 < abs(found) < math.inf:
-        raise UserError(f"{text!r}: {factor!r} is not a factor, such as 0.001.", code="field-factor-invalid")
-    return found
-
-
 def check_field(messages: Messages, type_name: str, field: str) -> None:
     """Check that a message type has a number at a path; raises UserError with the existing fields."""
     kind: Any = (NAME, type_name)
@@ -93,45 +91,41 @@ def check_field(messages: Messages, type_name: str, field: str) -> None:
         fields = dict(messages.find_fields(kind[1]))
         if name not in fields:
             raise UserError(f"{kind[1]} has no field {name!r}; it has {', '.join(fields)}.", code="field-unknown")
-        kind = _enter(fields[name], name, entry, kind[1], any(each in fields for each in NAMES))
+        owner, kind = kind[1], fields[name]
+        listed, named = kind[0] in (ARRAY, SEQUENCE), not fields.keys().isdisjoint(NAMES)
+        if listed and entry is None:
+            raise UserError(
+                f"{name!r} of {owner} is a list: name an entry, such as {name}[<joint or number>].",
+                code="field-entry-missing",
+            )
+        if entry is None:
+            continue
+        if not listed:
+            raise UserError(f"{name!r} of {owner} is not a list: leave [{entry}] out.", code="field-not-a-list")
+        if not named and not is_number(entry):
+            raise UserError(
+                f"{owner} has no joint names: write a number in {name}[{entry}].", code="field-entry-invalid"
+            )
+        if named and is_number(entry):
+            raise UserError(
+                f"{name}[{entry}]: {owner} names its joints, and their order may change: write a name.",
+                code="field-entry-invalid",
+            )
+        kind = kind[1][0]
     if kind[0] != BASE or kind[1][0] == "string":
         raise UserError(f"{field!r} of {type_name} is not a number: name one of its fields.", code="field-not-a-number")
 
 
-def _enter(kind: Any, name: str, entry: str | None, type_name: str, named: bool) -> Any:
-    listed = kind[0] in (ARRAY, SEQUENCE)
-    if listed and entry is None:
-        raise UserError(
-            f"{name!r} of {type_name} is a list: name an entry, such as {name}[<joint or number>].",
-            code="field-entry-missing",
-        )
-    if not listed and entry is not None:
-        raise UserError(f"{name!r} of {type_name} is not a list: leave [{entry}] out.", code="field-not-a-list")
-    if entry is None:
-        return kind
-    if not named and not is_number(entry):
-        raise UserError(
-            f"{type_name} has no joint names: write a number in {name}[{entry}].", code="field-entry-invalid"
-        )
-    if named and is_number(entry):
-        raise UserError(
-            f"{name}[{entry}]: {type_name} names its joints, and their order may change: write a name.",
-            code="field-entry-invalid",
-        )
-    return kind[1][0]
-
-
 def make_reader(field: str, topic: str) -> Callable[[Any], float]:
-    """Return a function that reads the number at a path from a decoded message.
+    """Return a function that reads the number at a path (`description.Term`) from a decoded message.
 
-    Args:
-        field: see `description.Term`. topic: for messages of errors.
-
-    Raises:
-        UserError: invalid path. The function raises `UnusableMessageError`: a joint is missing or listed twice, the
-            list is too short, or the number is not finite.
+    The function raises `UnusableMessageError`: a joint is missing or listed twice, the list is too short, or the number
+    is not finite. `topic` is for these errors.
     """
-    steps = [_make_step(name, entry, topic) for name, entry in split_field(field)]
+    steps = [
+        operator.attrgetter(name) if entry is None else EntryReader(name, entry, topic)
+        for name, entry in split_field(field)
+    ]
 
     def read(message: Any) -> float:
         for step in steps:
@@ -143,42 +137,29 @@ def make_reader(field: str, topic: str) -> Callable[[Any], float]:
     return read
 
 
-def _make_step(name: str, entry: str | None, topic: str) -> Callable[[Any], Any]:
-    take = operator.attrgetter(name)
-    if entry is None:
-        return take
-    find = EntryFinder(entry, topic).find
+class EntryReader:
+    """Reads an entry of a list in a message, by joint name or number; the index of a name is kept while names stay."""
 
-    def step(message: Any) -> Any:
-        values = take(message)
-        place = find(message)
-        if place >= len(values):
-            raise UnusableMessageError(f"{topic}: {name} has {len(values)} entries; that of {entry} is missing.")
-        return values[place]
-
-    return step
-
-
-class EntryFinder:
-    """Finds the index of an entry in a message's lists; cached while the message's names stay the same."""
-
-    def __init__(self, entry: str, topic: str) -> None:
-        self._entry, self._topic = entry, topic
+    def __init__(self, name: str, entry: str, topic: str) -> None:
+        self._name, self._entry, self._topic = name, entry, topic
         self._names: Sequence[str] = ()
         self._place = int(entry) if is_number(entry) else -1
 
-    def find(self, message: Any) -> int:
-        """Return the index of the entry; raises `UnusableMessageError`: no joint of that name, or two."""
+    def __call__(self, message: Any) -> Any:
+        """Return the entry; raises `UnusableMessageError`: no joint of that name, or two, or the list is too short."""
+        values = getattr(message, self._name)
         names = getattr(message, "name", None)
         if names is None:
             names = getattr(message, "joint_names", None)
-        if names is None:
-            return self._place
-        if names != self._names:
+        if names is not None and names != self._names:
             if (found := list(names).count(self._entry)) != 1:
                 problem = "is not one of its joints" if not found else f"is listed {found} times"
                 shown = ", ".join(name[:40] for name in names[:20]) or "it has none"
                 shown = f"{shown} … ({len(names)})" if len(names) > 20 else shown
                 raise UnusableMessageError(f"{self._topic}: {self._entry} {problem}: {shown}.")
             self._place, self._names = list(names).index(self._entry), list(names)
-        return self._place
+        if self._place >= len(values):
+            raise UnusableMessageError(
+                f"{self._topic}: {self._name} has {len(values)} entries; that of {self._entry} is missing."
+            )
+        return values[self._place]

@@ -26,7 +26,22 @@ class OpenLoopBudget:
 
 def check_policy(robot: RobotDescription, policy: PolicyDescription, words: Sequence[str] = ()) -> None:
     """Check that cameras, state, actions, limits, units, rate and words of a policy fit a robot; raises UserError."""
-    _check_cameras(robot, policy)
+    known = {camera.name: camera for camera in robot.cameras}
+    for name, (height, width) in policy.cameras.items():
+        if name not in known:
+            raise UserError(
+                f"The policy sees camera {name!r}, and robot {robot.name} has {', '.join(known) or 'none'}: give the "
+                f"robot's camera this name (cameras.{name}), or choose a policy for the cameras that there are.",
+                code="policy-does-not-fit",
+            )
+        camera = known[name]
+        if (camera.height, camera.width) != (height, width):
+            raise UserError(
+                f"The policy sees camera {name!r} at {width}×{height} pixels, robot {robot.name} gives "
+                f"{camera.width}×{camera.height}: set cameras.{name}.width: {width} and height: {height}, with resize "
+                "where the camera has another size.",
+                code="policy-does-not-fit",
+            )
     _check_names("state", tuple(entry.name for entry in robot.state), policy.state_names, robot.name)
     _check_names("actions", tuple(entry.name for entry in robot.actions), policy.action_names, robot.name)
     if policy.state_units != SI:
@@ -35,7 +50,15 @@ def check_policy(robot: RobotDescription, policy: PolicyDescription, words: Sequ
             "factors of `reads`; export the policy with a state in SI.",
             code="policy-does-not-fit",
         )
-    _check_limits(robot, policy)
+    rows = zip(robot.actions, policy.action_low, policy.action_high, strict=True)
+    for entry, low, high in rows:
+        if (entry.action_low, entry.action_high) != (low, high):
+            raise UserError(
+                f"Action {entry.name!r} goes from {low:g} to {high:g} for the policy, and from {entry.action_low:g} to "
+                f"{entry.action_high:g} {entry.unit} in robot {robot.name}'s file: if both mean the same quantity, set "
+                f"actions.{entry.name}.low and high to the policy's; else the policy is for another robot.",
+                code="policy-does-not-fit",
+            )
     if policy.control_hz is not None and policy.control_hz != robot.control_hz:
         raise UserError(
             f"The policy acts {policy.control_hz:g} times a second, robot {robot.name} {robot.control_hz:g} times: its "
@@ -76,25 +99,6 @@ def check_open_loop(
     return budget
 
 
-def _check_cameras(robot: RobotDescription, policy: PolicyDescription) -> None:
-    known = {camera.name: camera for camera in robot.cameras}
-    for name, (height, width) in policy.cameras.items():
-        if name not in known:
-            raise UserError(
-                f"The policy sees camera {name!r}, and robot {robot.name} has {', '.join(known) or 'none'}: give the "
-                f"robot's camera this name (cameras.{name}), or choose a policy for the cameras that there are.",
-                code="policy-does-not-fit",
-            )
-        camera = known[name]
-        if (camera.height, camera.width) != (height, width):
-            raise UserError(
-                f"The policy sees camera {name!r} at {width}×{height} pixels, robot {robot.name} gives "
-                f"{camera.width}×{camera.height}: set cameras.{name}.width: {width} and height: {height}, with resize "
-                "where the camera has another size.",
-                code="policy-does-not-fit",
-            )
-
-
 def _check_names(group: str, mine: tuple[str, ...], wanted: tuple[str, ...], robot: str) -> None:
     if mine == wanted:
         return
@@ -114,15 +118,3 @@ def _check_names(group: str, mine: tuple[str, ...], wanted: tuple[str, ...], rob
         "a file of that robot, or a policy that was trained with this one.",
         code="policy-does-not-fit",
     )
-
-
-def _check_limits(robot: RobotDescription, policy: PolicyDescription) -> None:
-    rows = zip(robot.actions, policy.action_low, policy.action_high, strict=True)
-    for entry, low, high in rows:
-        if (entry.action_low, entry.action_high) != (low, high):
-            raise UserError(
-                f"Action {entry.name!r} goes from {low:g} to {high:g} for the policy, and from {entry.action_low:g} to "
-                f"{entry.action_high:g} {entry.unit} in robot {robot.name}'s file: if both mean the same quantity, set "
-                f"actions.{entry.name}.low and high to the policy's; else the policy is for another robot.",
-                code="policy-does-not-fit",
-            )

@@ -1,15 +1,16 @@
 """Inspection of a robot's topics for `embodied-rl doctor robot=<yaml>`. It publishes nothing."""
 
 import math
+import statistics
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from embodied_rl.deployment.robots.description import CommandTopic, RobotDescription
-from embodied_rl.deployment.robots.keys import name_command
-from embodied_rl.deployment.robots.mapping import ObservationMapping
-from embodied_rl.deployment.robots.robot_monitor import ObservedTopic, RobotMonitor
+from embodied_rl.deployment.robots.description import RobotDescription, Topic
+from embodied_rl.deployment.robots.mapping import ObservationMapping, digest_content, read_stamp
 from embodied_rl.deployment.transport.emergency_stop import STOP_QOS
-from embodied_rl.deployment.transport.interface import Endpoint, Transport
-from embodied_rl.deployment.transport.qos import QoS, find_incompatible, offer, request
+from embodied_rl.deployment.transport.interface import Endpoint, Subscription, Transport
+from embodied_rl.deployment.transport.qos import find_incompatible, offer, request
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Diagnosis
 
@@ -21,18 +22,117 @@ CLOSE_S = 0.05
 """Largest time by which a stamp may be in the future, with synchronised clocks."""
 NETWORK = "start its driver; is ROS_DOMAIN_ID the same, and do both sides discover each other (docs/ros2.md)?"
 
-Watching = Callable[[float], object]
-"""Waits for a number of seconds while messages arrive."""
+DEPTH = 1000
+"""Queue depth of the subscriptions, so that rates are measured without loss."""
+LARGEST_DIGESTED = 500
+"""Number of messages per topic that are compared."""
+NO_BOX = (-math.inf, math.inf)
+CLOCK = Topic("/clock", "rosgraph_msgs/msg/Clock", "clock", 1.0, 2.0)
+
+
+@dataclass
+class ObservedTopic:
+    """Messages of one topic.
+
+    Attributes:
+        received_ns: of each message. stamps_ns: of the headers; missing and zero stamps are left out.
+        last: the last message. digests: of the first messages' contents.
+    """
+
+    topic: Topic
+    subscription: Subscription
+    received_ns: list[int] = field(default_factory=list[int])
+    stamps_ns: list[int] = field(default_factory=list[int])
+    offsets_s: list[float] = field(default_factory=list[float])
+    digests: set[bytes] = field(default_factory=set[bytes])
+    last: Any = None
+
+    @property
+    def count(self) -> int:
+        """Number of messages."""
+        return len(self.received_ns)
+
+    @property
+    def rate_hz(self) -> float:
+        """Mean rate between the first and the last message; 0 for fewer than two."""
+        spent = (self.received_ns[-1] - self.received_ns[0]) * 1e-9 if self.count > 1 else 0.0
+        return (self.count - 1) / spent if spent > 0 else 0.0
+
+    @property
+    def longest_gap_s(self) -> float:
+        """Longest time between two messages; `inf` for fewer than two."""
+        pairs = zip(self.received_ns, self.received_ns[1:], strict=False)
+        return max(((after - before) * 1e-9 for before, after in pairs), default=math.inf)
+
+    @property
+    def offset_s(self) -> float | None:
+        """Median of arrival time minus stamp; None without stamps."""
+        return statistics.median(self.offsets_s) if self.offsets_s else None
+
+
+class RobotMonitor:
+    """Subscribes to all topics of a robot on an open transport, which the caller spins."""
+
+    def __init__(self, robot: RobotDescription, transport: Transport) -> None:
+        self.robot, self.transport = robot, transport
+        self.clock = self._listen(CLOCK) if robot.use_sim_time else None
+        self.topics = {name: self._listen(topic) for name, topic in robot.topics.items()}
+
+    @property
+    def all(self) -> list[ObservedTopic]:
+        """All observed topics, the clock included."""
+        return [*([self.clock] if self.clock else []), *self.topics.values()]
+
+    @property
+    def messages(self) -> dict[str, Any]:
+        """Last message of each topic that has one, by short name."""
+        return {name: seen.last for name, seen in self.topics.items() if seen.last is not None}
+
+    def reset_counts(self) -> None:
+        """Discard the messages so far, such as those during discovery."""
+        for seen in self.all:
+            for noted in (seen.received_ns, seen.stamps_ns, seen.offsets_s, seen.digests):
+                noted.clear()
+
+    def close(self) -> None:
+        """Close the subscriptions."""
+        for seen in self.all:
+            seen.subscription.close()
+
+    def _listen(self, topic: Topic) -> ObservedTopic:
+        def arrive(message: Any, received_ns: int, source_ns: int) -> None:
+            seen.received_ns.append(received_ns)
+            seen.last = message
+            if topic is CLOCK:
+                seen.stamps_ns.append(_read_clock(message))
+                return
+            if len(seen.digests) < LARGEST_DIGESTED:
+                seen.digests.add(digest_content(message))
+            now_ns: int | None = received_ns
+            if self.clock is not None:  # simulated time, unknown before the first /clock
+                now_ns = None if self.clock.last is None else _read_clock(self.clock.last)
+            if (stamp := read_stamp(message)) is not None:
+                seen.stamps_ns.append(stamp)
+                if now_ns is not None:
+                    seen.offsets_s.append((now_ns - stamp) * 1e-9)
+
+        qos = replace(request(topic.qos), depth=DEPTH)
+        seen = ObservedTopic(topic, self.transport.create_subscription(topic.name, topic.type_name, qos, arrive))
+        return seen
+
+
+def _read_clock(message: Any) -> int:
+    return message.clock.sec * 1_000_000_000 + message.clock.nanosec
 
 
 def inspect_robot(
-    robot: RobotDescription, transport: Transport, seconds: float = 3.0, watch: Watching | None = None
+    robot: RobotDescription, transport: Transport, seconds: float = 3.0, watch: Callable[[float], object] | None = None
 ) -> list[Diagnosis]:
     """Listen to a robot and return a row for each check; see docs/robots.md for the rows.
 
     Args:
-        robot: its description. transport: an open one that no other thread spins.
-        seconds: duration of the measurement. watch: waits while messages arrive; None spins the transport.
+        transport: an open one that no other thread spins. seconds: duration of the measurement.
+        watch: waits for a number of seconds while messages arrive; None spins the transport.
     """
     spin = watch or (lambda duration: transport.spin_until(lambda: False, duration))
     seen = RobotMonitor(robot, transport)
@@ -43,8 +143,10 @@ def inspect_robot(
             transport.spin_until(lambda: all(each.subscription.count_matched() for each in seen.all), DISCOVERY_S)
         seen.reset_counts()
         spin(seconds)
+        never = "never" in robot.verified
+        remedy = "begin with dry_run=true, low limits and a hand on the emergency stop" if never else ""
         return [
-            _check_verified(robot),
+            Diagnosis(f"robot {robot.name}", "warn" if never else "ok", robot.verified, remedy),
             *_check_clock(seen),
             *(_check_topic(name, each) for name, each in seen.topics.items()),
             *_check_stamps(seen),
@@ -54,12 +156,6 @@ def inspect_robot(
         ]
     finally:
         seen.close()
-
-
-def _check_verified(robot: RobotDescription) -> Diagnosis:
-    never = "never" in robot.verified
-    remedy = "begin with dry_run=true, low limits and a hand on the emergency stop" if never else ""
-    return Diagnosis(f"robot {robot.name}", "warn" if never else "ok", robot.verified, remedy)
 
 
 def _check_clock(seen: RobotMonitor) -> Iterator[Diagnosis]:
@@ -136,7 +232,18 @@ def _check_observation(seen: RobotMonitor) -> Iterator[Diagnosis]:
     else:
         values = dict(zip((entry.name for entry in robot.state), state.tolist(), strict=True))
         yield Diagnosis("state", "ok", f"{len(values)} entries, joints by name")
-        yield from _check_limits(robot, values)
+        rows = zip(robot.actions, robot.entry_limits, strict=True)
+        bounded = [(entry, box) for entry, box in rows if entry.measured and (box.low, box.high) != NO_BOX]
+        outside = [
+            f"{entry.measured} is {values[entry.measured]:.4g} {entry.unit}, outside {box.low:g} to {box.high:g}"
+            for entry, box in bounded
+            if not box.low <= values[entry.measured] <= box.high
+        ]
+        if outside:
+            remedy = "bring the robot inside by its own means, or correct the limits in its file"
+            yield Diagnosis("limits", "fail", "; ".join(outside), remedy)
+        elif bounded:
+            yield Diagnosis("limits", "ok", f"{len(bounded)} measured entries lie within them")
     if robot.cameras:
         try:
             mapping.read_pictures(seen.messages)
@@ -146,28 +253,13 @@ def _check_observation(seen: RobotMonitor) -> Iterator[Diagnosis]:
             yield Diagnosis("pictures", "ok", ", ".join(camera.name for camera in robot.cameras))
 
 
-def _check_limits(robot: RobotDescription, values: dict[str, float]) -> Iterator[Diagnosis]:
-    outside: list[str] = []
-    checked = 0
-    for entry, limits in zip(robot.actions, robot.entry_limits, strict=True):
-        if not entry.measured or (math.isinf(limits.low) and math.isinf(limits.high)):
-            continue
-        checked += 1
-        value = values[entry.measured]
-        if not limits.low <= value <= limits.high:
-            outside.append(f"{entry.measured} is {value:.4g} {entry.unit}, outside {limits.low:g} to {limits.high:g}")
-    if outside:
-        remedy = "bring the robot inside by its own means, or correct the limits in its file"
-        yield Diagnosis("limits", "fail", "; ".join(outside), remedy)
-    elif checked:
-        yield Diagnosis("limits", "ok", f"{checked} measured entries lie within them")
-
-
 def _check_command(robot: RobotDescription, name: str, transport: Transport) -> Iterator[Diagnosis]:
-    command, key = robot.command_topics[name], name_command(name)
+    command, key = robot.command_topics[name], robot.name_command(name)
     label = f"{command.name} ({key})"
     listening = [each for each in transport.list_subscriptions(command.name) if not each.own]
-    problems = [problem for each in listening if (problem := _compare(command, each))]
+    offered = offer(command.qos)
+    found = [_explain(each, "takes", command.type_name, find_incompatible(offered, each.qos)) for each in listening]
+    problems = list(filter(None, found))
     if not listening:
         yield Diagnosis(label, "fail", "no subscriber", "activate its controller")
     elif len(problems) == len(listening):
@@ -183,14 +275,8 @@ def _check_command(robot: RobotDescription, name: str, transport: Transport) -> 
     else:
         speed = any(robot.actions[place].kind != "position" for place in robot.list_commanded(name))
         remedy = f"set the controller's timeout, and write it to {key}.timeout_s"
-        found = "it is unknown whether the robot stops when commands end"
-        yield Diagnosis(f"{key} timeout", "fail" if speed else "warn", found, remedy)
-
-
-def _compare(command: CommandTopic, listening: Endpoint) -> str | None:
-    if listening.type_name != command.type_name:
-        return f"{_list_nodes([listening])} takes {listening.type_name}, the file says {command.type_name}"
-    return find_incompatible(offer(command.qos), listening.qos)
+        unknown = "it is unknown whether the robot stops when commands end"
+        yield Diagnosis(f"{key} timeout", "fail" if speed else "warn", unknown, remedy)
 
 
 def _check_operator(robot: RobotDescription, transport: Transport) -> Iterator[Diagnosis]:
@@ -206,21 +292,22 @@ def _check_operator(robot: RobotDescription, transport: Transport) -> Iterator[D
             yield Diagnosis(what, "warn", "none in the file", remedy)
         elif topic:
             publishers = [each for each in transport.list_publishers(topic) if not each.own]
-            if problems := [problem for each in publishers if (problem := _find_mismatch(each, type_name, qos))]:
+            found = [_explain(each, "publishes", type_name, find_incompatible(each.qos, qos)) for each in publishers]
+            if problems := list(filter(None, found)):
                 remedy = f"nothing arrives: let it publish {type_name}, at least {qos.reliability} and {qos.durability}"
                 yield Diagnosis(what, "fail", f"{topic}: {problems[0]}", remedy)
                 continue
             remedy = "" if publishers else "start the operator's device before the robot moves"
-            found = f"{topic}: {_list_nodes(publishers) if publishers else 'no publisher'}"
-            yield Diagnosis(what, "ok" if publishers else "warn", found, remedy)
+            nodes = _list_nodes(publishers) if publishers else "no publisher"
+            yield Diagnosis(what, "ok" if publishers else "warn", f"{topic}: {nodes}", remedy)
 
 
-def _find_mismatch(publisher: Endpoint, type_name: str, qos: QoS) -> str | None:
-    """Return why a publisher does not reach a subscription of this type and QoS; None if it does."""
-    if publisher.type_name != type_name:
-        return f"{_list_nodes([publisher])} publishes {publisher.type_name}, and the subscription is for {type_name}"
-    reason = find_incompatible(publisher.qos, qos)
-    return None if reason is None else f"{_list_nodes([publisher])}: {reason}"
+def _explain(end: Endpoint, does: str, type_name: str, reason: str | None) -> str | None:
+    """Return why an endpoint does not match: another type, or a reason of its QoS; None if it does."""
+    who = _list_nodes([end])
+    if end.type_name != type_name:
+        return f"{who} {does} {end.type_name}, and {type_name} is needed"
+    return None if reason is None else f"{who}: {reason}"
 
 
 def _list_nodes(ends: list[Endpoint]) -> str:

@@ -1,7 +1,4 @@
-"""Conversion of messages to observations. Commands: `commands.py`.
-
-Shapes: `S` state entries.
-"""
+"""Conversion of messages to observations."""
 
 import hashlib
 import zlib
@@ -24,15 +21,7 @@ SHORT = 4096
 
 
 class ObservationMapping:
-    """Reads state and pictures from decoded messages by short topic name.
-
-    Args:
-        robot: its description.
-
-    Attributes:
-        state_topics: short names of the topics of the state. picture_topics: of pictures. topics: all topics of an
-            observation, CameraInfo included.
-    """
+    """Reads state and pictures from decoded messages by short topic name; `topics` includes those of CameraInfo."""
 
     def __init__(self, robot: RobotDescription) -> None:
         self._robot = robot
@@ -46,11 +35,10 @@ class ObservationMapping:
         self.topics = tuple(dict.fromkeys((*self.state_topics, *self.picture_topics, *infos)))
 
     def read_state(self, messages: Mapping[str, Any]) -> NDArray[np.float64]:
-        """Return the state, float64 [S], in SI; joints are found by their names.
+        """Return the state in SI, float64, in the order of the description.
 
         Raises:
-            UnusableMessageError: a message is missing, lacks a joint or has it twice, or a number is not finite as
-                float32.
+            UnusableMessageError: a message is missing or unusable, or a number is not finite as float32.
         """
         state = np.empty(len(self._readers))
         for index, terms in enumerate(self._readers):
@@ -65,11 +53,7 @@ class ObservationMapping:
         return state
 
     def read_pictures(self, messages: Mapping[str, Any]) -> dict[str, Picture]:
-        """Return each camera's picture in the policy's size, uint8 RGB [height, width, 3]; new arrays.
-
-        Raises:
-            UnusableMessageError: a message is missing or invalid; see `read_picture`.
-        """
+        """Return each camera's picture, as `read_picture`; new arrays."""
         return {
             camera.name: read_picture(
                 self._find(messages, camera.topic), camera, messages.get(camera.info) if camera.info else None
@@ -78,11 +62,7 @@ class ObservationMapping:
         }
 
     def explain_unreadable(self, topic: str, message: Any, others: Mapping[str, Any]) -> str:
-        """Return why a camera's message is not a valid picture; empty if it is valid, or not of a camera.
-
-        Args:
-            topic: its short name. message: decoded. others: the newest messages, for CameraInfo.
-        """
+        """Return why a camera's message is not a valid picture, with CameraInfo from `others`; empty if it is."""
         for camera in self._robot.cameras:
             if camera.topic == topic:
                 try:
@@ -99,12 +79,7 @@ class ObservationMapping:
 
 
 def make_stream(message: Any, source_ns: int, received_s: float) -> StreamReading:
-    """Return the input of the freshness check for a message: its header stamp or publication time, and a digest.
-
-    Args:
-        message: decoded. source_ns: publication time of the transport.
-        received_s: arrival time of the core's clock.
-    """
+    """Return the input of the freshness check for a message: its header stamp or publication time, and a digest."""
     stamp = read_stamp(message)
     return StreamReading(source_ns if stamp is None else stamp, received_s, digest_content(message))
 

@@ -23,22 +23,32 @@ _RESAMPLING = {"area": Image.Resampling.BOX, "bilinear": Image.Resampling.BILINE
 def read_picture(message: Any, camera: CameraEntry, info: Any = None) -> Picture:
     """Return the picture of an Image or CompressedImage in the policy's size, uint8 RGB [height, width, 3].
 
-    Args:
-        message: decoded. camera: its description. info: the camera's CameraInfo, if there is one.
-
     Raises:
-        UnusableMessageError: unsupported encoding, wrong number of bytes, or wrong size.
+        UnusableMessageError: unsupported encoding, wrong number of bytes, or a size that is not that of `info`.
     """
-    image = _decode(message, camera.name)[0] if hasattr(message, "format") else _unpack(message, camera.name)
-    return np.array(_resize(image, camera, _choose_box(image.size, camera, info)))
+    if hasattr(message, "format"):
+        image = _decode(message, camera.name)[0]
+    else:
+        layout, _ = _check_pixels(message, camera.name)
+        mode = "L" if layout == "L" else "RGB"
+        data = np.ascontiguousarray(message.data, np.uint8)
+        # Not `frombuffer`, which keeps the four channels of RGBX and shares the memory of the message.
+        image = Image.frombytes(mode, (message.width, message.height), data.data, "raw", layout, message.step)
+        image = image if mode == "RGB" else image.convert("RGB")
+    box = _choose_box(image.size, camera, info)
+    if (image.height, image.width) == (camera.height, camera.width):
+        return np.array(image)
+    if camera.resize != "nearest":
+        return np.array(image.resize((camera.width, camera.height), _RESAMPLING[camera.resize], box=box))
+    image = image.crop(box)  # type: ignore[arg-type]
+    # from edge to edge, as rosetta does (iblnkn/rosetta)
+    rows = np.round(np.linspace(0, image.height - 1, camera.height)).astype(int)
+    columns = np.round(np.linspace(0, image.width - 1, camera.width)).astype(int)
+    return np.ascontiguousarray(np.asarray(image)[rows][:, columns])
 
 
 def check_picture(message: Any, camera: CameraEntry, info: Any = None) -> None:
-    """Check a picture without converting its pixels; a JPEG is decoded as a small draft.
-
-    Raises:
-        UnusableMessageError: as `read_picture`.
-    """
+    """Check a picture as `read_picture`, without converting its pixels; a JPEG is decoded as a small draft."""
     if hasattr(message, "format"):
         size = _decode(message, camera.name, draft=True)[1]
     else:
@@ -64,15 +74,6 @@ def _check_pixels(message: Any, name: str) -> tuple[str, int]:
     if max(height, width) > LARGEST_SIDE:
         raise _refuse_size(name, width, height)
     return known
-
-
-def _unpack(message: Any, name: str) -> Image.Image:
-    layout, _ = _check_pixels(message, name)
-    mode = "L" if layout == "L" else "RGB"
-    data = np.ascontiguousarray(message.data, np.uint8)
-    # Not `frombuffer`, which keeps the four channels of RGBX and shares the memory of the message.
-    image = Image.frombytes(mode, (message.width, message.height), data.data, "raw", layout, message.step)
-    return image if mode == "RGB" else image.convert("RGB")
 
 
 def _decode(message: Any, name: str, *, draft: bool = False) -> tuple[Image.Image, tuple[int, int]]:
@@ -126,15 +127,3 @@ def _choose_box(size: tuple[int, int], camera: CameraEntry, info: Any) -> tuple[
             left, top = (width - kept_width) / 2, (height - kept_height) / 2
             return left, top, left + kept_width, top + kept_height
     return box
-
-
-def _resize(image: Image.Image, camera: CameraEntry, box: tuple[float, float, float, float]) -> Image.Image:
-    if (image.height, image.width) == (camera.height, camera.width):
-        return image
-    if camera.resize == "nearest":
-        image = image.crop(box)  # type: ignore[arg-type]
-        # from edge to edge, as rosetta does (iblnkn/rosetta)
-        rows = np.round(np.linspace(0, image.height - 1, camera.height)).astype(int)
-        columns = np.round(np.linspace(0, image.width - 1, camera.width)).astype(int)
-        return Image.fromarray(np.asarray(image)[rows][:, columns])
-    return image.resize((camera.width, camera.height), _RESAMPLING[camera.resize], box=box)

@@ -5,13 +5,14 @@ The schema (`RobotKeys`) is documented in docs/robots.md. Files may be untrusted
 
 import math
 from dataclasses import dataclass, field
-from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from embodied_rl.config.freeze import freeze_config, suggest_name
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryKind, EntryLimits
-from embodied_rl.deployment.robots.consistency import check_consistency, check_messages
+from embodied_rl.deployment.robots.consistency import check_consistency, check_messages, name_key
 from embodied_rl.deployment.robots.description import (
+    COMMAND_TYPES,
     ActionEntry,
     CameraEntry,
     CommandKind,
@@ -28,26 +29,14 @@ from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
 from embodied_rl.interfaces.errors import UserError
 
 GROUP = "robot"
-TYPES = {
-    "forward": "std_msgs/msg/Float64MultiArray",
-    "trajectory": "trajectory_msgs/msg/JointTrajectory",
-    "twist": "geometry_msgs/msg/Twist",
-    "pose": "geometry_msgs/msg/PoseStamped",
-    "gripper": "control_msgs/msg/GripperCommand",
-}
-"""Default message type of each kind of command."""
 LAG_S = 0.5
 """Default tracking error, as seconds of motion at the largest speed."""
-
-
 UNLIMITED = "unlimited"
 """Value of a key without a limit; a missing limit is an error."""
 
 
 @dataclass(frozen=True)
 class TopicKeys:
-    """A topic that the robot publishes; see `description.Topic`."""
-
     name: str
     type: str
     qos: str
@@ -58,8 +47,6 @@ class TopicKeys:
 
 @dataclass(frozen=True)
 class CameraKeys:
-    """A camera; see `description.CameraEntry`."""
-
     topic: str
     height: int
     width: int
@@ -70,8 +57,6 @@ class CameraKeys:
 
 @dataclass(frozen=True)
 class StateKeys:
-    """An entry of the state."""
-
     unit: str
     """In SI: m, rad, m/s …; "1" for dimensionless entries."""
     reads: str | tuple[str, ...]
@@ -91,8 +76,6 @@ class LimitKeys:
 
 @dataclass(frozen=True)
 class ActionKeys:
-    """An entry of an action; see `description.ActionEntry`."""
-
     unit: str
     kind: EntryKind
     low: float
@@ -110,12 +93,10 @@ class ActionKeys:
 
 @dataclass(frozen=True)
 class CommandKeys:
-    """Where commands go; see `description.CommandTopic`."""
-
     topic: str
     kind: CommandKind
     type: str = ""
-    """Message type; empty: the default of the kind."""
+    """Message type; empty: the first of `COMMAND_TYPES`."""
     qos: str = "command"
     horizon_s: float = 0.1
     frame: str = ""
@@ -127,7 +108,7 @@ class CommandKeys:
 
 @dataclass(frozen=True)
 class RobotKeys:
-    """A robot; see `description.RobotDescription`."""
+    """Keys of a robot's file; `description.py` has the meaning of each under the same or a similar name."""
 
     name: str
     verified: str
@@ -171,8 +152,7 @@ def find_robot_file(name: str | Path, config_dir: Path | None = None) -> Path:
     path = Path(name).expanduser()
     if not path.is_file():
         raise UserError(
-            f"robot={name} is not a known robot or a file.{suggest_name(str(name), known)}",
-            code="robot-unknown",
+            f"robot={name} is not a known robot or a file.{suggest_name(str(name), known)}", code="robot-unknown"
         )
     return path
 
@@ -183,7 +163,7 @@ def read_robot(path: Path) -> RobotDescription:
     try:
         robot = describe_robot(freeze_config(RobotKeys, keys))
         check_consistency(robot)
-        if _can_decode():
+        if find_spec("rosbags") is not None:  # it knows the types of messages
             from embodied_rl.deployment.transport.messages import Messages
 
             check_messages(robot, Messages())
@@ -192,18 +172,15 @@ def read_robot(path: Path) -> RobotDescription:
     return robot
 
 
-def _can_decode() -> bool:
-    """Whether rosbags is installed, which knows the types of messages."""
-    try:
-        metadata.version("rosbags")
-    except metadata.PackageNotFoundError:
-        return False
-    return True
-
-
 def describe_robot(keys: RobotKeys) -> RobotDescription:
     """Return the description of keys, without `check_consistency`; raises UserError for invalid limits."""
-    jumps = tuple(_read_limit(each.jump, f"actions.{name}.jump") for name, each in keys.actions.items())
+    state: list[StateEntry] = []
+    for name, each in keys.state.items():
+        with name_key(f"state.{name}.reads"):
+            terms = map(parse_term, (each.reads,) if isinstance(each.reads, str) else each.reads)
+            state.append(StateEntry(name, each.unit, tuple(terms)))
+    actions = [_describe_action(name, each) for name, each in keys.actions.items()]
+    jumps = tuple(jump for *_, jump in actions)
     return RobotDescription(
         name=keys.name,
         verified=keys.verified,
@@ -213,22 +190,14 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
             name: Topic(each.name, each.type, each.qos, each.rate_hz, each.max_age_s, each.may_repeat)
             for name, each in keys.topics.items()
         },
-        cameras=tuple(
-            CameraEntry(name, each.topic, each.height, each.width, each.info, each.resize, each.fit)
-            for name, each in keys.cameras.items()
-        ),
-        state=tuple(_describe_state(name, each) for name, each in keys.state.items()),
-        actions=tuple(
-            ActionEntry(
-                name, each.unit, each.kind, each.low, each.high, each.measured, each.target, each.keeps, each.command
-            )
-            for name, each in keys.actions.items()
-        ),
+        cameras=tuple(CameraEntry(name, **vars(each)) for name, each in keys.cameras.items()),
+        state=tuple(state),
+        actions=tuple(entry for entry, *_ in actions),
         command=_describe_command(keys.command),
         commands={name: _describe_command(each) for name, each in keys.commands.items()},
-        limits=CommandLimits(tuple(_describe_limits(name, each) for name, each in keys.actions.items())),
+        limits=CommandLimits(tuple(limits for _, limits, *_ in actions)),
         operator=keys.operator,
-        tracking_error=tuple(_read_tracking_error(name, each) for name, each in keys.actions.items()),
+        tracking_error=tuple(error for _, _, error, _ in actions),
         jump=None if all(map(math.isinf, jumps)) else jumps,
         use_sim_time=keys.use_sim_time,
         clocks_agree=keys.clocks_agree,
@@ -238,64 +207,39 @@ def describe_robot(keys: RobotKeys) -> RobotDescription:
     )
 
 
-def _describe_state(name: str, keys: StateKeys) -> StateEntry:
-    texts = (keys.reads,) if isinstance(keys.reads, str) else keys.reads
-    try:
-        terms = tuple(map(parse_term, texts))
-    except UserError as error:
-        raise UserError(f"state.{name}.reads: {error}", code=error.code) from None
-    return StateEntry(name, keys.unit, terms)
+def _describe_command(keys: CommandKeys) -> CommandTopic:
+    others = {name: value for name, value in vars(keys).items() if name not in ("topic", "type")}
+    return CommandTopic(name=keys.topic, type_name=keys.type or COMMAND_TYPES[keys.kind][0], **others)
 
 
-def _describe_limits(name: str, keys: ActionKeys) -> EntryLimits:
-    limits, where = keys.limits, f"actions.{name}.limits"
-    low, high = (_read_bound(getattr(limits, bound), f"{where}.{bound}") for bound in ("low", "high"))
+def _describe_action(name: str, keys: ActionKeys) -> tuple[ActionEntry, EntryLimits, float, float]:
+    """Return an entry, its limits, its tracking error and its jump."""
+    where, limits = f"actions.{name}", keys.limits
+    low = _read_limit(limits.low, f"{where}.limits.low", -math.inf)
+    high = _read_limit(limits.high, f"{where}.limits.high", -math.inf)
     low = -low if limits.low == UNLIMITED else low
     if not low < high:
         raise UserError(
-            f"{where}.low={low:g} must be below {where}.high={high:g}: exchange them.", code="robot-limits-invalid"
+            f"{where}.limits.low={low:g} must be below {where}.limits.high={high:g}: exchange them.",
+            code="robot-limits-invalid",
         )
     speed, acceleration, jerk = (
-        _read_limit(getattr(limits, limit), f"{where}.{limit}") for limit in ("speed", "acceleration", "jerk")
+        _read_limit(getattr(limits, limit), f"{where}.limits.{limit}") for limit in ("speed", "acceleration", "jerk")
     )
-    return EntryLimits(name, keys.kind, low, high, speed, acceleration, jerk)
-
-
-def _read_tracking_error(name: str, keys: ActionKeys) -> float:
+    entry = ActionEntry(
+        name, keys.unit, keys.kind, keys.low, keys.high, keys.measured, keys.target, keys.keeps, keys.command
+    )
+    error = LAG_S * speed if keys.measured and not keys.keeps else math.inf
     if keys.tracking_error is not None:
-        return _read_limit(keys.tracking_error, f"actions.{name}.tracking_error")
-    speed = _read_limit(keys.limits.speed, f"actions.{name}.limits.speed")
-    return LAG_S * speed if keys.measured and not keys.keeps else math.inf
+        error = _read_limit(keys.tracking_error, f"{where}.tracking_error")
+    jump = _read_limit(keys.jump, f"{where}.jump")
+    return entry, EntryLimits(name, keys.kind, low, high, speed, acceleration, jerk), error, jump
 
 
-def _describe_command(keys: CommandKeys) -> CommandTopic:
-    return CommandTopic(
-        keys.topic,
-        keys.kind,
-        keys.type or TYPES[keys.kind],
-        keys.qos,
-        keys.horizon_s,
-        keys.frame,
-        keys.timeout_s,
-        keys.order,
-        keys.orientation,
-        keys.max_effort,
-    )
-
-
-def _read_bound(value: float | str, where: str) -> float:
+def _read_limit(value: float | str, where: str, above: float = 0.0) -> float:
     if value == UNLIMITED:
         return math.inf
-    if isinstance(value, str) or not math.isfinite(value):
-        raise UserError(f"{where}={value} is not a limit: write a number, or {UNLIMITED}.", code="robot-limits-invalid")
-    return value
-
-
-def _read_limit(value: float | str, where: str) -> float:
-    if value == UNLIMITED:
-        return math.inf
-    if isinstance(value, str) or not 0 < value < math.inf:
-        raise UserError(
-            f"{where}={value} is not a limit: write a number above 0, or {UNLIMITED}.", code="robot-limits-invalid"
-        )
+    if isinstance(value, str) or not above < value < math.inf:
+        kind = "a number above 0" if above == 0 else "a number"
+        raise UserError(f"{where}={value} is not a limit: write {kind}, or {UNLIMITED}.", code="robot-limits-invalid")
     return value

@@ -8,10 +8,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings, choose_distances
 from embodied_rl.deployment.execution.return_points import (
+    ReturnMotion,
     ReturnPoint,
     ReturnPoints,
+    ReturnSettings,
+    choose_distances,
     load_return_points,
     make_return_point,
     save_return_points,
@@ -29,8 +31,7 @@ class ReturnFile:
     """Return points of one robot and their file.
 
     Args:
-        path: of the file; created with the first point. robot: its description.
-        key: of the configuration that named the file, for messages.
+        path: of the file; created with the first point. key: of the configuration that named it.
 
     Attributes:
         points: with the changes that are not written yet.
@@ -69,7 +70,6 @@ class ReturnFile:
         self._change(lambda points: points.count(name, failed), f"counted a {what} from the return point '{name}'")
 
     def make_motion(self, point: ReturnPoint) -> ReturnMotion:
-        """Return the motion to a point."""
         return make_return_motion(self._robot, point)
 
     def write(self) -> list[str]:

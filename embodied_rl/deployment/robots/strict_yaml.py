@@ -56,11 +56,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.012345
 
 
 def read_strict_yaml(path: Path) -> dict[str, Any]:
-    """Return the keys of a YAML file.
-
-    Raises:
-        UserError: the file is missing, too large, not YAML, empty, or has duplicate keys or references.
-    """
+    """Return the keys of a YAML file; raises UserError: missing, too large, not YAML, empty, or not plain data."""
     if path.exists() and not path.is_file():  # a pipe would block
         raise UserError(f"{path} is not a file.", code="file-special")
     try:
@@ -75,15 +71,12 @@ def read_strict_yaml(path: Path) -> dict[str, Any]:
     try:
         found = yaml.load(raw.decode(), _Loader)
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise UserError(f"{path} is not supported YAML: {_describe(error)}", code="yaml-invalid") from None
+        mark = getattr(error, "problem_mark", None)
+        where = "" if mark is None else f"line {mark.line + 1}: "
+        problem = make_printable(" ".join(str(getattr(error, "problem", None) or error).split())[:200])
+        raise UserError(f"{path} is not supported YAML: {where}{problem}", code="yaml-invalid") from None
     if not isinstance(found, dict):
         raise UserError(
             f"{path} has no keys: see docs/robots.md for the format of a robot's file.", code="yaml-invalid"
         )
     return found
-
-
-def _describe(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
-    where = "" if mark is None else f"line {mark.line + 1}: "
-    return where + make_printable(" ".join(str(getattr(error, "problem", None) or error).split())[:200])

@@ -11,12 +11,13 @@ from typing import Any
 
 import yaml
 
-from embodied_rl.deployment.robots.description import ActionEntry, CameraEntry, RobotDescription, StateEntry
+from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.fields import split_field
 from embodied_rl.deployment.robots.reading import read_robot
 from embodied_rl.deployment.robots.strict_yaml import read_strict_yaml
 from embodied_rl.deployment.transport.qos import QoS, find_profile
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.system.untrusted_files import name_file
 
 OURS = "x-embodied-rl"
 """Key of a contract that contains the robot file."""
@@ -57,11 +58,8 @@ def write_contract(file: Path) -> str:
     Raises:
         UserError: the file is invalid, or a contract cannot express it; the message names the key.
     """
-    try:
+    with name_file(file):
         robot = read_robot(file)
-    except UserError as error:
-        message = str(error) if str(file) in str(error) else f"{file}: {error}"
-        raise UserError(message, code=error.code) from None
     try:
         contract = make_contract(robot)
     except UserError as error:
@@ -80,12 +78,21 @@ def make_contract(robot: RobotDescription) -> dict[str, Any]:
             f"control_hz={robot.control_hz:g}: fps must be an integer, such as "
             f"{max(1, math.floor(robot.control_hz))} or {math.ceil(robot.control_hz)}, if the policy allows it."
         )
-    images = {IMAGE + camera.name: _write_camera(robot, camera) for camera in robot.cameras}
+    observations: dict[str, Any] = {}
+    for camera in robot.cameras:
+        where = f"cameras.{camera.name}"
+        if camera.resize not in ("none", "nearest") or (camera.resize == "nearest" and camera.fit == "crop"):
+            raise _inexpressible(
+                f"{where}: resize: {camera.resize}, fit: {camera.fit} differ from rosetta, which has resize: nearest "
+                "with fit: stretch, or resize: none."
+            )
+        applied = {"apply": [{"resize": [camera.height, camera.width]}]}
+        observations[IMAGE + camera.name] = {**_write_source(robot, camera.topic, where), **applied}
     made: dict[str, Any] = {
         "robot_type": robot.name,
         "robot_interface": "ros2",
         "fps": int(robot.control_hz),
-        "observations": {**images, STATE: _write_state(robot)},
+        "observations": {**observations, STATE: _write_state(robot)},
         "actions": {ACTION: _write_action(robot)},
     }
     if robot.operator.instruction:
@@ -98,41 +105,28 @@ def _inexpressible(message: str) -> UserError:
     return UserError(message, code="contract-not-expressible")
 
 
-def _write_camera(robot: RobotDescription, camera: CameraEntry) -> dict[str, Any]:
-    if camera.resize not in ("none", "nearest") or (camera.resize == "nearest" and camera.fit == "crop"):
-        raise _inexpressible(
-            f"cameras.{camera.name}: resize: {camera.resize}, fit: {camera.fit} differ from rosetta, which has "
-            "resize: nearest with fit: stretch, or resize: none."
-        )
-    source = _write_source(robot, camera.topic, f"cameras.{camera.name}")
-    return {**source, "apply": [{"resize": [camera.height, camera.width]}]}
-
-
 def _write_state(robot: RobotDescription) -> Any:
     sources: list[dict[str, Any]] = []
     topics: list[str] = []
     for entry in robot.state:
-        topic, selected = _select(robot, entry)
-        if not topics or topics[-1] != topic:
-            if topic in topics:
-                raise _inexpressible(f"state.{entry.name}: the entries of {topic} must be adjacent.")
-            topics.append(topic)
-            sources.append({**_write_source(robot, topic, f"state.{entry.name}"), "select": []})
+        where = f"state.{entry.name}"
+        (term, *more) = entry.terms
+        if more or term.scale != 1:
+            raise _inexpressible(f"{where}.reads: contracts have no sums and factors: publish the result.")
+        steps, type_name = split_field(term.field), robot.topics[term.topic].type_name
+        if type_name == JOINT_STATE and len(steps) == 1 and steps[0][1] is not None:
+            selected = f"{steps[0][0]}.{steps[0][1]}"
+        elif type_name in DOTTED and all(place is None for _, place in steps):
+            selected = term.field
+        else:
+            raise _inexpressible(f"{where}.reads: rosetta does not read {term.field} of {type_name}.")
+        if not topics or topics[-1] != term.topic:
+            if term.topic in topics:
+                raise _inexpressible(f"{where}: the entries of {term.topic} must be adjacent.")
+            topics.append(term.topic)
+            sources.append({**_write_source(robot, term.topic, where), "select": []})
         sources[-1]["select"].append(selected)
     return sources[0] if len(sources) == 1 else sources
-
-
-def _select(robot: RobotDescription, entry: StateEntry) -> tuple[str, str]:
-    """Return the topic and the selector of a state entry."""
-    (term, *more) = entry.terms
-    if more or term.scale != 1:
-        raise _inexpressible(f"state.{entry.name}.reads: contracts have no sums and factors: publish the result.")
-    steps, type_name = split_field(term.field), robot.topics[term.topic].type_name
-    if type_name == JOINT_STATE and len(steps) == 1 and steps[0][1] is not None:
-        return term.topic, f"{steps[0][0]}.{steps[0][1]}"
-    if type_name in DOTTED and all(place is None for _, place in steps):
-        return term.topic, term.field
-    raise _inexpressible(f"state.{entry.name}.reads: rosetta does not read {term.field} of {type_name}.")
 
 
 def _write_source(robot: RobotDescription, name: str, where: str) -> dict[str, Any]:
@@ -160,7 +154,10 @@ def _write_action(robot: RobotDescription) -> dict[str, Any]:
     if command.order not in ((), targets):
         raise _inexpressible("command.order: a contract has actions in the order of the policy: reorder actions.")
     kinds = {entry.kind for entry in robot.actions}
-    select = [_select_target(command.type_name, entry) for entry in robot.actions]
+    if "displacement" in kinds:
+        name = next(entry.name for entry in robot.actions if entry.kind == "displacement")
+        raise _inexpressible(f"actions.{name}.kind=displacement is sent as a velocity, which a contract lacks.")
+    prefix = {"trajectory_msgs/msg/JointTrajectory": "position.", STAMPED_TWIST: "twist."}.get(command.type_name, "")
     if len(kinds) > 1:
         raise _inexpressible("actions: positions and velocities in one command have no common safety in a contract.")
     channel = {
@@ -173,15 +170,5 @@ def _write_action(robot: RobotDescription) -> dict[str, Any]:
     return {
         "channel": channel,
         "align": {"strategy": "hold", "timeline": timeline},
-        "select": select,
+        "select": [f"{prefix}{target}" for target in targets],
     }
-
-
-def _select_target(type_name: str, entry: ActionEntry) -> str:
-    if entry.kind == "displacement":
-        raise _inexpressible(
-            f"actions.{entry.name}.kind=displacement is sent as a velocity, which a contract does not convert."
-        )
-    if type_name == "trajectory_msgs/msg/JointTrajectory":
-        return f"position.{entry.target}"
-    return f"twist.{entry.target}" if type_name == STAMPED_TWIST else entry.target

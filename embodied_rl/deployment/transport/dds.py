@@ -24,13 +24,12 @@ from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic
 
 from embodied_rl.deployment.transport import raw_cdr
-from embodied_rl.deployment.transport.dds_discovery import Announcement, Discovery
+from embodied_rl.deployment.transport.dds_discovery import Announcement, DdsTypes, Discovery, make_qos
 from embodied_rl.deployment.transport.dds_domain import close_domain, open_domain
-from embodied_rl.deployment.transport.dds_types import DdsTypes, make_qos
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.interface import Callback, Endpoint, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.deployment.transport.names import check_node, name_dds_topic
+from embodied_rl.deployment.transport.names import name_dds_topic
 from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl.interfaces.errors import TransportError
 
@@ -85,29 +84,21 @@ class DdsSubscription(Subscription):
         """Run callbacks for up to `MESSAGES_PER_SPIN` waiting messages; return their number."""
         with self._taking:
             arrived = [] if self._reader is None else raw_cdr.take(self._reader, MESSAGES_PER_SPIN)
-            gids = [self._find_gid(handle) for *_, handle in arrived]
+            for new in {handle for *_, handle in arrived} - self._gids.keys():
+                found = self._entity().get_matched_publication_data(new)  # None: it has disconnected already
+                self._gids[new] = new.to_bytes(8, "big") if found is None else found.key.bytes
         received_ns = self._node.now()
         delivered = 0
-        for (raw, source_ns, _), gid in zip(arrived, gids, strict=True):
+        for raw, source_ns, handle in arrived:
             if self._reader is not None:  # a callback may close its subscription
-                delivered += self.deliver(raw, received_ns, source_ns, gid)
+                delivered += self.deliver(raw, received_ns, source_ns, self._gids[handle])
         return delivered
-
-    def _find_gid(self, handle: int) -> bytes:
-        """Return the gid of a writer, or its handle if it has disconnected already."""
-        if handle not in self._gids:
-            found = self._entity().get_matched_publication_data(handle)
-            self._gids[handle] = handle.to_bytes(8, "big") if found is None else found.key.bytes
-        return self._gids[handle]
 
     def count_matched(self) -> int:
         return len(self._entity().get_matched_publications())
 
     def find_mismatches(self) -> tuple[str, ...]:
-        """Return one line per publisher of the topic that does not match this subscription, with the reason.
-
-        QoS policies that `QoS` lacks, such as a deadline, are reported by their number.
-        """
+        """Return mismatches as `Subscription`; policies that `QoS` lacks, such as a deadline, by their number."""
         mismatches = super().find_mismatches()
         status = self._entity().get_requested_incompatible_qos_status()
         unexplained = len(self.transport.list_publishers(self.topic)) - len(mismatches) - self.count_matched()
@@ -132,15 +123,10 @@ class DdsSubscription(Subscription):
 
 
 class DdsTransport(Transport):
-    """A ROS 2 node over DDS.
+    """A ROS 2 node over DDS; raises UserError, see `open_domain`.
 
     Args:
-        environment: domain, discovery and release.
-        node: its name.
         messages: message types; by default those of the environment's release.
-
-    Raises:
-        UserError: see `open_domain`.
     """
 
     kind = "dds"
@@ -148,8 +134,8 @@ class DdsTransport(Transport):
     def __init__(
         self, environment: RosEnvironment, node: str = "embodied_rl", messages: Messages | None = None
     ) -> None:
-        super().__init__(messages or Messages(environment.distro), check_node(node))
-        self.environment, self.closed = environment, False
+        super().__init__(messages or Messages(environment.distro), node)
+        self.environment = environment
         self._publishers: list[DdsPublisher] = []
         self._subscriptions: list[DdsSubscription] = []
         self._topics: dict[tuple[str, str], Topic] = {}
@@ -185,7 +171,6 @@ class DdsTransport(Transport):
         return subscription
 
     def _find_topic(self, topic: str, type_name: str) -> Topic:
-        self._check_open()
         with self._changing:
             if (topic, type_name) not in self._topics:
                 made = Topic(self._participant, name_dds_topic(topic), self._types.find(type_name))
@@ -218,21 +203,13 @@ class DdsTransport(Transport):
         return time.time_ns()
 
     def _spin_once(self, timeout_s: float) -> int:
-        self._check_open()
         if self._waiting.wait(int(max(timeout_s, 0.0) * 1e9)) == 0:
             return 0
         self._wake.take()
         return sum(each.take() for each in tuple(self._subscriptions))
 
     def _shut_down(self) -> None:
-        if self.closed:
-            return
         for each in (*self._publishers, *self._subscriptions):
             each.close()
-        self.closed = True
         raw_cdr.delete(self._participant)
         close_domain(self.environment.domain)
-
-    def _check_open(self) -> None:
-        if self.closed:
-            raise TransportError(f"{self.node} is closed")

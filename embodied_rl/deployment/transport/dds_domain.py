@@ -33,7 +33,6 @@ def make_configuration(environment: RosEnvironment, overrides: str | None = None
     """Return the configuration of Cyclone DDS, as XML.
 
     Args:
-        environment: discovery settings.
         overrides: appended, so that they win; by default the environment variable CYCLONEDDS_URI.
     """
     overrides = os.environ.get("CYCLONEDDS_URI", "") if overrides is None else overrides
@@ -48,28 +47,24 @@ def make_configuration(environment: RosEnvironment, overrides: str | None = None
     # Samples larger than the decoder's limit are not assembled; large images need more than the default buffer.
     limits = f"<MaxSampleSize>{MAX_MESSAGE_BYTES}B</MaxSampleSize>"
     limits += "<SocketReceiveBufferSize min='default' max='10MB'/>"
-    discovery = _configure_discovery(environment, local)
+    discovery = f"<Tag>{escape(environment.tag)}</Tag>" if environment.tag else ""
+    if environment.range == "OFF":
+        discovery = f"<ParticipantIndex>none</ParticipantIndex><Tag>ros_discovery_off_{os.getpid()}</Tag>"
+    elif environment.range != "SYSTEM_DEFAULT":
+        discovery += "<ParticipantIndex>auto</ParticipantIndex>"
+        discovery += f"<MaxAutoParticipantIndex>{MAX_PARTICIPANTS}</MaxAutoParticipantIndex>"
+        peers = (*((LOOPBACK,) if local else ()), *environment.peers)
+        listed = "".join(f"<Peer Address='{escape(peer)}'/>" for peer in peers)
+        discovery += f"<Peers>{listed}</Peers>" if listed else ""
     domain = f"<General>{general}</General><Discovery>{discovery}</Discovery><Internal>{limits}</Internal>"
     return f"<CycloneDDS><Domain Id='any'>{domain}</Domain></CycloneDDS>" + (f",{overrides}" if overrides else "")
-
-
-def _configure_discovery(environment: RosEnvironment, local: bool) -> str:
-    if environment.range == "OFF":
-        return f"<ParticipantIndex>none</ParticipantIndex><Tag>ros_discovery_off_{os.getpid()}</Tag>"
-    tag = f"<Tag>{escape(environment.tag)}</Tag>" if environment.tag else ""
-    if environment.range == "SYSTEM_DEFAULT":
-        return tag
-    peers = (*((LOOPBACK,) if local else ()), *environment.peers)
-    listed = "".join(f"<Peer Address='{escape(peer)}'/>" for peer in peers)
-    limit = f"<MaxAutoParticipantIndex>{MAX_PARTICIPANTS}</MaxAutoParticipantIndex>"
-    return f"{tag}<ParticipantIndex>auto</ParticipantIndex>{limit}" + (f"<Peers>{listed}</Peers>" if listed else "")
 
 
 def open_domain(environment: RosEnvironment) -> None:
     """Configure a domain on its first use in this process: Cyclone DDS allows one configuration per domain.
 
     Raises:
-        UserError: Cyclone DDS rejects the configuration, or the domain is open with another one.
+        UserError: the configuration is rejected, or the domain is open with another one.
     """
     configuration = make_configuration(environment)
     with _DOMAINS_LOCK:

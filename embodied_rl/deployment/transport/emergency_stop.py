@@ -20,8 +20,15 @@ class EmergencyStopState:
         self._pressed_by: set[bytes] = set()
 
     def update(self, subscription: Subscription | None, pressed: bool) -> bool:
-        """Process a message in its subscription's callback; return whether the stop is active."""
-        who = UNKNOWN if subscription is None else identify_publisher(subscription)
+        """Process a message in its subscription's callback; return whether the stop is active.
+
+        If the transport does not identify publishers, the message is of the only publisher of the topic, or `UNKNOWN`.
+        """
+        who = None if subscription is None else subscription.publisher
+        if who is None:
+            found = () if subscription is None else subscription.transport.list_publishers(subscription.topic)
+            gids = {each.gid for each in found}
+            who = gids.pop() if len(gids) == 1 else UNKNOWN
         if pressed:
             self._pressed_by.add(who)
         elif who != UNKNOWN:
@@ -38,14 +45,3 @@ class EmergencyStopState:
         nodes = {each.gid: each.node or "an unnamed node" for each in publishers}
         names = sorted({nodes.get(each, "a node that has disconnected") for each in pressed_by})
         return f"{topic}: the emergency stop is pressed by {', '.join(names)}"
-
-
-def identify_publisher(subscription: Subscription) -> bytes:
-    """Return the publisher of the message whose callback runs.
-
-    If the transport does not identify publishers: the only publisher of the topic, or `UNKNOWN` if there are several.
-    """
-    if subscription.publisher is not None:
-        return subscription.publisher
-    gids = {each.gid for each in subscription.transport.list_publishers(subscription.topic)}
-    return gids.pop() if len(gids) == 1 else UNKNOWN

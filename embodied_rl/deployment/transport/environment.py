@@ -8,12 +8,12 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from embodied_rl.interfaces.errors import UserError
 
 Range = Literal["SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT"]
-RANGES = ("SUBNET", "LOCALHOST", "OFF", "SYSTEM_DEFAULT")
+RANGES = get_args(Range)
 DOMAINS = range(0, 233)
 """Valid domain ids. The ports of 102 to 214 overlap with Linux's ephemeral ports."""
 DDS_MIDDLEWARES = ("", "rmw_cyclonedds_cpp", "rmw_fastrtps_cpp", "rmw_fastrtps_dynamic_cpp", "rmw_connextdds")
@@ -43,11 +43,7 @@ class RosEnvironment:
 
 
 def read_environment(variables: Mapping[str, str] = os.environ) -> RosEnvironment:
-    """Read the environment variables of ROS 2.
-
-    Raises:
-        UserError: a value is invalid or not supported.
-    """
+    """Read the environment variables of ROS 2; raises UserError: a value is invalid or not supported."""
     if variables.get("ROS_SECURITY_ENABLE", "").lower() not in ("", "false", "0"):
         raise UserError(
             "ROS_SECURITY_ENABLE is set: DDS from pip has no DDS Security and does not encrypt. Use transport=rclpy "
@@ -76,29 +72,20 @@ def read_environment(variables: Mapping[str, str] = os.environ) -> RosEnvironmen
     localhost_only = variables.get("ROS_LOCALHOST_ONLY", "")
     if localhost_only not in ("", "0", "1"):
         raise UserError(f"ROS_LOCALHOST_ONLY={localhost_only!r} is neither 0 nor 1", code="localhost-only-invalid")
+    peers = tuple(peer.strip() for peer in variables.get("ROS_STATIC_PEERS", "").split(";") if peer.strip())
+    for peer in peers:
+        try:
+            ipaddress.ip_address(peer)
+        except ValueError:
+            if not _HOST.fullmatch(peer):  # it is inserted into XML
+                raise UserError(
+                    f"ROS_STATIC_PEERS: {peer!r} is neither an address nor a host name; separate them by ';'",
+                    code="peer-invalid",
+                ) from None
     return RosEnvironment(
         domain=int(domain),
         range=cast(Range, discovery),
-        peers=_read_peers(variables.get("ROS_STATIC_PEERS", "")),
+        peers=peers,
         localhost_only=localhost_only == "1",
         distro=variables.get("ROS_DISTRO", "").lower() or "jazzy",
     )
-
-
-def _read_peers(text: str) -> tuple[str, ...]:
-    peers = tuple(peer.strip() for peer in text.split(";") if peer.strip())
-    for peer in peers:
-        if not (_is_address(peer) or _HOST.fullmatch(peer)):  # it is inserted into XML
-            raise UserError(
-                f"ROS_STATIC_PEERS: {peer!r} is neither an address nor a host name; separate them by ';'",
-                code="peer-invalid",
-            )
-    return peers
-
-
-def _is_address(text: str) -> bool:
-    try:
-        ipaddress.ip_address(text)
-    except ValueError:
-        return False
-    return True

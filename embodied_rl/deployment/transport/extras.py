@@ -8,11 +8,7 @@ REMEDY = "pip install embodied-rl-robot"
 
 
 def require(package: str, purpose: str) -> str:
-    """Return the version of an installed package.
-
-    Raises:
-        Unavailable: it is not installed; the message has the command that installs it.
-    """
+    """Return the version of an installed package; raises `Unavailable` with the command that installs it."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from embodied_rl.deployment.transport.interface import Callback, Endpoint, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.deployment.transport.names import check_node
 from embodied_rl.deployment.transport.qos import QoS, find_incompatible
 from embodied_rl.interfaces.errors import TransportError
 
@@ -35,7 +34,6 @@ class Bus:
 
     Attributes:
         clock: returns nanoseconds since 1970; it may stand still.
-        messages: message types.
     """
 
     clock: Callable[[], int]
@@ -97,28 +95,20 @@ class InProcessSubscription(Subscription):
 
 
 class InProcessTransport(Transport):
-    """One node on a bus.
-
-    Args:
-        bus: shared with the other nodes.
-        node: its name.
-    """
+    """One node on a bus."""
 
     kind = "in_process"
 
     def __init__(self, bus: Bus, node: str = "embodied_rl") -> None:
-        super().__init__(bus.messages, check_node(node))
+        super().__init__(bus.messages, node)
         self.bus = bus
-        self._closed = False
 
     def _create_publisher(self, topic: str, type_name: str, qos: QoS) -> Publisher:
-        self._check_open()
         publisher = InProcessPublisher(self, topic, type_name, qos)
         self.bus.publishers.append(publisher)
         return publisher
 
     def _create_subscription(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
-        self._check_open()
         subscription = InProcessSubscription(self, topic, type_name, qos, callback, raw)
         self.bus.subscriptions.append(subscription)
         if qos.durability == "transient_local":
@@ -141,7 +131,6 @@ class InProcessTransport(Transport):
 
     def _spin_once(self, timeout_s: float) -> int:
         """Run callbacks in the order of publishing, without waiting."""
-        self._check_open()
         mine = [each for each in self.bus.subscriptions if each.transport is self]
         arrived = sorted(
             ((sample, each) for each in mine for sample in each.waiting),
@@ -152,9 +141,8 @@ class InProcessTransport(Transport):
         delivered = 0
         for sample, each in arrived:
             now = self.now()
-            if each in self.bus.subscriptions and not sample.expired(
-                now
-            ):  # a callback may close one, or advance the clock
+            # a callback may close a subscription, or advance the clock
+            if each in self.bus.subscriptions and not sample.expired(now):
                 delivered += each.deliver(sample.raw, now, sample.source_ns, sample.publisher)
         return delivered
 
@@ -170,14 +158,9 @@ class InProcessTransport(Transport):
         raise TransportError("an in-process transport has no thread: call spin_once or spin_until")
 
     def _shut_down(self) -> None:
-        self._closed = True
         for each in (*self.bus.publishers, *self.bus.subscriptions):
             if each.transport is self:
                 each.close()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TransportError(f"{self.node} is closed")
 
 
 def _match(publisher: InProcessPublisher, subscription: InProcessSubscription) -> bool:

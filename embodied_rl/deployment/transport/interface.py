@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from embodied_rl.deployment.transport.messages import MessageError, Messages
-from embodied_rl.deployment.transport.names import check_topic
+from embodied_rl.deployment.transport.names import check_node, check_topic
 from embodied_rl.deployment.transport.qos import QoS, find_incompatible, offer, request
 from embodied_rl.interfaces.errors import TransportError
 
@@ -32,7 +32,6 @@ class Endpoint:
     """A publisher or subscription found on a topic by discovery.
 
     Attributes:
-        topic, type_name: ROS 2 names.
         qos: offered or requested QoS; policies that are not announced have defaults.
         gid: globally unique identifier.
         own: whether it belongs to this transport.
@@ -49,12 +48,28 @@ class Endpoint:
     node: str = ""
 
 
-class Publisher(ABC):
-    """One publisher of a topic."""
+class _OwnEndpoint(ABC):
+    """A publisher or subscription of this process."""
 
     def __init__(self, transport: "Transport", topic: str, type_name: str, qos: QoS, gid: bytes) -> None:
         self.transport, self.topic, self.type_name, self.qos, self.gid = transport, topic, type_name, qos, gid
         self.type_hash = transport.messages.hash_type(type_name)
+
+    @abstractmethod
+    def count_matched(self) -> int:
+        """Return the number of matched endpoints of the other kind."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Remove the endpoint from its topic. May be called repeatedly."""
+
+    @abstractmethod
+    def find_mismatches(self) -> tuple[str, ...]:
+        """Return one line per endpoint of the other kind on the topic that does not match, with the reason."""
+
+
+class Publisher(_OwnEndpoint):
+    """One publisher of a topic."""
 
     def publish(self, message: Any) -> None:
         """Publish a message of the topic's type.
@@ -69,14 +84,6 @@ class Publisher(ABC):
     def send(self, raw: bytes) -> None:
         """Publish CDR bytes without encoding, such as those of a recording."""
 
-    @abstractmethod
-    def count_matched(self) -> int:
-        """Return the number of matched subscriptions."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Remove the endpoint from its topic. May be called repeatedly."""
-
     def other_publishers(self) -> tuple[Endpoint, ...]:
         """Return the other publishers of the topic."""
         known = bool(self.gid)  # unknown with some rclpy releases: then publishers of the own node count as this one
@@ -84,12 +91,11 @@ class Publisher(ABC):
         return tuple(each for each in others if not each.own or (known and each.gid != self.gid))
 
     def find_mismatches(self) -> tuple[str, ...]:
-        """Return one line per subscription of the topic that does not match this publisher, with the reason."""
         others = self.transport.list_subscriptions(self.topic)
         return tuple(filter(None, (_explain_mismatch(self.topic, self, other) for other in others)))
 
 
-class Subscription(ABC):
+class Subscription(_OwnEndpoint):
     """One subscription of a topic.
 
     Attributes:
@@ -105,22 +111,12 @@ class Subscription(ABC):
     def __init__(
         self, transport: "Transport", topic: str, type_name: str, qos: QoS, callback: Callback, gid: bytes, raw: bool
     ) -> None:
-        self.transport, self.topic, self.type_name, self.qos, self.gid = transport, topic, type_name, qos, gid
-        self.type_hash = transport.messages.hash_type(type_name)
+        super().__init__(transport, topic, type_name, qos, gid)
         self.received = self.refused = 0
         self.last_refusal = ""
         self._callback, self._raw = callback, raw
 
-    @abstractmethod
-    def count_matched(self) -> int:
-        """Return the number of matched publishers."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Remove the endpoint from its topic. May be called repeatedly."""
-
     def find_mismatches(self) -> tuple[str, ...]:
-        """Return one line per publisher of the topic that does not match this subscription, with the reason."""
         others = self.transport.list_publishers(self.topic)
         return tuple(filter(None, (_explain_mismatch(self.topic, other, self) for other in others)))
 
@@ -141,12 +137,7 @@ class Subscription(ABC):
 
 
 class Transport(ABC):
-    """A node that publishes and subscribes to topics.
-
-    Args:
-        messages: message types.
-        node: name of the node.
-    """
+    """A node, by its name, that publishes and subscribes to topics."""
 
     kind = ""
     """Name of the transport for `open_transport`."""
@@ -154,7 +145,7 @@ class Transport(ABC):
     """Whether `Subscription.publisher` is set while a callback runs."""
 
     def __init__(self, messages: Messages, node: str) -> None:
-        self.messages, self.node = messages, node
+        self.messages, self.node, self.closed = messages, check_node(node), False
         self.failure: BaseException | None = None
         """Exception of a callback in the spinning thread; `close` raises it."""
         self._thread: threading.Thread | None = None
@@ -164,24 +155,20 @@ class Transport(ABC):
         """Return a new publisher.
 
         Args:
-            topic: full name.
-            type_name: such as sensor_msgs/msg/JointState.
-            qos: QoS, or the name of a profile.
+            topic: full name. type_name: such as sensor_msgs/msg/JointState. qos: QoS, or the name of a profile.
 
         Raises:
             UserError: invalid topic name, unknown type or profile.
         """
+        self._check_open()
         self.messages.find_class(type_name)
         return self._create_publisher(check_topic(topic), type_name, offer(qos))
 
     def create_subscription(
         self, topic: str, type_name: str, qos: QoS | str, callback: Callback, raw: bool = False
     ) -> Subscription:
-        """Return a new subscription. With `raw` the callback gets undecoded, unchecked CDR bytes.
-
-        Raises:
-            UserError: invalid topic name, unknown type or profile.
-        """
+        """Return a new subscription; see `create_publisher`. With `raw` the callback gets undecoded CDR bytes."""
+        self._check_open()
         self.messages.find_class(type_name)
         return self._create_subscription(check_topic(topic), type_name, request(qos), callback, raw)
 
@@ -213,6 +200,7 @@ class Transport(ABC):
         """
         if self._thread is not None and self._thread is not threading.current_thread():
             raise TransportError(f"{self.node} already spins in a thread")
+        self._check_open()
         return self._spin_once(timeout_s)
 
     @abstractmethod
@@ -235,11 +223,7 @@ class Transport(ABC):
         return True
 
     def start(self) -> None:
-        """Start a thread that spins until `close`.
-
-        Raises:
-            TransportError: it is already running.
-        """
+        """Start a thread that spins until `close`; raises TransportError: it runs already."""
         if self._thread is not None:
             raise TransportError(f"{self.node} already spins in a thread")
         self._thread = threading.Thread(target=self._spin, name=f"{self.node} spins", daemon=True)
@@ -263,7 +247,9 @@ class Transport(ABC):
         thread, self._thread = self._thread, None
         if thread is not None and thread is not threading.current_thread():
             thread.join(5)
-        self._shut_down()
+        if not self.closed:
+            self._shut_down()
+            self.closed = True
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
             raise TransportError(f"{self.node}: a callback has not returned for 5 s")
         failure, self.failure = self.failure, None
@@ -272,6 +258,10 @@ class Transport(ABC):
 
     @abstractmethod
     def _shut_down(self) -> None: ...
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise TransportError(f"{self.node} is closed")
 
     def __enter__(self) -> Self:
         return self

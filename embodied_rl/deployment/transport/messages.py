@@ -30,11 +30,7 @@ class MessageError(UserError):
 
 
 class Messages:
-    """The message types of one release of ROS 2, a key of `DISTROS`.
-
-    Raises:
-        UserError: unknown release. Unavailable: rosbags is not installed.
-    """
+    """The message types of one release of ROS 2, a key of `DISTROS`; raises UserError, or Unavailable: no rosbags."""
 
     def __init__(self, distro: str = "jazzy") -> None:
         if distro not in DISTROS:
@@ -63,7 +59,6 @@ class Messages:
         """Return a message with these values; other fields are zero or empty.
 
         Args:
-            type_name: such as sensor_msgs/msg/JointState.
             values: by field; numbers in any array-like, messages as dataclasses or dictionaries.
 
         Raises:
@@ -97,11 +92,7 @@ class Messages:
             raise MessageError(f"{type_name} cannot be encoded: {error}", code="message-invalid") from error
 
     def decode(self, type_name: str, raw: bytes) -> Any:
-        """Decode CDR bytes, which need not be trusted.
-
-        Raises:
-            UserError: unknown type. MessageError: the bytes do not decode as the type, or are too many.
-        """
+        """Decode CDR bytes, which need not be trusted; raises `MessageError`, or UserError: unknown type."""
         self._known(type_name)
         if len(raw) > MAX_MESSAGE_BYTES:
             raise MessageError(
@@ -153,15 +144,33 @@ class Messages:
         return [self._empty(inner) for _ in range(count)]
 
     def _convert(self, kind: Any, value: Any, where: str) -> Any:
+        """Return a value for a field; arrays are flat, and numbers convert to integers and booleans only exactly."""
         what, detail = kind
-        if what == BASE:
-            return _convert_scalar(value, _python_type(detail[0]), where)
         if what == NAME:
             return self.make(detail, **value) if isinstance(value, dict) else value
+        if what == BASE:
+            expected = _python_type(detail[0])
+            value = value.item() if isinstance(value, np.generic) else value
+            if expected is float and type(value) is int:
+                return float(value)
+            if type(value) is not expected:
+                found = type(value).__name__
+                raise MessageError(
+                    f"{where} must be of type {expected.__name__}, not {found}", code="message-value-invalid"
+                )
+            return value
         inner, _count = detail
         if inner[0] != BASE or inner[1][0] == "string":
             return [self._convert(inner, item, where) for item in value]
-        return _cast(value, inner[1][0], where)
+        given, name = np.asarray(value), inner[1][0]
+        if given.dtype.kind not in "biuf":
+            raise MessageError(
+                f"{where} must hold numbers of type {name}, not {given.dtype}", code="message-value-invalid"
+            )
+        made = np.ascontiguousarray(given, _dtype(name)).reshape(-1)
+        if made.dtype.kind != "f" and not np.array_equal(made, given.reshape(-1)):
+            raise MessageError(f"{where} holds {name}, which cannot represent all values", code="message-value-invalid")
+        return made
 
 
 def _serde_error() -> type[Exception]:
@@ -172,28 +181,6 @@ def _serde_error() -> type[Exception]:
 
 def _python_type(name: str) -> type[Any]:
     return {"string": str, "bool": bool, "float32": float, "float64": float}.get(name, int)
-
-
-def _convert_scalar(value: Any, kind: type[Any], where: str) -> Any:
-    value = value.item() if isinstance(value, np.generic) else value
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise MessageError(
-            f"{where} must be of type {kind.__name__}, not {type(value).__name__}", code="message-value-invalid"
-        )
-    return value
-
-
-def _cast(value: Any, name: str, where: str) -> np.ndarray:
-    """Return a flat array of the field's type; conversion to integers and booleans must be exact."""
-    given, dtype = np.asarray(value), _dtype(name)
-    if given.dtype.kind not in "biuf":
-        raise MessageError(f"{where} must hold numbers of type {name}, not {given.dtype}", code="message-value-invalid")
-    made = np.ascontiguousarray(given, dtype).reshape(-1)
-    if dtype.kind != "f" and not np.array_equal(made, given.reshape(-1)):
-        raise MessageError(f"{where} holds {name}, which cannot represent all values", code="message-value-invalid")
-    return made
 
 
 def _dtype(name: str) -> np.dtype:

@@ -12,11 +12,7 @@ MAX_NAME = 200
 
 
 def check_topic(topic: str) -> str:
-    """Return `topic` if it is a full name, such as /camera/image_raw.
-
-    Raises:
-        UserError: it is relative, or not a valid ROS 2 name.
-    """
+    """Return `topic` if it is a full and valid name, such as /camera/image_raw; raise `UserError` if not."""
     if len(topic) > MAX_NAME or not _TOPIC.fullmatch(topic) or "__" in topic:
         raise UserError(
             f"{topic[:MAX_NAME]!r} is not a topic name: write a full name, such as /camera/image_raw, of letters, "

@@ -1,14 +1,9 @@
 """Open a transport by name."""
 
-from typing import Literal
-
 from embodied_rl.deployment.transport.environment import RosEnvironment, read_environment
 from embodied_rl.deployment.transport.extras import require
 from embodied_rl.deployment.transport.interface import Transport
 from embodied_rl.interfaces.errors import UserError
-
-Kind = Literal["dds", "rclpy"]
-KINDS = ("dds", "rclpy")
 
 
 def open_transport(
@@ -33,4 +28,4 @@ def open_transport(
         from embodied_rl.deployment.transport.rclpy_node import RclpyTransport
 
         return RclpyTransport(node)
-    raise UserError(f"transport={kind!r} is none of {', '.join(KINDS)}", code="transport-unknown")
+    raise UserError(f"transport={kind!r} is none of dds, rclpy", code="transport-unknown")

@@ -34,11 +34,7 @@ def write(writer: DataWriter, raw: bytes) -> None:
 
 
 def take(reader: DataReader, limit: int) -> list[tuple[bytes, int, int]]:
-    """Take up to `limit` waiting messages, oldest first: (CDR bytes, time published in ns, handle of the writer).
-
-    Raises:
-        DDSException: reading failed.
-    """
+    """Take up to `limit` waiting messages, oldest first: (CDR bytes, time published in ns, handle of the writer)."""
     found: Any = ddspy_take(reader._ref, _ANY, limit)
     if isinstance(found, int):
         raise DDSException(found, "taking CDR bytes")

@@ -9,7 +9,6 @@ from typing import Any
 
 from embodied_rl.deployment.transport.interface import Callback, Endpoint, Publisher, Subscription, Transport
 from embodied_rl.deployment.transport.messages import Messages
-from embodied_rl.deployment.transport.names import check_node
 from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl.interfaces.errors import TransportError
 from embodied_rl.interfaces.sim import Unavailable
@@ -58,9 +57,6 @@ class RclpySubscription(Subscription):
 class RclpyTransport(Transport):
     """A node of rclpy, with a separate context.
 
-    Args:
-        node: its name.
-
     Raises:
         Unavailable: rclpy cannot be imported. UserError: ROS_DISTRO names a release whose messages are unknown.
     """
@@ -70,7 +66,7 @@ class RclpyTransport(Transport):
     """Releases before 2025 do not pass the publisher to callbacks (ros2/rclpy#1466)."""
 
     def __init__(self, node: str = "embodied_rl") -> None:
-        super().__init__(Messages(os.environ.get("ROS_DISTRO", "").lower() or "jazzy"), check_node(node))
+        super().__init__(Messages(os.environ.get("ROS_DISTRO", "").lower() or "jazzy"), node)
         self._qos, executors = _import("rclpy.qos"), _import("rclpy.executors")
         self._duration = _import("rclpy.duration").Duration
         self._context = _import("rclpy.context").Context()
@@ -80,10 +76,8 @@ class RclpyTransport(Transport):
         self._executor.add_node(self.ros_node)
         self._endpoints: list[RclpyPublisher | RclpySubscription] = []
         self._calls = self._delivered = 0
-        self._closed = False
 
     def _create_publisher(self, topic: str, type_name: str, qos: QoS) -> Publisher:
-        self._check_open()
         known = {each.gid for each in self.list_publishers(topic)}
         made = self.ros_node.create_publisher(_find_class(type_name), topic, self._profile(qos))
         publisher = RclpyPublisher(self, topic, type_name, qos, made, _new_gid(self.list_publishers(topic), known))
@@ -91,7 +85,6 @@ class RclpyTransport(Transport):
         return publisher
 
     def _create_subscription(self, topic: str, type_name: str, qos: QoS, callback: Callback, raw: bool) -> Subscription:
-        self._check_open()
         known = {each.gid for each in self.list_subscriptions(topic)}
 
         def arrive(data: bytes, info: Any) -> None:
@@ -137,7 +130,6 @@ class RclpyTransport(Transport):
         return self.ros_node.get_clock().now().nanoseconds
 
     def _spin_once(self, timeout_s: float) -> int:
-        self._check_open()
         delivered, timeout = self._delivered, max(timeout_s, 0.0)
         for _ in range(MESSAGES_PER_SPIN):
             calls = self._calls
@@ -148,18 +140,11 @@ class RclpyTransport(Transport):
         return self._delivered - delivered
 
     def _shut_down(self) -> None:
-        if self._closed:
-            return
         for each in self._endpoints:
             each.close()
-        self._closed = True
         self._executor.shutdown()
         self.ros_node.destroy_node()
         self._context.shutdown()
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise TransportError(f"{self.node} is closed")
 
 
 def _new_gid(endpoints: tuple[Endpoint, ...], known: set[bytes]) -> bytes:

@@ -29,49 +29,35 @@ class Agreement:
         share: of pairs in the same order.
         low, high: its 95 % interval, from resampling whole episodes.
         error: mean absolute difference between predictions and scores.
-        labels, episodes: that were compared.
     """
 
     share: float
     low: float
     high: float
     error: float
-    labels: int
-    episodes: int
 
 
 def measure_agreement(predicted: Array, score: Array, episode: Array, seed: int) -> Agreement:
-    """Compare predictions with scores, float64 [n] each; predictions that are NaN are left out.
-
-    Args:
-        predicted, score: of the head and of the judge.
-        episode: int64 [n], of which observations belong together.
-        seed: of the resampling.
-    """
+    """Compare predictions with scores of episodes (int64), [n] each; predictions that are NaN are left out."""
     known = ~np.isnan(predicted)
     predicted, score, episode = predicted[known], score[known], episode[known]
     numbers, place = np.unique(episode, return_inverse=True)
-    alike, pairs = _count_pairs(predicted, score, place, len(numbers))
-    weights = np.random.default_rng(seed).multinomial(max(len(numbers), 1), _even(len(numbers)), DRAWS)
-    drawn = [_divide(each @ alike @ each, each @ pairs @ each) for each in weights] if len(numbers) >= FEW else []
-    drawn = [each for each in drawn if not math.isnan(each)]
-    low, high = np.quantile(drawn, (0.025, 0.975)).tolist() if drawn else (math.nan, math.nan)
-    error = float(np.abs(predicted - score).mean()) if len(score) else math.nan
-    return Agreement(_divide(alike.sum(), pairs.sum()), low, high, error, len(score), len(numbers))
-
-
-def _count_pairs(predicted: Array, score: Array, place: Array, episodes: int) -> tuple[Array, Array]:
-    """Count the pairs in the same order, and all pairs with different scores, by their two episodes: [E, E] each."""
+    episodes = len(numbers)
     said = score[:, None] - score
-    same = 0.5 + 0.5 * np.sign(predicted[:, None] - predicted) * np.sign(said)
     apart = np.abs(said) > APART
+    same = 0.5 + 0.5 * np.sign(predicted[:, None] - predicted) * np.sign(said)
     belongs = np.zeros((len(place), episodes))
     belongs[np.arange(len(place)), place] = 1
-    return belongs.T @ (same * apart) @ belongs, belongs.T @ apart.astype(np.float64) @ belongs
-
-
-def _even(count: int) -> Array:
-    return np.full(max(count, 1), 1 / max(count, 1))
+    alike = belongs.T @ (same * apart) @ belongs  # pairs in the same order by their two episodes, [E, E]
+    pairs = belongs.T @ apart.astype(np.float64) @ belongs
+    low = high = math.nan
+    if episodes >= FEW:
+        weights = np.random.default_rng(seed).multinomial(episodes, np.full(episodes, 1 / episodes), DRAWS)
+        drawn = [_divide(each @ alike @ each, each @ pairs @ each) for each in weights]
+        if drawn := [each for each in drawn if not math.isnan(each)]:
+            low, high = np.quantile(drawn, (0.025, 0.975)).tolist()
+    error = float(np.abs(predicted - score).mean()) if len(score) else math.nan
+    return Agreement(_divide(alike.sum(), pairs.sum()), low, high, error)
 
 
 def _divide(part: float, whole: float) -> float:

@@ -22,7 +22,7 @@ COARSE, LEVELS = 4, 8
 
 
 class HeadInputs:
-    """Packs the pictures of the cameras that scorers see, the state and the instruction.
+    """Packs the pictures of the scored cameras, the state and the instruction.
 
     Args:
         spec: of the simulator.
@@ -46,13 +46,7 @@ class HeadInputs:
         self.features = self._pixels + self._states + WORDS
 
     def pack(self, images: Mapping[str, Array], state: Array, instructions: Sequence[str]) -> Array:
-        """Return the inputs of n observations, uint8 [n, D].
-
-        Args:
-            images: camera → uint8 [n, h, w, 3].
-            state: float32 [n, S].
-            instructions: n texts.
-        """
+        """Return inputs, uint8 [n, D], of images, camera → uint8 [n, h, w, 3], and states, float32 [n, S]."""
         for name, (_, _, high, wide) in self._sides.items():
             assert images[name].shape[1:3] == (high, wide), f"{name} is {images[name].shape}, not {high} × {wide}"
         small = [_flatten(shrink(images[name], *sides[:2])) for name, sides in self._sides.items()]

@@ -10,13 +10,16 @@ from embodied_rl.config.freeze import freeze_config, suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import ScoreKind, Span
 from embodied_rl.judge.prompts.answer_parser import EntryKeys, Reading
-from embodied_rl.judge.prompts.prompt_checks import check_prompt
 from embodied_rl.judge.prompts.prompt_parts import Part, PromptPictures, make_part
 from embodied_rl.schema.config_file import read_config
 
 FOLDER = Path(__file__).parent
 PROMPT_NAMES = frozenset(path.stem for path in FOLDER.glob("*.yaml"))
 """Of the built-in prompts."""
+MOST_LABELS = 20
+"""Maximum of `top_logprobs` of common servers."""
+MOST_FRAMES = 64
+"""Frames of a request."""
 
 
 @dataclass(frozen=True)
@@ -61,30 +64,18 @@ class PromptFile:
 
 
 @dataclass(frozen=True)
-class Prompt:
-    """Validated prompt.
+class Prompt(PromptFile):
+    """Validated prompt of a file.
 
     Attributes:
         name: of the prompt, with its version.
-        kind: the question.
-        system: system message; may be empty.
         parts: texts and pictures, in order.
         reading: how the answer is parsed.
-        max_tokens: maximum length of the answer.
-        frames: maximum number per request.
-        span: which frames.
-        lossless: whether pictures are sent without lossy compression.
     """
 
-    name: str
-    kind: ScoreKind
-    system: str
-    parts: tuple[Part, ...]
-    reading: Reading
-    max_tokens: int
-    frames: int
-    span: Span
-    lossless: bool = False
+    name: str = ""
+    parts: tuple[Part, ...] = ()
+    reading: Reading = field(default_factory=Reading)
 
     @property
     def views(self) -> int:
@@ -109,11 +100,7 @@ def list_prompts() -> dict[str, str]:
 
 
 def find_prompt(name: str, key: str = "prompt") -> Path:
-    """Return the file of a built-in prompt, or the one that `name` is the path of.
-
-    Raises:
-        UserError: there is none.
-    """
+    """Return the file of a built-in prompt, or the one that `name` is the path of, or raise `UserError`."""
     path = FOLDER / f"{name}.yaml" if name in PROMPT_NAMES else Path(name)
     if not path.is_file():
         raise UserError(
@@ -124,74 +111,81 @@ def find_prompt(name: str, key: str = "prompt") -> Path:
 
 
 def load_prompt(name: str, key: str = "prompt") -> Prompt:
-    """Return a built-in prompt, or that of a YAML file.
-
-    Args:
-        name: of the prompt, or a path.
-        key: of the scorer's settings, for messages.
+    """Return a built-in prompt, or that of a YAML file; `key` is the scorer's setting, for messages.
 
     Raises:
-        UserError: there is none, or the file is not what a prompt is; the message names file and key.
+        UserError: there is none, or the file is no prompt; the message names file and key.
     """
     path = find_prompt(name, key)
     try:
         keys = read_config(path)
     except UserError as error:
         raise UserError(f"reward.{key}: {error}", code=error.code) from None
-    return _make_prompt(freeze_config(PromptFile, keys, str(path)), path)
-
-
-def _make_prompt(file: PromptFile, path: Path) -> Prompt:
-    prompt = Prompt(
-        name=f"{path.stem}@{file.version}",
-        kind=file.kind,
-        system=file.system,
-        parts=tuple(make_part(part, str(path)) for part in file.user),
-        reading=_make_reading(file, path),
-        max_tokens=file.max_tokens,
-        frames=file.frames,
-        span=file.span,
-        lossless=file.lossless,
-    )
-    check_prompt(prompt.kind, prompt.pictures, prompt.reading, prompt.frames, str(path))
+    file = freeze_config(PromptFile, keys, str(path))
+    where = f"reward.prompt: {path}"
+    pattern = None
+    if file.pattern is not None:
+        try:
+            pattern = re.compile(file.pattern, re.IGNORECASE)
+        except re.error as error:
+            raise UserError(f"{where}: pattern: {error}", code="prompt-invalid") from None
+        if pattern.groups != 1:
+            raise UserError(
+                f"{where}: pattern has {pattern.groups} groups, and needs one, for the number.", code="prompt-invalid"
+            )
+    labels, words = (_fold(values, where) for values in (file.labels, file.words))
+    reading = Reading(labels, file.log_range, words, pattern, file.entries, file.offset, file.scale)
+    parts = tuple(make_part(part, str(path)) for part in file.user)
+    prompt = Prompt(**vars(file), name=f"{path.stem}@{file.version}", parts=parts, reading=reading)
+    for fault in (_find_fault(prompt.kind, reading), _find_picture_fault(prompt)):
+        if fault is not None:
+            raise UserError(f"{where}{fault}", code="prompt-invalid")
     return prompt
 
 
-def _make_reading(file: PromptFile, path: Path) -> Reading:
-    return Reading(
-        labels=_fold(file.labels, path),
-        log_range=file.log_range,
-        words=_fold(file.words, path),
-        pattern=_compile(file.pattern, path),
-        entries=file.entries,
-        offset=file.offset,
-        scale=file.scale,
-    )
-
-
-def _fold(values: Mapping[str, float], path: Path) -> dict[str, float]:
-    """Return the values by the words that an answer is compared with: " Yes", "yes" and "YES" are one."""
+def _fold(values: Mapping[str, float], where: str) -> dict[str, float]:
+    """Return the values by words without case and outer spaces, as an answer is compared with them."""
     folded: dict[str, float] = {}
     for word, value in values.items():
         if (key := word.strip().casefold()) in folded:
             raise UserError(
-                f"reward.prompt: {path}: '{word}' stands there twice: case and spaces do not count.",
-                code="prompt-invalid",
+                f"{where}: '{word}' stands there twice: case and spaces do not count.", code="prompt-invalid"
             )
         folded[key] = value
     return folded
 
 
-def _compile(pattern: str | None, path: Path) -> re.Pattern[str] | None:
-    if pattern is None:
-        return None
-    try:
-        found = re.compile(pattern, re.IGNORECASE)
-    except re.error as error:
-        raise UserError(f"reward.prompt: {path}: pattern: {error}", code="prompt-invalid") from None
-    if found.groups != 1:
-        raise UserError(
-            f"reward.prompt: {path}: pattern has {found.groups} groups, and needs one, for the number.",
-            code="prompt-invalid",
-        )
-    return found
+def _find_fault(kind: ScoreKind, reading: Reading) -> str | None:
+    """Return what is wrong with how answers are read, if anything is."""
+    if sum(bool(each) for each in (reading.labels, reading.words, reading.pattern, reading.entries)) != 1:
+        return " must have either labels or a pattern, or words, or entries; one of them alone."
+    if len(reading.labels) > MOST_LABELS:
+        return f" has {len(reading.labels)} labels; the maximum is {MOST_LABELS}."
+    if reading.log_range is not None and (len(reading.labels) != 1 or not 0 < reading.log_range < float("inf")):
+        return ": log_range is a positive number, and goes with one label."
+    if reading.scale == 0:
+        return ": scale must not be 0."
+    if (kind == "trajectory") != (reading.entries is not None):
+        return ": kind=trajectory and entries go together: a number for each frame."
+    return None
+
+
+def _find_picture_fault(prompt: Prompt) -> str | None:
+    """Return what is wrong with the pictures that are shown, if anything is."""
+    kind, frames, shown = prompt.kind, prompt.frames, {part.shown for part in prompt.pictures}
+    present = {"frame", "frames", "shuffled"} & shown
+    if not present:
+        return " shows no picture of the present: 'frame' is missing in user."
+    if kind == "trajectory" and "frame" in present:
+        return ": kind=trajectory shows 'frames' or 'shuffled'."
+    if kind == "pair" and not {"before", "frames"} & shown:
+        return ": kind=pair compares: 'before' or 'frames' is missing in user."
+    if kind != "pair" and "before" in shown:
+        return ": 'before' is shown by prompts of kind=pair alone."
+    if "shuffled" in shown and kind != "trajectory":
+        return ": 'shuffled' frames are for kind=trajectory."
+    if not 1 <= frames <= MOST_FRAMES:
+        return f": frames={frames} must be within 1 … {MOST_FRAMES}."
+    if frames < 2 and ({"before", "frames", "shuffled"} & shown):
+        return f": frames={frames} is too few for a prompt that shows several."
+    return None

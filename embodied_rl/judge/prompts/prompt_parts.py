@@ -12,7 +12,6 @@ Shown = Literal["first", "before", "frame", "frames", "shuffled", "reference", "
 """Pictures: the episode's first one; the one before the present; the present one; all that the request has, oldest
 first, or in an order of chance; those of the reference trajectory; its last one."""
 
-SEVERAL: tuple[Shown, ...] = ("frames", "shuffled", "reference")
 _PLACEHOLDER = re.compile(r"\{([A-Za-z_]+)\}")
 _EVERYWHERE = ("instruction", "count", "state", "cameras")
 """Placeholders of texts: the instruction, the number of frames that the request has, the numbers of its proprioception,
@@ -47,11 +46,7 @@ Part = PromptText | PromptPictures
 
 
 def make_part(part: Any, where: str) -> Part:
-    """Return a part of the list `user` of a prompt's file.
-
-    Raises:
-        UserError: it is neither a text nor pictures, or names an unknown placeholder.
-    """
+    """Return a part of the list `user` of a prompt's file, or raise `UserError` with the fault."""
     if isinstance(part, str) and part in get_args(Shown):
         return PromptPictures(cast("Shown", part))
     if isinstance(part, Mapping) and list(part) == ["text"] and isinstance(part["text"], str):
@@ -91,11 +86,7 @@ def _make_pictures(part: Mapping[Any, Any], where: str) -> PromptPictures:
 
 
 def check_placeholders(text: str, known: tuple[str, ...], where: str) -> None:
-    """Check that a text names known placeholders alone.
-
-    Raises:
-        UserError: it names another one.
-    """
+    """Check that a text has known placeholders only, or raise `UserError`."""
     for name in _PLACEHOLDER.findall(text):
         if name not in known:
             raise UserError(

@@ -4,7 +4,7 @@ import hashlib
 import heapq
 import itertools
 from collections import OrderedDict
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerTraits
@@ -29,6 +29,7 @@ class Ticket:
         seconds: until the answer.
         counted: decision of the episode before which the score was used first; None where it never was.
         submission: number of the call of `ScoreService.submit` that handed it over.
+        key: hash of the request in flight; None for a scorer whose answers are not cached.
     """
 
     request: ScoreRequest
@@ -39,14 +40,7 @@ class Ticket:
     slot: Hashable = None
     counted: int | None = None
     submission: int = 0
-
-
-@dataclass(frozen=True, eq=False)
-class QueuedRequest:
-    """Request to be sent; `key` is None for a scorer without caching of answers."""
-
-    key: bytes | None
-    ticket: Ticket
+    key: bytes | None = None
 
 
 class RequestQueue:
@@ -54,7 +48,7 @@ class RequestQueue:
 
     Args:
         traits: of the scorer.
-        most: requests that may wait; beyond, those that matter least are dropped.
+        most: requests that may wait; beyond, those of the lowest priority are dropped.
         apart: whether a call of the scorer has requests of one submission only.
     """
 
@@ -104,54 +98,52 @@ class RequestQueue:
         self._waiting, self._order = {}, []
         return tickets
 
-    def take(self, most: int | None = None) -> tuple[list[QueuedRequest], list[tuple[Ticket, Score]]]:
-        """Take the next questions, as many as one call of the scorer may have; and tickets that are answered already.
+    def take(self, most: int | None = None) -> tuple[list[Ticket], list[tuple[Ticket, Score]]]:
+        """Take the requests of the next call of the scorer, at most `most`; and tickets that are answered already.
 
-        At most `most` questions are taken, if it is given.
-
-        A question that is in flight is not asked again: its ticket is answered with the other one's.
+        A request that is in flight is not sent again: its ticket is answered with the other one's.
         """
-        questions: list[QueuedRequest] = []
+        sent: list[Ticket] = []
         answered: list[tuple[Ticket, Score]] = []
         limit = self._traits.batch if most is None else min(self._traits.batch, most)
-        while self._waiting and len(questions) < limit:
+        while self._waiting and len(sent) < limit:
             ticket = self._waiting[self._order[0][2]]
-            if self._apart and questions and ticket.submission != questions[0].ticket.submission:
+            if self._apart and sent and ticket.submission != sent[0].submission:
                 break
             del self._waiting[heapq.heappop(self._order)[2]]
             if ticket.score is not None:  # abandoned
                 continue
-            key = hash_request(ticket.request, self._traits.identity) if self._traits.cacheable else None
-            if key is not None and key in self._remembered:
-                self._remembered.move_to_end(key)
-                answered.append((ticket, self._remembered[key]))
-            elif key is not None and key in self._in_flight:
-                self._in_flight[key].append(ticket)
+            ticket.key = hash_request(ticket.request, self._traits.identity) if self._traits.cacheable else None
+            if ticket.key is None:
+                sent.append(ticket)
+            elif ticket.key in self._remembered:
+                self._remembered.move_to_end(ticket.key)
+                answered.append((ticket, self._remembered[ticket.key]))
+            elif ticket.key in self._in_flight:
+                self._in_flight[ticket.key].append(ticket)
             else:
-                if key is not None:
-                    self._in_flight[key] = [ticket]
-                questions.append(QueuedRequest(key, ticket))
-        return questions, answered
+                self._in_flight[ticket.key] = [ticket]
+                sent.append(ticket)
+        return sent, answered
 
-    def finish(self, question: QueuedRequest, score: Score) -> list[Ticket]:
+    def finish(self, sent: Ticket, score: Score) -> list[Ticket]:
         """Return all tickets that a score answers, and remember it if it is valid: failures are asked about again."""
-        if question.key is None:
-            return [question.ticket]
+        if sent.key is None:
+            return [sent]
         if score.valid:
-            self._remembered[question.key] = score
+            self._remembered[sent.key] = score
             if len(self._remembered) > CACHED:
                 self._remembered.popitem(last=False)
-        return self._in_flight.pop(question.key, [question.ticket])
+        return self._in_flight.pop(sent.key, [sent])
 
-    def is_abandoned(self, question: QueuedRequest) -> bool:
-        """Return whether every ticket that a question in flight would answer has been abandoned."""
-        tickets = [question.ticket] if question.key is None else self._in_flight.get(question.key, [question.ticket])
-        return all(ticket.score is not None for ticket in tickets)
-
-    def forget(self, question: QueuedRequest) -> None:
-        """Remove a request in flight after its call was cancelled."""
-        if question.key is not None:
-            self._in_flight.pop(question.key, None)
+    def forget_abandoned(self, sent: Sequence[Ticket]) -> bool:
+        """Return whether all tickets that a call would answer have been abandoned; they are forgotten then."""
+        waiting = [ticket for each in sent for ticket in self._in_flight.get(each.key or b"", [each])]
+        if any(ticket.score is None for ticket in waiting):
+            return False
+        for each in sent:
+            self._in_flight.pop(each.key or b"", None)
+        return True
 
 
 def join_pairs(earlier: ScoreRequest, later: ScoreRequest) -> ScoreRequest:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Reason, Score, Scorer, ScoreRequest
-from embodied_rl.judge.requests.attempts import Attempts
-from embodied_rl.judge.requests.circuit_breaker import Breaker, Clock, InFlightLimit
-from embodied_rl.judge.requests.request_queue import QueuedRequest, RequestQueue, Ticket
+from embodied_rl.judge.requests.attempts import Attempts, Breaker, Clock, InFlightLimit
+from embodied_rl.judge.requests.request_queue import RequestQueue, Ticket
 from embodied_rl.judge.scorers.cost import CostMeter, Prices
 
 log = logging.getLogger(__name__)
@@ -76,7 +75,7 @@ class ScoreService:
         self._arrived: list[Ticket] = []
         self._submissions = itertools.count()
         self._abandoned = self._closing = False
-        self._calls: dict[asyncio.Task[None], list[QueuedRequest]] = {}
+        self._calls: dict[asyncio.Task[None], list[Ticket]] = {}
         self.counts: Counter[Reason] = Counter()
         self.spent, self.cost = 0, CostMeter(limits.prices, limits.money)
         self._warned_of_spent = False
@@ -98,7 +97,7 @@ class ScoreService:
         Args:
             requests: their arrays must not be changed afterwards.
             priorities: lower numbers are answered first.
-            slots: of each request, see `Ticket`; None keeps all requests.
+            slots: see `Ticket`; None keeps all requests.
         """
         now, number = self._clock(), next(self._submissions)
         tickets = [
@@ -164,7 +163,7 @@ class ScoreService:
         self._thread.join(2 * CLOSE_TIMEOUT)
 
     def _run(self, begun: threading.Event) -> None:
-        """Run the event loop until it is stopped; what goes wrong is raised by `check`, in another thread."""
+        """Run the event loop until it is stopped; an exception is raised by `check`, in another thread."""
         try:
             scorer = self._make()
             self._name = scorer.traits.identity
@@ -201,68 +200,54 @@ class ScoreService:
         self._loop.stop()
 
     def _serve(self) -> None:
-        """Take what has arrived, and send what may be sent. Hashing takes its time, so that no lock is held."""
+        """Take the requests that have arrived, and send those that may be sent. Hashing is slow, so no lock is held."""
         with self._changed:
             arrived, self._arrived = self._arrived, []
             abandoned, self._abandoned = self._abandoned, False
         if abandoned:
-            self._cancel_abandoned()
+            self._queue.remove_answered()
+            for task, sent in self._calls.items() if self._limits.prices is None else ():
+                if not task.done() and self._queue.forget_abandoned(sent):
+                    task.cancel()
         for ticket in self._queue.add(arrived):
             self._resolve(ticket, Score.invalid("dropped"))
         while len(self._calls) < self._limit.allowed and len(self._queue):
             if self._is_spent() or not self._breaker.allows():  # nothing is kept for a scorer that is gone
                 for ticket in self._queue.clear():
                     self._resolve(ticket, Score.invalid("unavailable", self.cause))
-                self._warn_if_spent()
+                if self._is_spent() and not self._warned_of_spent:
+                    self._warned_of_spent = True
+                    log.warning("The scorer is not asked any more: %s. The run goes on without it.", self.cause)
                 return
             if not self.cost.has_room(len(self._calls)):
-                return  # what is in flight may cost all that is left; it goes on when that is known
-            questions, answered = self._queue.take(self._left())
+                return  # requests in flight may cost all that is left; it goes on when that is known
+            left = None if self._limits.budget is None else self._limits.budget - self.spent
+            sent, answered = self._queue.take(left if self._limits.money is None else 1)  # a price for each call
             for ticket, score in answered:
                 self._resolve(ticket, score)
-            if questions:
-                self._send(questions)
+            if sent:
+                self.spent += len(sent)
+                self.cost.begin(len(sent))
+                self._breaker.begin()
+                task = self._loop.create_task(self._ask(sent))
+                self._calls[task] = sent
+                task.add_done_callback(self._finish)
 
-    def _cancel_abandoned(self) -> None:
-        self._queue.remove_answered()
-        for task, questions in self._calls.items() if self._limits.prices is None else ():
-            if all(self._queue.is_abandoned(question) for question in questions) and task.cancel():
-                for question in questions:
-                    self._queue.forget(question)
-
-    def _left(self) -> int | None:
-        if self._limits.money is not None:
-            return 1  # so that the price of each call is reserved
-        return None if self._limits.budget is None else self._limits.budget - self.spent
-
-    def _warn_if_spent(self) -> None:
-        if self._is_spent() and not self._warned_of_spent:
-            self._warned_of_spent = True
-            log.warning("The scorer is not asked any more: %s. The run goes on without it.", self.cause)
-
-    def _send(self, questions: list[QueuedRequest]) -> None:
-        self.spent += len(questions)
-        self.cost.begin(len(questions))
-        self._breaker.begin()
-        task = self._loop.create_task(self._ask(questions))
-        self._calls[task] = questions
-        task.add_done_callback(self._finish)
-
-    async def _ask(self, questions: list[QueuedRequest]) -> None:
-        scores = await self._attempts.answer([question.ticket.request for question in questions])
-        for question, score in zip(questions, scores, strict=True):
+    async def _ask(self, sent: list[Ticket]) -> None:
+        scores = await self._attempts.answer([ticket.request for ticket in sent])
+        for each, score in zip(sent, scores, strict=True):
             if self._counts_tokens:
                 self.cost.note(score)
-            for ticket in self._queue.finish(question, score):
+            for ticket in self._queue.finish(each, score):
                 self._resolve(ticket, score)
 
     def _finish(self, task: "asyncio.Task[None]") -> None:
-        questions = self._calls.pop(task)
+        sent = self._calls.pop(task)
         if self._closing:
             return
         if task.cancelled():
             self._breaker.note_unknown()
-            for _ in questions if self._counts_tokens else ():
+            for _ in sent if self._counts_tokens else ():
                 self.cost.note(Score.invalid("timeout"))
         elif (error := task.exception()) is not None:  # a mistake of the scorer's author, not a failure of a server
             self._fail(error)
@@ -281,11 +266,7 @@ class ScoreService:
 
 
 async def open_scorer(scorer: Scorer, seconds: float = OPEN_TIMEOUT) -> None:
-    """Open a scorer.
-
-    Raises:
-        UserError: it could not be opened, or not in time.
-    """
+    """Open a scorer within `seconds`, or raise `UserError`."""
     try:
         await asyncio.wait_for(scorer.open(), seconds)
     except TimeoutError:

@@ -14,8 +14,10 @@ import numpy as np
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.requests.service import ScoreService
-from embodied_rl.judge.reward.pair_progress import advance
-from embodied_rl.judge.reward.score_table import RolloutScores, Scores, is_usable
+from embodied_rl.judge.reward.score_table import RolloutScores, Scores, advance, is_usable
+
+_KEPT = ("value", "number", "settled")
+"""Fields of `_EpisodeScore` that a checkpoint keeps."""
 
 
 @dataclass(eq=False)
@@ -90,13 +92,7 @@ class DecisionScores:
             self._running[column] = _EpisodeScore(self._none)
 
     def end_episodes(self, row: int, columns: Sequence[int], finals: Mapping[int, Ticket]) -> None:
-        """End episodes. The score of a final observation is settled with the environment's next decision.
-
-        Args:
-            row: in which they ended.
-            columns: environments.
-            finals: column → ticket of the final observation, where an episode was truncated.
-        """
+        """End the episodes of `columns` in a row, with the tickets of the final observations of truncated ones."""
         self.add(finals)
         for column in finals:
             self._ending[column], self._running[column] = (row, self._running[column]), _EpisodeScore(self._none)
@@ -146,19 +142,16 @@ class DecisionScores:
 
     def read(self) -> RolloutScores:
         """Return the scores of the rollout."""
-        rows, finals, lasts = (Scores.of(value) for value in (self._rows, self._finals, self._lasts))
-        return RolloutScores(rows, finals, lasts, self._age)
+        return RolloutScores(Scores.of(self._rows), Scores.of(self._finals), Scores.of(self._lasts), self._age)
 
     def state(self) -> dict[str, Array]:
         """Return what running episodes need to go on; tickets without an answer are not kept."""
-        names = ("value", "number", "settled")
-        return {f"scores/{name}": np.array([getattr(each, name) for each in self._running]) for name in names}
+        return {f"scores/{name}": np.array([getattr(each, name) for each in self._running]) for name in _KEPT}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore a `state`; checkpoints of earlier versions hold none."""
         if "scores/value" not in state:
             return
-        for running, value, number, settled in zip(
-            self._running, *(state[f"scores/{name}"].tolist() for name in ("value", "number", "settled")), strict=True
-        ):
-            running.value, running.number, running.settled = value, number, settled
+        for name in _KEPT:
+            for running, value in zip(self._running, state[f"scores/{name}"].tolist(), strict=True):
+                setattr(running, name, value)

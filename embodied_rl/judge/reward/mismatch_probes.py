@@ -25,50 +25,45 @@ ENOUGH = 30
 
 
 class MismatchProbes:
-    """Asks about some observations under other words, and compares.
+    """Asks about a share (0…1) of the observations of a rollout with other instructions, and compares.
 
-    Args:
-        service: answers.
-        share: of the questions of a rollout, 0…1.
-        traits: of the scorer.
+    Attributes:
+        asked: tickets of the probes that were asked last.
     """
 
     def __init__(self, service: ScoreService, share: float, traits: ScorerTraits) -> None:
         self._service, self._share = service, share if traits.reads_instruction else 0.0
-        self._own: list[float] = []
-        self._asked: list[Ticket] = []
-        self._gaps, self._told = list[float](), False
+        self.asked: list[Ticket] = []
+        self._own, self._gaps = list[float](), list[float]()
+        """Scores of the requests that were asked again; differences until they are judged."""
+        self._warned = False
 
     def ask(self, tickets: Sequence[Ticket]) -> None:
         """Ask about a share of answered tickets under the instruction of another episode."""
         most = round(self._share * len(tickets))
         high = [ticket for ticket in tickets if _value(ticket) >= HIGH]
-        chosen = sorted(high, key=_draw)[:most]
+        chosen = sorted(high, key=lambda each: zlib.crc32(f"{each.request.episode} {each.request.decision}".encode()))
         requests, self._own = [], []
-        for place, ticket in enumerate(chosen):
+        for place, ticket in enumerate(chosen[:most]):  # random, and the same in each run with the same episodes
             others = sorted({other.request.instruction for other in tickets} - {ticket.request.instruction})
             if others:
                 requests.append(replace(ticket.request, instruction=others[place % len(others)]))
                 self._own.append(_value(ticket))
-        self._asked = self._service.submit(requests, [PROBE] * len(requests))
-
-    def collect(self) -> list[Ticket]:
-        """Return the tickets of the probes that were asked last."""
-        return self._asked
+        self.asked = self._service.submit(requests, [PROBE] * len(requests))
 
     def count(self, tickets: Sequence[Ticket]) -> Mapping[str, float]:
-        """Return how many probes were answered, and the sum of the differences; say once if they are small."""
+        """Return the number of answered probes and the sum of differences; warn once if their mean is small."""
         gaps = [
             own - ticket.score.value
             for own, ticket in zip(self._own, tickets, strict=True)
             if ticket.score is not None and ticket.score.valid
         ]
-        self._gaps += gaps if not self._told else []
-        if not self._told and len(self._gaps) >= ENOUGH:
+        self._gaps += [] if self._warned else gaps
+        if len(self._gaps) >= ENOUGH:
             mean = sum(self._gaps) / len(self._gaps)
             self._gaps.clear()
             if mean < LEAST_GAP:
-                self._told = True
+                self._warned = True
                 log.warning(
                     "The scorer hardly listens: under the words of another task, pictures that it scores high lose "
                     "%.2f on average (%d probes); below %.1f it judges looks, not the task.",
@@ -81,8 +76,3 @@ class MismatchProbes:
 
 def _value(ticket: Ticket) -> float:
     return ticket.score.value if ticket.score is not None and ticket.score.valid else -1.0
-
-
-def _draw(ticket: Ticket) -> int:
-    """Return a number that is random, and the same in each run with the same episodes."""
-    return zlib.crc32(f"{ticket.request.episode} {ticket.request.decision}".encode())

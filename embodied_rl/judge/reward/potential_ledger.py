@@ -9,6 +9,7 @@ the gradient.)
 Shapes: T decisions, N environments.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,9 +60,6 @@ class Settlement:
 class PotentialLedger:
     """Settles potentials of consecutive rollouts of the same environments.
 
-    Args:
-        num_envs: N.
-
     Attributes:
         carried: float64 [N], the settled Φ of the observation after the last decision, where its episode goes on.
     """
@@ -70,12 +68,19 @@ class PotentialLedger:
         self.carried = np.zeros(num_envs)
 
     def settle(self, rollout: ScoredRollout) -> Settlement:
-        """Settle the potentials of a rollout, and carry those at its end into the next one."""
-        decisions = len(rollout.decision)
+        """Settle the potentials of a rollout, and carry those at its end into the next one.
+
+        An episode that goes on from the rollout before keeps the value that was settled there, even if its score has
+        come in between. An episode that begins has 0 before its first score: a constant changes no gradient.
+        """
         potential, held = np.zeros(rollout.score.shape), np.zeros(rollout.score.shape, bool)
-        for t in range(decisions):
+        for t in range(len(rollout.decision)):
+            begins, missing = rollout.decision[t] == 0, np.isnan(rollout.score[t])
+            held[t] = missing & (begins | (t > 0))
+            if t == 0:
+                missing = missing | ~begins
             before = self.carried if t == 0 else potential[t - 1]
-            potential[t], held[t] = _settle_row(rollout.score[t], rollout.decision[t], before, carried=t == 0)
+            potential[t] = np.where(missing, np.where(begins, 0.0, before), rollout.score[t])
         last = np.where(np.isnan(rollout.last), potential[-1], rollout.last)
         following = np.concatenate([potential[1:], last[None]])
         final = np.where(np.isnan(rollout.final), potential, rollout.final)
@@ -90,19 +95,6 @@ class PotentialLedger:
         """Return copies of the arrays that `load` needs to continue exactly."""
         return {"carried": self.carried.copy()}
 
-    def load(self, state: dict[str, Array]) -> None:
+    def load(self, state: Mapping[str, Array]) -> None:
         """Restore a state that `state` returned."""
         self.carried = np.asarray(state["carried"], np.float64).copy()
-
-
-def _settle_row(score: Array, decision: Array, before: Array, carried: bool) -> tuple[Array, Array]:
-    """Return Φ of a row of observations and whether it was held.
-
-    An episode that goes on from the rollout before keeps the value that was settled there, even if its score has come
-    in between. An episode that begins has 0 before its first score: a constant changes no gradient.
-    """
-    begins, missing = decision == 0, np.isnan(score)
-    held = missing & (begins | (not carried))
-    if carried:
-        missing = missing | ~begins
-    return np.where(missing, np.where(begins, 0.0, before), score), held

@@ -34,7 +34,7 @@ _FIGURES = ("reward/critic_return", "rollout/success", "reward/mismatch_gap")
 
 
 class RewardHackingMonitor:
-    """Watches a run's scorer, on every rank alike, and scales what it pays in the rollouts to learn from.
+    """Watches a run's scorer, on every rank alike, and scales its rewards in the rollouts to learn from.
 
     Args:
         reward: of the configuration.
@@ -65,7 +65,7 @@ class RewardHackingMonitor:
         self._applied = self.weight
 
     def note(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Look at the figures of an iteration. Return its own: the weight in this iteration, and whether it has fired.
+        """Add the figures of an iteration; return the weight in this iteration, and whether the monitor has fired.
 
         An iteration without an opinion or success, because no episode ended, is left out.
         """
@@ -77,24 +77,19 @@ class RewardHackingMonitor:
         if self._fired and self._fades:
             self.weight = max(0.0, round(self.weight - 1 / FADE, 6))
         elif not self._fired and (evidence := find_hacking(*self._seen)):
-            self._fire(evidence)
+            self._fired = True
+            warning = f"The scorer is being fooled: {evidence}."
+            if self._fades:
+                self.weight = 1 - 1 / FADE
+                warning += f" Its weight goes to 0 within {FADE} iterations; reward.guard=false keeps it."
+            else:
+                warning += (
+                    " With reward.mode=terminal there is no other reward, so the run goes on as it is: stop it, and "
+                    "look at what the scorer takes for done."
+                )
+            if self._speaks:
+                log.warning("%s", warning)
         return {"reward/weight": weight, "reward/guard": float(self._fired)}
-
-    def _fire(self, evidence: str) -> None:
-        self._fired = True
-        if self._fades:
-            self.weight = 1 - 1 / FADE
-        if self._speaks:
-            log.warning("%s", self._explain(evidence))
-
-    def _explain(self, evidence: str) -> str:
-        what = f"The scorer is being fooled: {evidence}."
-        if self._fades:
-            return f"{what} Its weight goes to 0 within {FADE} iterations; reward.guard=false keeps it."
-        return (
-            f"{what} With reward.mode=terminal there is no other reward, so the run goes on as it is: stop it, and "
-            "look at what the scorer takes for done."
-        )
 
     def state(self) -> dict[str, Tensor]:
         """Return what an exact resume needs; nothing where there is nothing to watch."""
@@ -119,7 +114,7 @@ def find_hacking(opinion: np.ndarray, success: np.ndarray, gap: np.ndarray) -> s
 
     Args:
         opinion, success: float64 [n], of n iterations.
-        gap: float64 [n], what scores lose under another task's words; NaN where nothing was probed.
+        gap: float64 [n], the drop of scores under another task's instruction; NaN where nothing was probed.
     """
     if (best := _find_divergence(opinion, success)) is not None:
         (said, says), (true, now) = (_average(each)[[best, -1]] for each in (opinion, success))
@@ -160,9 +155,9 @@ def _average(values: np.ndarray) -> np.ndarray:
 
 
 def _estimate_error(values: np.ndarray, window: int) -> float:
-    """Estimate the standard error of the difference of two windows, from how much consecutive values differ.
+    """Estimate the standard error of the difference of two windows, from the differences of consecutive values.
 
-    Both over the whole run and within a window: rare successes are noisy where they are, and silent elsewhere.
+    Both over the whole run and within a window: rare successes are noisy in some windows, and silent elsewhere.
     """
     changes = np.diff(values) ** 2
     return float(np.sqrt(max(changes.mean(), changes[window : window + WINDOW - 1].mean()) / WINDOW))

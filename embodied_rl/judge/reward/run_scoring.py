@@ -12,15 +12,14 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import Scorer, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.heads.head_inputs import HeadInputs
-from embodied_rl.judge.heads.rollout_columns import list_columns
+from embodied_rl.judge.heads.labels import list_columns
 from embodied_rl.judge.requests.service import open_scorer
-from embodied_rl.judge.reward.distiller import Distiller, DistillerOptions
-from embodied_rl.judge.reward.label_writer import LabelWriter
+from embodied_rl.judge.reward.distill import Distiller, LabelWriter
 from embodied_rl.judge.reward.scoring_writer import ScoringOptions, ScoringWriter
 from embodied_rl.judge.scorers.cost import check_budget, check_prices
+from embodied_rl.judge.scorers.http_json import explain_failure
 from embodied_rl.judge.scorers.registry import configure_scorer, resolve_scorer
-from embodied_rl.judge.scorers.server_errors import explain_failure
-from embodied_rl.judge.scorers.vlm import NoSuchModelError, VlmConfig, VlmScorer
+from embodied_rl.judge.scorers.vlm import NoSuchModelError, VlmScorer
 from embodied_rl.rollout.buffer import Columns
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
@@ -60,17 +59,16 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
         )
     kind, options = configure_scorer(reward)
     scorer = kind(options, spec)
+    known = ", ".join(scorer.traits.kinds)
     if reward.mode == "terminal":
         check_terminal(config, scorer.traits)
     elif reward.mode == "distill" and "absolute" not in scorer.traits.kinds:
-        known = ", ".join(scorer.traits.kinds)
         raise UserError(
             f"reward.mode=distill learns how far a task is from single observations; reward.name={reward.name} answers "
             f"only: {known}. reward.mode=late makes potentials of pairs.",
             code="scorer-kind-unsupported",
         )
     elif not {"absolute", "pair"} & set(scorer.traits.kinds):
-        known = ", ".join(scorer.traits.kinds)
         raise UserError(
             f"reward.name={reward.name} judges neither observations nor pairs of them, but only: {known}.",
             code="scorer-kind-unsupported",
@@ -81,11 +79,7 @@ def check_reward(config: TrainConfig, spec: SimulatorSpec, needs: Needs) -> None
 
 
 def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
-    """Check that the scorer judges "done", and that the simulator does not end episodes at success.
-
-    Raises:
-        UserError: one of these does not hold.
-    """
+    """Check that the scorer judges "done" and the simulator does not end episodes at success, or raise `UserError`."""
     if not traits.judges_done and "done" not in traits.kinds:
         raise UserError(
             f"reward.mode=terminal needs a scorer that says when a task is done; reward.name={config.reward.name} says "
@@ -102,36 +96,31 @@ def check_terminal(config: TrainConfig, traits: ScorerTraits) -> None:
 
 
 def describe_reward(reward: RewardNode) -> list[str]:
-    """Return what the user reads of a run's reward at its start."""
+    """Return the lines about the reward that the user reads at the start of a run."""
     judge = resolve_scorer(reward).name
-    said = [] if judge == reward.name else [f"Reward: without a server, reward={reward.name} means reward={judge}."]
-    if judge is not None and reward.mode == "rises":
-        return [
-            *said,
+    lines = [] if judge == reward.name else [f"Reward: without a server, reward={reward.name} means reward={judge}."]
+    if judge is None:
+        return lines
+    if reward.mode == "rises":
+        lines.append(
             f"Reward: each rise of what {judge} says is paid (mode=rises). This changes what is optimal: to fall and "
-            "rise again pays, too. reward.mode=late shapes by the same scores, and does not.",
-        ]
-    if judge is not None and reward.mode == "distill":
-        return [*said, *describe_head(reward, judge)]
-    if judge is None or reward.mode != "terminal":
-        return said
-    return [
-        *said,
-        f"Reward: {judge} alone says when a task is done (mode=terminal). This changes what is optimal: the "
-        "policy learns what the scorer takes for done. The simulator's success is only measured.",
-    ]
-
-
-def describe_head(reward: RewardNode, judge: str) -> list[str]:
-    """Return what the user reads of a head at the start of a run."""
-    said = [
-        f"Reward: a head ({reward.head}) learns from {judge}; its predictions alone enter the reward (mode=distill)."
-    ]
-    if reward.distill.bonus:
-        said.append(
-            "Reward: reward.distill.bonus=true changes what is optimal: predictions are rewards, no potentials."
+            "rise again pays, too. reward.mode=late shapes by the same scores, and does not."
         )
-    return said
+    elif reward.mode == "distill":
+        lines.append(
+            f"Reward: a head ({reward.head}) learns from {judge}; its predictions alone enter the reward "
+            "(mode=distill)."
+        )
+        if reward.distill.bonus:
+            lines.append(
+                "Reward: reward.distill.bonus=true changes what is optimal: predictions are rewards, no potentials."
+            )
+    elif reward.mode == "terminal":
+        lines.append(
+            f"Reward: {judge} alone says when a task is done (mode=terminal). This changes what is optimal: the "
+            "policy learns what the scorer takes for done. The simulator's success is only measured."
+        )
+    return lines
 
 
 def name_model(reward: RewardNode, spec: SimulatorSpec) -> RewardNode:
@@ -142,53 +131,43 @@ def name_model(reward: RewardNode, spec: SimulatorSpec) -> RewardNode:
     Raises:
         UserError: the settings are wrong, the server cannot be asked, or it has several models or none.
     """
-    built = _build_vlm(reward, spec)
-    if built is None or built[1].model is not None:
-        return reward
-    scorer, options = built
-    try:
-        name = asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
-    except ScorerError as error:
-        raise UserError(
-            explain_failure(options.url, options.key_variable, error), code=f"scorer-{error.reason}"
-        ) from None
-    return replace(reward, options=reward.options | {"model": name})
+    model = _find_model(reward, spec)
+    return reward if model is None else replace(reward, options=reward.options | {"model": model})
 
 
 def check_model(reward: RewardNode, spec: SimulatorSpec) -> None:
-    """Check that the server of a run that goes on still has the run's model. A server that is down may come back.
+    """Check that the server of a run that goes on still has the run's model, or raise `UserError`.
 
-    Raises:
-        UserError: it has other models.
+    A server that is down may come back.
     """
-    if (built := _build_vlm(reward, spec)) is None:
-        return
-    scorer, options = built
-    try:
-        asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
-    except NoSuchModelError as error:
-        raise UserError(
-            explain_failure(options.url, options.key_variable, error), code=f"scorer-{error.reason}"
-        ) from None
-    except (ScorerError, UserError) as error:
-        log.warning("The scorer's server does not answer now: %s", error)
+    _find_model(reward, spec, resumed=True)
 
 
-def _build_vlm(reward: RewardNode, spec: SimulatorSpec) -> tuple[VlmScorer, VlmConfig] | None:
-    """Return the scorer of a reward, without its calibration, and its settings; None if it is of another kind."""
+def _find_model(reward: RewardNode, spec: SimulatorSpec, resumed: bool = False) -> str | None:
+    """Return the model that a server has for an open `reward.model`; None for other scorers and settings.
+
+    In a resumed run a server is asked in any case, and only a missing model is an error.
+    """
     node = resolve_scorer(reward)
     if node.name is None:
         return None
     kind, options = plugins.configure_plugin("scorers", node, "reward")
-    return (kind(options, spec), options) if kind is VlmScorer else None
+    if kind is not VlmScorer or (options.model is not None and not resumed):
+        return None
+    scorer = VlmScorer(options, spec)
+    try:
+        return asyncio.run(_ask_scorer(scorer, scorer.choose_model, reward.timeout))
+    except (ScorerError, UserError) as error:
+        if resumed and not isinstance(error, NoSuchModelError):
+            log.warning("The scorer's server does not answer now: %s", error)
+            return None
+        if isinstance(error, UserError):
+            raise
+        raise explain_failure(options.url, options.key_variable, error) from None
 
 
 async def check_scorer(scorer: Scorer, timeout: float) -> None:
-    """Check that a scorer answers within `timeout` seconds.
-
-    Raises:
-        UserError: it does not.
-    """
+    """Check that a scorer answers within `timeout` seconds, or raise `UserError`."""
     await _ask_scorer(scorer, scorer.check, timeout)
 
 
@@ -209,15 +188,7 @@ async def _ask_scorer(scorer: Scorer, ask: Callable[[], Coroutine[Any, Any, Answ
 def make_scoring(
     config: TrainConfig, spec: SimulatorSpec, needs: Needs, decisions: int, folder: RunFolder
 ) -> tuple[WriterFactory, ...]:
-    """Return the factory of the writers that ask the run's scorer, or nothing where it has none.
-
-    Args:
-        config: of the run.
-        spec: of its simulator.
-        needs: of its algorithm.
-        decisions: T, of a rollout or segment.
-        folder: of the run; scores are logged there.
-    """
+    """Return the factory of the writers that ask the run's scorer in rollouts of T decisions; nothing without one."""
     if config.reward.name is None:
         return ()
     options = ScoringOptions(
@@ -249,12 +220,13 @@ def make_distiller(config: TrainConfig, spec: SimulatorSpec, needs: Needs, ranks
     """Return the head of one rank's rollouts, or None for a run without one."""
     if config.reward.name is None or config.reward.mode != "distill":
         return None
-    assert needs.discount is not None, "check_reward has seen to it"
-    options = DistillerOptions(
+    assert needs.discount is not None, "`check_reward` requires it"
+    return Distiller(
         config.reward,
         HeadInputs(spec, config.reward.distill.pixels),
         needs.discount,
         config.train.time_limit == "terminal",
         config.seed,
+        config.sim.num_envs // ranks.size,
+        ranks,
     )
-    return Distiller(options, config.sim.num_envs // ranks.size, ranks)

@@ -1,9 +1,9 @@
 """Scoring requests of a collector: for observations before decisions, at ends of episodes and of the rollout.
 
-Shapes: T decisions, N environments of the collector, n of one call.
+Shapes: T decisions, N environments of the collector, n of one call, f frames of a request.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,6 @@ from embodied_rl.interfaces.scorer import ScoreKind, ScoreRequest, Span, list_sc
 from embodied_rl.interfaces.sim import Array, Observation, SimulatorSpec, StepResult
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.requests.service import ScoreService
-from embodied_rl.judge.reward.frame_history import FrameHistory
 from embodied_rl.judge.scorers.shared_images import Picture, SharedImages
 
 
@@ -37,6 +36,81 @@ class Question:
 Order = Literal["newest per environment", "newest", "oldest"]
 """Which questions are answered first: those of the environment that has waited longest, where of each environment only
 the newest question waits; the newest ones; or the oldest ones."""
+
+
+class FrameHistory:
+    """Bounded history of scored frames of some cameras, as many as a request may show: f with the current one.
+
+    For the span "latest" these are the last f - 1. For "episode" every 2^k-th frame of the episode is kept; when there
+    are 2 f of them, every second one is dropped.
+    """
+
+    def __init__(self, spec: SimulatorSpec, cameras: Sequence[str], num_envs: int, frames: int, span: Span) -> None:
+        self._frames, self._span = frames, span
+        self._room = 2 * frames if span == "episode" and frames > 1 else frames - 1
+        self._sizes = {each.name: (each.height, each.width, 3) for each in spec.cameras if each.name in cameras}
+        self._kept: list[list[Mapping[str, Picture]]] = [[] for _ in range(num_envs)]
+        self._seen = np.zeros(num_envs, np.int64)
+        """Frames of the episode so far, kept or not."""
+        self._stride = np.ones(num_envs, np.int64)
+
+    def begin(self, column: int) -> None:
+        """Forget the episode of an environment."""
+        self._kept[column], self._seen[column], self._stride[column] = [], 0, 1
+
+    def has_earlier(self, column: int) -> bool:
+        """Return whether an earlier frame of the running episode is kept."""
+        return bool(self._kept[column])
+
+    def show(self, column: int, present: Mapping[str, Picture]) -> SharedImages:
+        """Return the frames of a request of environment `column`, at most f of each camera, the present one last."""
+        kept = self._kept[column]
+        count = len(kept)
+        earlier = min(self._frames - 1, count)
+        if self._span == "latest" or earlier == count:
+            places = list(range(count - earlier, count))
+        else:  # evenly; place `count` is the present one
+            places = sorted({round(place * count / earlier) for place in range(earlier)})
+        shown = [*(kept[place] for place in places), present]
+        return SharedImages({name: tuple(each[name] for each in shown) for name in self._sizes})
+
+    def add(self, column: int, present: Mapping[str, Picture]) -> None:
+        """Keep a frame that was, or could have been, asked about."""
+        number, kept = int(self._seen[column]), self._kept[column]
+        self._seen[column] += 1
+        if not self._room or (self._span == "episode" and number % self._stride[column]):
+            return
+        if len(kept) == self._room and self._span == "latest":
+            del kept[0]
+        elif len(kept) == self._room:
+            del kept[1::2]
+            self._stride[column] *= 2
+            if number % self._stride[column]:
+                return
+        kept.append(present)
+
+    def state(self) -> dict[str, Array]:
+        """Return copies of all arrays; nothing where nothing is kept."""
+        if not self._room:
+            return {}
+        arrays = {"count": np.array([len(kept) for kept in self._kept]), "seen": self._seen, "stride": self._stride}
+        for name, size in self._sizes.items():
+            arrays[f"frames/{name}"] = np.zeros((len(self._kept), self._room, *size), np.uint8)
+            for column, kept in enumerate(self._kept):
+                for place, each in enumerate(kept):
+                    arrays[f"frames/{name}"][column, place] = each[name].pixels
+        return {f"history/{name}": array.copy() for name, array in arrays.items()}
+
+    def load(self, state: Mapping[str, Array]) -> None:
+        """Restore a `state`."""
+        if not self._room:
+            return
+        self._seen[:], self._stride[:] = state["history/seen"], state["history/stride"]
+        for column, count in enumerate(state["history/count"].tolist()):
+            self._kept[column] = [
+                {name: Picture(state[f"history/frames/{name}"][column, place].copy()) for name in self._sizes}
+                for place in range(count)
+            ]
 
 
 class ScoreRequester:
@@ -98,11 +172,7 @@ class ScoreRequester:
     def request_before_decisions(
         self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys
     ) -> dict[int, Ticket]:
-        """Ask about the observations before the decisions, but for those asked about at the end of the last rollout.
-
-        Returns:
-            column → ticket of what is asked.
-        """
+        """Ask about observations before decisions not asked about at the end of the last rollout: column → ticket."""
         rows = np.broadcast_to(np.asarray(row), (len(columns),)).tolist()
         numbers, listed = keys.decision.tolist(), columns.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
@@ -136,11 +206,7 @@ class ScoreRequester:
         self._history.add(column, pictures)
 
     def request_finals(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> dict[int, Ticket]:
-        """Ask about the final observations of episodes that were truncated; a termination needs no question.
-
-        Returns:
-            column → ticket of what is asked.
-        """
+        """Ask about final observations of truncated episodes; a termination needs no request: column → ticket."""
         seen = result.final_observation
         if seen is None:
             return {}
@@ -160,11 +226,7 @@ class ScoreRequester:
         self._progress[columns.tolist(), 1] += 1
 
     def request_lasts(self, columns: Array, observation: Observation, keys: NoiseKeys) -> dict[int, Ticket]:
-        """Ask about the observations that the next rollout begins with, where an episode goes on.
-
-        Returns:
-            column → ticket of what is asked.
-        """
+        """Ask about observations that the next rollout begins with, where an episode goes on: column → ticket."""
         listed, numbers = columns.tolist(), keys.decision.tolist()
         self._progress[listed] = np.stack([keys.episode, keys.decision], axis=1)
         requests: dict[int, ScoreRequest] = {}
@@ -173,8 +235,7 @@ class ScoreRequester:
                 pictures = self._copy_pictures(observation, place)
                 requests[column] = self._make_request(column, observation, place, pictures)
                 self._remember(column, observation, place, pictures)
-        tickets = self._submit(requests)
-        self.lasts |= tickets
+        self.lasts |= (tickets := self._submit(requests))
         return tickets
 
     def drop_episodes(self, columns: Tensor, first_rows: Array) -> None:

@@ -8,6 +8,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,11 @@ from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
 from embodied_rl.judge.reward.decision_scores import DecisionScores
 from embodied_rl.judge.reward.mismatch_probes import MismatchProbes
-from embodied_rl.judge.reward.modes.base import Mode, ModeOptions
-from embodied_rl.judge.reward.modes.shaping import Audit, Distill, PositiveDelta, Shaping
-from embodied_rl.judge.reward.modes.terminal import Terminal
-from embodied_rl.judge.reward.score_counts import count_tickets
-from embodied_rl.judge.reward.score_table import RolloutScores, is_usable, tabulate_scores
+from embodied_rl.judge.reward.modes import Audit, Mode, PositiveDelta, Shaping
+from embodied_rl.judge.reward.score_table import RolloutScores, count_tickets, is_usable, tabulate_scores
 from embodied_rl.judge.reward.scoring_requests import Order, Question, ScoreRequester
 from embodied_rl.judge.reward.strip_keeper import StripKeeper
+from embodied_rl.judge.reward.terminal import Terminal
 from embodied_rl.judge.scorers.cost import CostMeter, find_prices
 from embodied_rl.judge.scorers.score_log import FOLDER, ScoreLog, describe_score
 from embodied_rl.rollout.buffer import Rollout
@@ -40,9 +39,9 @@ from embodied_rl.schema import RewardNode
 
 log = logging.getLogger(__name__)
 
-MODES: dict[str, type[Audit | Distill | PositiveDelta | Shaping | Terminal]] = {
+MODES: dict[str, type[Mode]] = {
     "audit": Audit,
-    "distill": Distill,
+    "distill": Mode,  # computes no reward
     "late": Shaping,
     "sync": Shaping,  # differs in when it waits
     "terminal": Terminal,
@@ -56,14 +55,13 @@ LEAST_IN_VAIN = 20
 
 @dataclass(frozen=True)
 class ScoringOptions:
-    """What a process needs to build its `ScoringWriter`; picklable.
+    """Settings of a `ScoringWriter`; picklable.
 
     Attributes:
-        reward: of the configuration.
+        reward, discount: of the configuration; no discount where the algorithm has none.
         scorer: class of the scorer, and its settings.
         spec: of the simulator.
         decisions: T.
-        discount: of the algorithm; None where it has none.
         limit_ends: whether the time limit ends an episode like a termination.
         collectors: number of collectors of the run, which share its limits.
         folder: of the run.
@@ -80,43 +78,48 @@ class ScoringOptions:
 
 
 class ScoringWriter(Writer):
-    """Asks, waits as long as allowed, and lets the mode of the run compute the reward of each rollout.
-
-    Args:
-        options: see `ScoringOptions`.
-        number: of the collector, for the name of its log.
-    """
+    """Asks for scores, waits as long as allowed, and lets the mode of the run compute the reward of each rollout."""
 
     final_pictures = False
 
     def __init__(self, options: ScoringOptions, number: int) -> None:
         self._options, self._reward, self._number = options, options.reward, number
-        self._service: ScoreService | None = None
+        self._opened = ExitStack()
         self._figures: dict[str, float] = {}
         self._useless = ""
         self._reported_cost = CostMeter().state()
 
     def prepare(self, spec: SimulatorSpec, num_envs: int, executed: int) -> None:
         """Prepare for a collector of N environments, and start the service."""
-        options, reward = self._options, self._reward
-        mode_options = ModeOptions(reward, num_envs, options.discount, options.limit_ends)
-        self._mode: Mode = MODES[reward.mode](mode_options)
+        options, reward, collectors = self._options, self._reward, self._options.collectors
+        self._mode = MODES[reward.mode](reward, num_envs, options.discount, options.limit_ends)
         make, config = options.scorer
         traits = make(config, spec).traits
-        self._service = ScoreService(lambda: make(config, spec), self._share_limits(num_envs))
+        scored = list_scored_cameras(options.spec)
+        pixels = sum(each.height * each.width for each in options.spec.cameras if each.name in scored)
+        room = QUEUED_BYTES // collectors // max(1, 3 * pixels)
+        limits = ServiceLimits(
+            in_flight=max(1, reward.in_flight // collectors),
+            queued=max(2 * num_envs, min(room, QUEUED_ROLLOUTS * options.decisions * num_envs)),
+            timeout=reward.timeout,
+            budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
+            prices=find_prices(reward),
+            money=None if reward.budget_money is None else reward.budget_money / collectors,
+            apart=reward.wait_share is None or reward.mode == "sync",
+        )
+        self._service = ScoreService(lambda: make(config, spec), limits)
+        self._opened.callback(self._service.close)
         question = choose_question(reward, traits)
         orders: dict[str, Order] = {"distill": "newest", "terminal": "oldest"}
         order = orders.get(reward.mode, "newest per environment")
         self._requester = ScoreRequester(self._service, spec, num_envs, reward.every, question, order)
-        sizes = options.decisions, num_envs
-        self._settled = (
-            None
-            if reward.mode in orders
-            else DecisionScores(self._service, sizes, reward.confidence, question.kind == "pair")
-        )
+        sizes, pair = (options.decisions, num_envs), question.kind == "pair"
+        self._settled = None if reward.mode in orders else DecisionScores(self._service, sizes, reward.confidence, pair)
         self._probes = MismatchProbes(self._service, reward.probes.mismatch, traits)
-        self._strips = StripKeeper(Path(options.folder), self._number)
         self._log = ScoreLog(Path(options.folder, FOLDER, f"{self._number}.jsonl"), traits.identity)
+        self._opened.callback(self._log.close)
+        self._strips = StripKeeper(Path(options.folder), self._number)
+        self._opened.callback(self._strips.close)
         self._lasts: dict[int, int] = {}
         """Column → decision, of the observations after the last row."""
         self._open: list[Ticket] = []
@@ -125,20 +128,6 @@ class ScoringWriter(Writer):
         """When the last action of this rollout was handed over."""
         self._waited, self._in_vain = 0.0, 0
         """Seconds waited in this rollout; consecutive requests with unused answers, -1 after the warning."""
-
-    def _share_limits(self, num_envs: int) -> ServiceLimits:
-        reward, collectors = self._reward, self._options.collectors
-        cameras = [each for each in self._options.spec.cameras if each.name in list_scored_cameras(self._options.spec)]
-        room = QUEUED_BYTES // collectors // max(1, sum(3 * each.height * each.width for each in cameras))
-        return ServiceLimits(
-            in_flight=max(1, reward.in_flight // collectors),
-            queued=max(2 * num_envs, min(room, QUEUED_ROLLOUTS * self._options.decisions * num_envs)),
-            timeout=reward.timeout,
-            budget=None if reward.budget is None else share_budget(reward.budget, collectors, self._number),
-            prices=find_prices(reward),
-            money=None if reward.budget_money is None else reward.budget_money / collectors,
-            apart=reward.wait_share is None or reward.mode == "sync",
-        )
 
     def write_observation(self, row: Tensor | int, columns: Tensor, observation: Observation, keys: NoiseKeys) -> None:
         """Ask about the observations before the decisions."""
@@ -165,7 +154,7 @@ class ScoringWriter(Writer):
         self._decided = time.monotonic()
 
     def write_result(self, row: int, columns: Tensor, result: StepResult, rows: Array) -> None:
-        """Ask about the final observations of truncated episodes, where the mode wants them."""
+        """Ask about the final observations of truncated episodes, where the mode needs them."""
         self._requester.count_decision(columns)
         finals = self._requester.request_finals(row, columns, result, rows) if self._mode.asks_finals else {}
         if self._settled is not None and len(result.ended):
@@ -191,7 +180,6 @@ class ScoringWriter(Writer):
         Raises:
             UserError: the log cannot be written, or reward.on_down=abort and the scorer is down.
         """
-        assert self._service is not None
         asked = self._requester.tickets()
         if self._settled is None:
             self._wait(asked, self._wait_limit())
@@ -199,16 +187,29 @@ class ScoringWriter(Writer):
             lasts = list(self._lasts), list(self._lasts.values())
             self._wait(self._settled.list_awaited(*lasts), self._wait_limit())
             self._settled.settle_lasts(*lasts)
-        probed = self._probes.collect()
+        probed = self._probes.asked
         self._service.abandon(probed)
         ended = self._end_tickets(asked)
         settled = self._settle(rollout)
-        self._log_scores(ended, probed)
+        least, by_decision = self._reward.confidence, self._settled is not None
+        lines = [
+            (each, each.counted is not None if by_decision else is_usable(each.score, least)) for each in ended
+        ] + [(each, False) for each in probed]
+        self._log.write(
+            [
+                describe_score(each.request, each.score, each.seconds, used, each.counted)
+                for each, used in lines
+                if each.score is not None
+            ]
+        )
         self._useless = describe_useless(ended)
         self._warn_of_latency(ended)
         self._strips.keep(ended, rollout)
         self._figures = count_tickets(ended, len(asked), self._waited, self._service.status) | dict(settled)
-        self._figures |= dict(self._probes.count(probed)) | self._count_tokens()
+        cost, before = self._service.cost.state(), self._reported_cost
+        self._figures |= {f"tokens_{name}": cost[name] - before[name] for name in ("read", "written", "uncounted")}
+        self._figures |= self._probes.count(probed)
+        self._reported_cost = cost
         if self._reward.on_down == "abort" and self._service.status == "down":
             raise UserError(
                 f"the scorer is down: {self._service.cause}. reward.on_down=continue trains on without it.",
@@ -220,7 +221,6 @@ class ScoringWriter(Writer):
 
     def _end_tickets(self, tickets: Sequence[Ticket]) -> Sequence[Ticket]:
         """Return the tickets that have come to their end by now, also of earlier rollouts; the others stay open."""
-        assert self._service is not None
         self._service.abandon(self._requester.lost)
         if self._settled is None:
             self._service.abandon(tickets)
@@ -250,13 +250,6 @@ class ScoringWriter(Writer):
             )
             self._in_vain = -1
 
-    def _count_tokens(self) -> dict[str, float]:
-        """Return what was counted since the last rollout."""
-        assert self._service is not None
-        now, before = self._service.cost.state(), self._reported_cost
-        self._reported_cost = now
-        return {f"tokens_{name}": now[name] - before[name] for name in ("read", "written", "uncounted")}
-
     def _tabulate(self, rollout: Rollout) -> RolloutScores:
         size, least = (rollout.decisions, rollout.num_envs), self._reward.confidence
         return RolloutScores(
@@ -276,25 +269,10 @@ class ScoringWriter(Writer):
         return min(reward.deadline, reward.wait_share * passed)
 
     def _wait(self, tickets: Sequence[Ticket], seconds: float) -> None:
-        assert self._service is not None
         began = time.monotonic()
         self._service.wait(tickets, seconds)
         self._waited += time.monotonic() - began
         self._service.check()
-
-    def _log_scores(self, tickets: Sequence[Ticket], probed: Sequence[Ticket]) -> None:
-        least, settled = self._reward.confidence, self._settled is not None
-        used = [
-            (ticket, ticket.counted is not None if settled else is_usable(ticket.score, least)) for ticket in tickets
-        ]
-        self._log.write([
-            describe_score(
-                ticket.request.episode, ticket.request.decision, ticket.request.kind, ticket.request.instruction,
-                ticket.score, ticket.seconds, used=counts, counted=ticket.counted,
-            )
-            for ticket, counts in (*used, *((ticket, False) for ticket in probed))
-            if ticket.score is not None
-        ])  # fmt: skip
 
     def figures(self) -> Mapping[str, float]:
         """Return counts of the last rollout: requests, valid scores, what the mode settled, seconds waited."""
@@ -302,21 +280,19 @@ class ScoringWriter(Writer):
 
     def trouble(self) -> str:
         """Return why the scorer is down, or else why no score of the last rollout is valid; empty where neither is."""
-        return ("" if self._service is None else self._service.cause) or self._useless
+        return self._service.cause or self._useless
 
     def state(self) -> dict[str, Array]:
         """Return the state of the mode, the first frames of running episodes, and the spent budget."""
-        spent = {} if self._service is None or self._reward.budget is None else {"spent": self._service.spent}
+        spent = {} if self._reward.budget is None else {"spent": self._service.spent}
         if self._reward.budget_money is not None:
             spent |= {f"told/{name}": value for name, value in self._reported_cost.items()}
-            assert self._service is not None
             spent |= {f"cost/{name}": value for name, value in self._service.cost.state().items()}
         scores = {} if self._settled is None else self._settled.state()
         return self._mode.state() | self._requester.state() | scores | {k: np.array(v) for k, v in spent.items()}
 
     def load(self, state: Mapping[str, Array]) -> None:
         """Restore the state of `state`."""
-        assert self._service is not None
         self._mode.load(state)
         self._requester.load(state)
         if self._settled is not None:
@@ -330,10 +306,7 @@ class ScoringWriter(Writer):
 
     def close(self) -> None:
         """End the service, and write what is left of the log."""
-        if self._service is not None:
-            self._service.close()
-            self._log.close()
-            self._strips.close()
+        self._opened.close()
 
 
 def describe_useless(tickets: Sequence[Ticket]) -> str:

@@ -16,8 +16,7 @@ import numpy as np
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Array
 from embodied_rl.judge.requests.request_queue import Ticket
-from embodied_rl.judge.reward.pair_progress import advance
-from embodied_rl.judge.reward.score_table import read_done
+from embodied_rl.judge.reward.score_table import advance, read_done
 from embodied_rl.judge.scorers.shared_images import list_pictures
 from embodied_rl.reports.strips import (
     FOLDER,
@@ -78,27 +77,25 @@ class FollowedEpisode:
 
     def add(self, ticket: Ticket) -> None:
         """Add a judged frame; one that was added before changes nothing."""
-        if self.latest is not None and ticket.request.decision <= self.latest.place:
+        request, score = ticket.request, ticket.score
+        if self.latest is not None and request.decision <= self.latest.place:
             return
-        self.latest = self._read(ticket)
+        assert score is not None, "tickets of a settled rollout have a score"
+        said = done = None
+        note = f"{score.reason} {score.detail}".strip()[:LONGEST_NOTE]
+        if score.valid:
+            said, done, note = score.value, read_done(request, score), ""
+            if request.kind == "pair":
+                said = self.progress = float(advance(np.asarray(self.progress), np.asarray(said)))
+            self.opinion = said
+        picture = list_pictures(request.frames)[self.camera][-1].pixels
+        step = -(-max(picture.shape[:2]) // MAX_PIXELS)
+        self.latest = _Frame(picture[::step, ::step].copy(), request.decision, said, request.progress, done, note)
         if self._count % self._every == 0:
             self.frames.append(self.latest)
         self._count += 1
         if len(self.frames) > 2 * FRAMES:
             self.frames, self._every = self.frames[::2], 2 * self._every
-
-    def _read(self, ticket: Ticket) -> _Frame:
-        request, score = ticket.request, ticket.score
-        assert score is not None, "tickets of a settled rollout have a score"
-        done = read_done(request, score) if score.valid else None
-        note = "" if score.valid else f"{score.reason} {score.detail}".strip()[:LONGEST_NOTE]
-        said = score.value if score.valid else None
-        if said is not None and request.kind == "pair":
-            said = self.progress = float(advance(np.asarray(self.progress), np.asarray(said)))
-        self.opinion = self.opinion if said is None else said
-        picture = list_pictures(request.frames)[self.camera][-1].pixels
-        step = -(-max(picture.shape[:2]) // MAX_PIXELS)
-        return _Frame(picture[::step, ::step].copy(), request.decision, said, request.progress, done, note)
 
     def draw(self) -> Strip:
         """Return a few frames, evenly, with the first and the last."""
@@ -113,30 +110,8 @@ class FollowedEpisode:
         return Strip(self.instruction, "", f"episode {self.index}, {end}, camera {self.camera}", drawn)
 
 
-@dataclass(frozen=True)
-class _Outcome:
-    """Which episodes a rollout shows, which of them ended in it, and which reached their goal in it."""
-
-    seen: frozenset[int]
-    ended: frozenset[int]
-    reached: frozenset[int]
-
-    @staticmethod
-    def read(rollout: Rollout) -> "_Outcome":
-        episode, valid = rollout.episode.cpu().numpy(), rollout.valid.cpu().numpy()
-        ended = (rollout.terminated | rollout.truncated).cpu().numpy()
-        reached = rollout.success.any(-1).cpu().numpy()
-        chosen = (valid, valid & ended, valid & reached)
-        return _Outcome(*(frozenset(episode[each].tolist()) for each in chosen))
-
-
 class StripKeeper:
-    """Writes the strips of one collector.
-
-    Args:
-        run: folder of the run.
-        number: of the collector.
-    """
+    """Writes the strips of collector `number` into the folder of a run."""
 
     def __init__(self, run: Path, number: int) -> None:
         self._folder, self._number = run / FOLDER, number
@@ -146,11 +121,7 @@ class StripKeeper:
         self._missed = False
 
     def keep(self, tickets: Sequence[Ticket], rollout: Rollout) -> None:
-        """Follow a rollout's episodes, and have strips of those that ended written, without waiting.
-
-        Args:
-            tickets: of the rollout, with scores.
-            rollout: settled.
+        """Follow a settled rollout's episodes, and have strips of those that ended written, without waiting.
 
         Raises:
             UserError: earlier strips could not be written.
@@ -159,15 +130,15 @@ class StripKeeper:
             self._missed = True
             return
         self.check()
-        self._working = self._pool.submit(self._follow, list(tickets), _Outcome.read(rollout), self._missed)
+        episode, valid = rollout.episode.cpu().numpy(), rollout.valid.cpu().numpy()
+        ended = (rollout.terminated | rollout.truncated).cpu().numpy()
+        reached = rollout.success.any(-1).cpu().numpy()
+        outcome = [set(episode[each].tolist()) for each in (valid, valid & ended, valid & reached)]
+        self._working = self._pool.submit(self._follow, list(tickets), *outcome, missed=self._missed)
         self._missed = False
 
     def check(self) -> None:
-        """Check that the last strips could be written, if they are.
-
-        Raises:
-            UserError: they could not.
-        """
+        """Raise `UserError` if the last strips could not be written."""
         error = None if self._working is None else self._working.exception()
         if isinstance(error, OSError):
             raise UserError(
@@ -180,27 +151,33 @@ class StripKeeper:
         """Wait for what is being written."""
         self._pool.shutdown(wait=True)
 
-    def _follow(self, tickets: Sequence[Ticket], outcome: _Outcome, missed: bool) -> None:
+    def _follow(
+        self, tickets: Sequence[Ticket], seen: set[int], ended: set[int], reached: set[int], missed: bool
+    ) -> None:
+        """Add the frames of a rollout's tickets, and write strips of episodes that ended.
+
+        Args:
+            tickets: of the rollout.
+            seen, ended, reached: episodes in the rollout; those that ended in it, and that reached their goal in it.
+            missed: whether the rollout before was skipped.
+        """
+        known = self._followed
         if missed:
-            self._followed.clear()
+            known.clear()
         for ticket in sorted(tickets, key=lambda each: each.request.decision):
-            self._add(ticket)
-        for index in outcome.reached & self._followed.keys():
-            self._followed[index].reached = True
-        ended = [self._followed.pop(index) for index in sorted(outcome.ended & self._followed.keys())]
-        self._followed = {index: each for index, each in self._followed.items() if index in outcome.seen}
-        if chosen := choose_episodes(ended):
-            self._write(chosen)
-
-    def _add(self, ticket: Ticket) -> None:
-        request, known = ticket.request, self._followed
-        begins = request.decision == 0 or (request.kind == "pair" and request.decision == 1)
-        if begins and request.episode not in known and len(known) < FOLLOWED:
-            known[request.episode] = FollowedEpisode(request.episode, request.instruction, next(iter(request.frames)))
-        if request.episode in known:
-            known[request.episode].add(ticket)
-
-    def _write(self, chosen: Sequence[tuple[Group, FollowedEpisode]]) -> None:
+            request = ticket.request
+            begins = request.decision == 0 or (request.kind == "pair" and request.decision == 1)
+            if begins and request.episode not in known and len(known) < FOLLOWED:
+                camera = next(iter(request.frames))
+                known[request.episode] = FollowedEpisode(request.episode, request.instruction, camera)
+            if request.episode in known:
+                known[request.episode].add(ticket)
+        for index in reached & known.keys():
+            known[index].reached = True
+        chosen = choose_episodes([known.pop(index) for index in sorted(ended & known.keys())])
+        self._followed = {index: each for index, each in known.items() if index in seen}
+        if not chosen:
+            return
         strips = [KeptStrip(group, each.opinion or 0.0, each.draw()) for group, each in chosen]
         text = json.dumps(describe_strips(strips), allow_nan=False)
         self._folder.mkdir(parents=True, exist_ok=True)

@@ -69,11 +69,7 @@ def find_log_odds(scores: Array) -> Array:
 
 
 def read_calibration(path: Path) -> Calibration:
-    """Read a file that `critic eval` wrote.
-
-    Raises:
-        UserError: it is missing, damaged, or no such file.
-    """
+    """Read a file that `critic eval` wrote, or raise `UserError`."""
     found = read_json(path)
     with name_file(path):
         if not isinstance(found, dict) or found.get("format") != FORMAT or found.get("version") != VERSION:
@@ -85,25 +81,17 @@ def read_calibration(path: Path) -> Calibration:
 
 @dataclass(frozen=True)
 class CalibratedConfig:
-    """The settings of `CalibratedScorer`.
-
-    Attributes:
-        scorer: class of the scorer, and its settings.
-        file: of the calibration.
-    """
+    """Class and settings of the scorer, and the file of the calibration."""
 
     scorer: tuple[type[Any], Any]
     file: str
 
 
 class CalibratedScorer(Scorer):
-    """Asks another scorer, and calibrates what it says.
-
-    Attributes:
-        inner: the other scorer.
+    """Calibrates the scores of another scorer, `inner`.
 
     Raises:
-        UserError: the calibration is not of this scorer, or the scorer does not say how far a task is.
+        UserError: the calibration is not of this scorer, or the scorer does not estimate progress.
     """
 
     Config = CalibratedConfig
@@ -122,11 +110,9 @@ class CalibratedScorer(Scorer):
             raise UserError(
                 f"reward.calibration: {traits.identity} does not say how far a task is.", code="scorer-without-progress"
             )
-        maps = [f"{name} {each.slope:g} {each.offset:g}" for name, each in self._named() if each is not None]
+        named = {"progress": self._maps.progress, "done": self._maps.done}
+        maps = [f"{name} {each.slope:g} {each.offset:g}" for name, each in named.items() if each is not None]
         self.traits = replace(traits, kinds=("absolute",), identity=f"{traits.identity}, calibrated: {', '.join(maps)}")
-
-    def _named(self) -> list[tuple[str, PlattMap | None]]:
-        return [("progress", self._maps.progress), ("done", self._maps.done)]
 
     async def open(self) -> None:
         """Open the other scorer."""
@@ -138,18 +124,17 @@ class CalibratedScorer(Scorer):
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
         """Ask, and calibrate valid scores."""
-        return [self._calibrate(score) for score in await self.inner.score(requests)]
+        scores = list(await self.inner.score(requests))
+        for place, score in enumerate(scores):
+            if score.checked("absolute").valid:
+                value = apply_map(self._maps.progress, score.value)
+                done = None if score.done is None else apply_map(self._maps.done, score.done)
+                scores[place] = replace(score, value=value, done=done)
+        return scores
 
     async def close(self) -> None:
         """Close the other scorer."""
         await self.inner.close()
-
-    def _calibrate(self, score: Score) -> Score:
-        if not score.checked("absolute").valid:
-            return score
-        value = apply_map(self._maps.progress, score.value)
-        done = None if score.done is None else apply_map(self._maps.done, score.done)
-        return replace(score, value=value, done=done)
 
 
 def apply_map(chosen: PlattMap | None, score: float) -> float:

@@ -1,4 +1,4 @@
-"""What a chat completion says, as a score. Servers differ: see `tests/judge/scorers/golden_answers.py`."""
+"""Conversion of a chat completion to a score. Servers differ: see `tests/judge/scorers/golden_answers.py`."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from embodied_rl.interfaces.scorer import Score
-from embodied_rl.judge.prompts.answer_parser import Reading, drop_thoughts
-from embodied_rl.judge.prompts.labels import read_log_probabilities
+from embodied_rl.judge.prompts.answer_parser import Reading, drop_thoughts, read_log_probabilities
 from embodied_rl.judge.scorers.http_json import shorten
 
 NUMBERED = "token_id:"
@@ -19,12 +18,12 @@ MOST_TOKENS = 2**53
 def read_answer(
     answer: Mapping[str, Any], reading: Reading, least_mass: float, wants_probabilities: bool, order: Sequence[int] = ()
 ) -> Score:
-    """Return the score of an answer, invalid if the answer cannot be read.
+    """Return the score of a chat completion, invalid if it cannot be read.
 
     Args:
-        answer: a chat completion.
+        answer: of the server.
         reading: of the prompt.
-        least_mass: probability that all labels must have together.
+        least_mass: minimum total probability of the labels.
         wants_probabilities: whether log-probabilities were requested; the server may have omitted them.
         order: of the frames in a trajectory prompt; index of the frame at each position.
     """
@@ -32,21 +31,26 @@ def read_answer(
         choice = answer["choices"][0]
         logprobs = choice.get("logprobs") if wants_probabilities else None
         if logprobs is not None:
-            return _read_probabilities(logprobs, reading, least_mass)
+            tokens = read_log_probabilities(logprobs["content"][0]["top_logprobs"])
+            if tokens and tokens[0][0].startswith(NUMBERED):
+                return Score.invalid("unreadable", "numbers of tokens: start vLLM without --return-tokens-as-token-ids")
+            return reading.read_tokens(tokens, least_mass)
         text = choice["message"].get("content")
     except (KeyError, IndexError, TypeError, AttributeError, ValueError, OverflowError) as error:
         return Score.invalid("unreadable", f"not a chat completion ({error})")
     if reading.needs_probabilities:
         return Score.invalid("unreadable", "the server returned no log-probabilities, which this prompt needs")
     score = _read_text(text, reading, order) if isinstance(text, str) else None
-    return score if score is not None else _describe_failure(choice, text)
-
-
-def _read_probabilities(logprobs: Any, reading: Reading, least_mass: float) -> Score:
-    tokens = read_log_probabilities(logprobs["content"][0]["top_logprobs"])
-    if tokens and tokens[0][0].startswith(NUMBERED):
-        return Score.invalid("unreadable", "numbers of tokens: start vLLM without --return-tokens-as-token-ids")
-    return reading.read_tokens(tokens, least_mass)
+    if score is not None:
+        return score
+    said = repr(shorten(text.encode("utf-8", "replace"))) if isinstance(text, str) else "nothing"
+    thought = choice["message"].get("reasoning_content") or choice["message"].get("reasoning")
+    written = text.strip() if isinstance(text, str) else ""
+    if not drop_thoughts(written).strip() and (thought or written):
+        said = "thoughts, and no answer: turn the model's reasoning off, or use a prompt with more max_tokens"
+    if choice.get("finish_reason") == "length":
+        said += " (it was cut at the prompt's max_tokens)"
+    return Score.invalid("unreadable", said)
 
 
 def _read_text(text: str, reading: Reading, order: Sequence[int]) -> Score | None:
@@ -62,19 +66,6 @@ def _read_text(text: str, reading: Reading, order: Sequence[int]) -> Score | Non
     if math.isnan(values[-1]):
         return replace(Score.invalid("unreadable", "nothing about the last frame"), values=tuple(values))
     return Score(values[-1], values=tuple(values))
-
-
-def _describe_failure(choice: Mapping[str, Any], text: Any) -> Score:
-    """Return an invalid score with a description of the answer."""
-    said = repr(shorten(text.encode("utf-8", "replace"))) if isinstance(text, str) else "nothing"
-    message = choice["message"]
-    thought = message.get("reasoning_content") or message.get("reasoning")
-    written = text.strip() if isinstance(text, str) else ""
-    if not drop_thoughts(written).strip() and (thought or written):
-        said = "thoughts, and no answer: turn the model's reasoning off, or use a prompt with more max_tokens"
-    if choice.get("finish_reason") == "length":
-        said += " (it was cut at the prompt's max_tokens)"
-    return Score.invalid("unreadable", said)
 
 
 def read_usage(answer: Mapping[str, Any]) -> tuple[int, int] | None:

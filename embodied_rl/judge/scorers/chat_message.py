@@ -1,22 +1,29 @@
-"""A request in the words of a prompt: the messages of a chat, with pictures inside."""
+"""Prompts of a scorer, and a request as the messages of a chat, with pictures inside."""
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from embodied_rl.interfaces.scorer import ScoreRequest
-from embodied_rl.interfaces.sim import Array
-from embodied_rl.judge.prompts.prompt import Prompt
+import numpy as np
+
+from embodied_rl.config.freeze import suggest_name
+from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.scorer import ScoreRequest, list_scored_cameras
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.judge.prompts.prompt import Prompt, load_prompt
 from embodied_rl.judge.prompts.prompt_parts import PromptPictures, PromptText, fill
-from embodied_rl.judge.scorers.image_encoder import ImageEncoder
-from embodied_rl.judge.scorers.shared_images import Picture, list_pictures
+from embodied_rl.judge.scorers.reference import load_reference
+from embodied_rl.judge.scorers.shared_images import ImageEncoder, Picture, list_pictures
+
+GREY = 128
 
 
 class MessageWriter:
     """Writes the messages of requests.
 
     Args:
-        prompt: what is asked.
+        prompt: of the scorer.
         encoder: of pictures.
         views: cameras in the order of the prompt's views; empty takes all, by name.
         reference: camera → uint8 [r, h, w, 3], for prompts that show one.
@@ -29,7 +36,7 @@ class MessageWriter:
         self._reference = list_pictures(reference)
 
     def write(self, request: ScoreRequest) -> list[dict[str, Any]]:
-        """Return the messages that ask about a request. What repeats comes first, so that a server can keep it."""
+        """Return the messages that ask about a request. Equal parts come first, so that a server can cache them."""
         words = {
             "instruction": request.instruction,
             "count": _count_frames(request),
@@ -37,31 +44,28 @@ class MessageWriter:
             "cameras": ", ".join(self._views or sorted(request.frames)),
         }
         parts: list[dict[str, Any]] = []
+
+        def add(text: str, values: Mapping[str, object]) -> None:
+            parts.append({"type": "text", "text": fill(text, values)})
+
         for part in self._prompt.parts:
             if isinstance(part, PromptText):
-                parts.append(_say(fill(part.text, words)))
-            else:
-                parts += self._show(part, request, words)
+                add(part.text, words)
+                continue
+            frames = self._choose(part, request)
+            views = self._views or sorted(frames)
+            count = len(frames[views[0]])
+            for index in range(count):
+                numbered = {**words, "number": index + 1, "percent": int(100 * index / max(1, count - 1))}
+                if part.before:
+                    add(part.before, numbered)
+                for view in views if part.view is None else [views[part.view]]:
+                    url = self._encoder.encode(frames[view][index], self._prompt.lossless)
+                    parts.append({"type": "image_url", "image_url": {"url": url}})
+                if part.after:
+                    add(part.after, numbered)
         system = [{"role": "system", "content": self._prompt.system}] if self._prompt.system else []
         return [*system, {"role": "user", "content": parts}]
-
-    def _show(
-        self, part: PromptPictures, request: ScoreRequest, words: Mapping[str, object]
-    ) -> Iterator[dict[str, Any]]:
-        frames = self._choose(part, request)
-        views = self._views or sorted(frames)
-        count = len(frames[views[0]])
-        for index in range(count):
-            more = {"number": index + 1, "percent": int(100 * index / max(1, count - 1))}
-            if part.before:
-                yield _say(fill(part.before, {**words, **more}))
-            for view in views if part.view is None else [views[part.view]]:
-                yield {
-                    "type": "image_url",
-                    "image_url": {"url": self._encoder.encode(frames[view][index], self._prompt.lossless)},
-                }
-            if part.after:
-                yield _say(fill(part.after, {**words, **more}))
 
     def _choose(self, part: PromptPictures, request: ScoreRequest) -> Mapping[str, Sequence[Picture]]:
         """Return camera → the pictures that a part shows."""
@@ -100,5 +104,98 @@ def _count_frames(request: ScoreRequest) -> int:
     return len(next(iter(request.frames.values())))
 
 
-def _say(text: str) -> dict[str, Any]:
-    return {"type": "text", "text": text}
+def load_prompts(name: str, done_name: str | None) -> list[Prompt]:
+    """Return the prompt and, if named, the second prompt that asks whether the task is done.
+
+    Raises:
+        UserError: a prompt is unknown, or the second one does not fit the first.
+    """
+    prompt = load_prompt(name)
+    if done_name is None:
+        return [prompt]
+    done = load_prompt(done_name, "done_prompt")
+    if done.kind != "done":
+        raise UserError(
+            f"reward.done_prompt={done_name} asks for '{done.kind}', not whether the task is done.",
+            code="prompts-contradict",
+        )
+    if done.frames > 1 and (done.frames, done.span) != (prompt.frames, prompt.span):
+        raise UserError(
+            f"reward.done_prompt={done_name} needs other frames than reward.prompt={name}.", code="prompts-contradict"
+        )
+    return [prompt, done]
+
+
+def make_writers(
+    prompts: Sequence[Prompt],
+    spec: SimulatorSpec,
+    encoder: ImageEncoder,
+    views: Sequence[str],
+    reference: str | None,
+    references: int,
+) -> list[MessageWriter]:
+    """Return the writer of each prompt's messages; views, reference and references: see `VlmConfig`.
+
+    Raises:
+        UserError: views or reference do not fit a prompt.
+    """
+    needed = [prompt.name for prompt in prompts if prompt.needs_reference]
+    if needed and reference is None:
+        raise UserError(
+            f"reward.reference is missing: the prompt {needed[0]} shows how the task is done. Give an episode's .npz "
+            "file or a folder of pictures.",
+            code="reference-missing",
+        )
+    if reference is not None and not needed:
+        raise UserError(
+            f"reward.reference={reference} has no meaning: the prompt shows no reference.", code="key-unused"
+        )
+    chosen = {prompt.name: choose_views(prompt, views, spec) for prompt in prompts}
+    cameras = sorted({camera for each in chosen.values() for camera in each}) or list_scored_cameras(spec)
+    shown = load_reference(Path(reference), cameras, references) if reference is not None else {}
+    return [MessageWriter(prompt, encoder, chosen[prompt.name], shown) for prompt in prompts]
+
+
+def choose_views(prompt: Prompt, views: Sequence[str], spec: SimulatorSpec) -> list[str]:
+    """Return the cameras in the order of a prompt's views; nothing where it shows all, in the order of their names.
+
+    Raises:
+        UserError: a camera is unknown, or there are more or fewer of them than views.
+    """
+    known = list_scored_cameras(spec)
+    for name in views:
+        if name not in known:
+            raise UserError(
+                f"reward.views: no scored camera is called '{name}'.{suggest_name(name, known)}", code="camera-unknown"
+            )
+    if not prompt.views:
+        return list(views)
+    chosen = list(views) or known
+    if len(chosen) != prompt.views:
+        raise UserError(
+            f"the prompt {prompt.name} shows {prompt.views} views, not {len(chosen)}: name a camera for each of them, "
+            f"the same one several times if need be: reward.views=[{','.join([known[0]] * prompt.views)}]. "
+            f"Cameras: {', '.join(known)}.",
+            code="views-do-not-fit",
+        )
+    return chosen
+
+
+def check_lossless(prompts: Sequence[Prompt], resized: bool) -> None:
+    """Check that pictures are not resized where a prompt sends them as they are, or raise `UserError`."""
+    if resized and (found := next((prompt for prompt in prompts if prompt.lossless), None)):
+        raise UserError(
+            f"reward.picture_size, reward.picture_fit: the prompt {found.name} sends pictures as they are. "
+            "Leave both out.",
+            code="key-unused",
+        )
+
+
+def make_grey_request(prompt: Prompt, spec: SimulatorSpec) -> ScoreRequest:
+    """Return a request that shows nothing, with a word that the simulator knows, to see whether a server answers."""
+    scored, count = list_scored_cameras(spec), max(2, prompt.frames)
+    sizes = {each.name: (each.height, each.width) for each in spec.cameras}
+    frames = {name: np.full((count, *sizes[name], 3), GREY, np.uint8) for name in scored}
+    first = {name: each[0] for name, each in frames.items()}
+    words = spec.words[-1] if spec.words else "nothing"
+    return ScoreRequest(0, 0, prompt.kind, words, frames, first, np.zeros(len(spec.state_names), np.float32))

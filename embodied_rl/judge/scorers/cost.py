@@ -17,11 +17,7 @@ _PAID: tuple[Reason, ...] = ("ok", "unreadable", "unsure", "range")
 
 @dataclass(frozen=True)
 class Prices:
-    """Prices, in any currency.
-
-    Attributes:
-        read, written: of 1000 tokens that a model reads, and writes.
-    """
+    """Prices of 1000 tokens that a model reads, and writes, in any currency."""
 
     read: float
     written: float
@@ -38,11 +34,7 @@ def find_prices(reward: RewardNode) -> Prices | None:
 
 
 class CostMeter:
-    """Meter of the cost of answers, with an optional budget.
-
-    Args:
-        prices: None if costs are not counted.
-        budget: maximum cost; None is unlimited.
+    """Meter of the cost of answers, with an optional budget; without prices costs are not counted.
 
     Attributes:
         read, written: tokens so far. uncounted: answers with unknown token counts, including late ones.
@@ -108,13 +100,7 @@ class CostMeter:
 
 
 def describe_cost(read: int, written: int, uncounted: int, prices: Prices | None) -> dict[str, float | str]:
-    """Return the figures of a run's cost so far; nothing for a judge that was not asked, or counts no tokens.
-
-    Args:
-        read, written: tokens that were counted.
-        uncounted: answers that were not.
-        prices: None where no price is known.
-    """
+    """Return the figures of a run's cost so far; nothing for a scorer that was not asked, or counts no tokens."""
     if not read + written + uncounted:
         return {}
     tokens = {"reward/tokens_read": read, "reward/tokens_written": written, "reward/tokens_uncounted": uncounted}
@@ -124,11 +110,7 @@ def describe_cost(read: int, written: int, uncounted: int, prices: Prices | None
 
 
 def check_prices(reward: RewardNode, counts_tokens: bool) -> None:
-    """Check that prices apply to a scorer; `counts_tokens`: whether its answers may have token counts.
-
-    Raises:
-        UserError: a price without token counts, or a budget without a price.
-    """
+    """Check that prices apply to a scorer, whose answers may count tokens, or raise `UserError`."""
     if reward.price_per_1k_tokens is not None and not counts_tokens:
         raise UserError(
             f"reward.price_per_1k_tokens: reward={reward.name} is paid by no tokens: leave it out.", code="key-unused"
@@ -141,11 +123,7 @@ def check_prices(reward: RewardNode, counts_tokens: bool) -> None:
 
 
 def check_budget(reward: RewardNode, counts_tokens: bool) -> None:
-    """Check that a budget can be enforced; `counts_tokens`: whether the server's answer had token counts.
-
-    Raises:
-        UserError: it cannot be enforced.
-    """
+    """Check that a budget can be enforced, because the server counts tokens, or raise `UserError`."""
     if reward.budget_money is not None and not counts_tokens:
         raise UserError(
             f"reward.budget_money={reward.budget_money:g}: the server does not count tokens (usage), so the "

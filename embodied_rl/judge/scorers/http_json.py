@@ -2,15 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 import httpx2
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Reason, ScorerError
+from embodied_rl.interfaces.scorer import Reason, Scorer, ScorerError
 from embodied_rl.system.untrusted_files import SecretFilter, make_printable
 
 CONNECT_TIMEOUT = 4.0
@@ -18,13 +17,16 @@ CONNECT_TIMEOUT = 4.0
 LONGEST_ANSWER = 1_000_000
 """Bytes of an answer; a longer one is refused."""
 
+_REMEDIES: dict[Reason, str] = {
+    "failed": "Does the server run, and does reward.url end with /v1?",
+    "timeout": "Is the server still loading its model? Otherwise give a longer reward.timeout.",
+    "busy": "Others use the server as well: try later, or with a lower reward.in_flight.",
+    "refused": "Does the model take pictures? It must be one for images and text.",
+}
+
 
 class AnsweredError(ScorerError):
-    """An error that a server answered with.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """An error that a server answered with, by its HTTP status."""
 
     def __init__(self, status: int, reason: Reason, message: str, permanent: bool = False, after: float | None = None):
         super().__init__(reason, message, permanent, after)
@@ -32,11 +34,11 @@ class AnsweredError(ScorerError):
 
 
 class JsonServer:
-    """A server.
+    """Client of one server.
 
     Args:
-        url: what all paths begin with.
-        key_variable: environment variable that holds the server's key, if it wants one; None sends no key.
+        url: beginning of all paths.
+        key_variable: environment variable of the server's key; None sends no key.
         transport: instead of the network, for tests.
 
     Raises:
@@ -45,7 +47,13 @@ class JsonServer:
 
     def __init__(self, url: str, key_variable: str | None, transport: httpx2.AsyncBaseTransport | None = None) -> None:
         self._key_variable = key_variable
-        key = _read_key(key_variable) if key_variable else None
+        key = os.environ.get(key_variable) or None if key_variable else None
+        if key is not None and not all("!" <= letter <= "~" for letter in key):  # HTTP libraries would print the key
+            raise UserError(
+                f"reward.key_variable={key_variable}: the environment variable holds a key with a space, a line break "
+                "or a letter beyond ASCII, which cannot be sent. Set it to the key alone.",
+                code="key-variable-invalid",
+            )
         self._filter = SecretFilter(key)
         self._make_client = partial(
             httpx2.AsyncClient,
@@ -62,20 +70,6 @@ class JsonServer:
         while self._idle:
             await self._idle.pop().aclose()
 
-    @contextmanager
-    def _borrow_client(self) -> Iterator[httpx2.AsyncClient]:
-        """Yield the most recently used client for one request.
-
-        Each client has a single connection: a client checks all its connections for each request, which took longer
-        than the request itself with 64 connections.
-        """
-        client = self._idle.pop() if self._idle else self._make_client()
-        try:
-            yield client
-        finally:
-            if not client.is_closed:
-                self._idle.append(client)
-
     async def send(self, method: str, path: str, **content: Any) -> dict[str, Any]:
         """Return the JSON object that the server answers, without the key if it repeats that.
 
@@ -86,7 +80,7 @@ class JsonServer:
 
         Raises:
             ScorerError: it cannot be reached, or answers something else.
-            AnsweredError: it refuses, has too much to do, or fails.
+            AnsweredError: it refuses, is overloaded, or fails.
         """
         try:
             try:
@@ -99,7 +93,7 @@ class JsonServer:
             said = self._filter.clean_text(str(error)) or type(error).__name__
             raise ScorerError("failed", f"the server cannot be reached: {said}") from None
         if response.status_code != 200:
-            raise self._refusal(response, text)
+            raise self._refuse(response, text)
         try:
             answer = json.loads(text.decode("utf-8-sig"))
         except (ValueError, RecursionError):  # no JSON, no UTF-8, too long a number, or too deep
@@ -109,31 +103,61 @@ class JsonServer:
         return answer
 
     async def _ask(self, method: str, path: str, **content: Any) -> tuple[httpx2.Response, bytes]:
-        with self._borrow_client() as client:
+        """Return a response and its body.
+
+        Each client has one connection, and the most recently used one is taken: a client checks all its connections for
+        each request, which took longer than the request itself with 64 connections.
+        """
+        client, text = self._idle.pop() if self._idle else self._make_client(), b""
+        try:
             async with client.stream(method, path, **content) as response:
-                text = self._filter.clean(await _read_limited(response))
+                async for chunk in response.aiter_bytes():
+                    text += chunk
+                    if len(text) > LONGEST_ANSWER:
+                        raise ScorerError("failed", f"the server's answer is longer than {LONGEST_ANSWER} bytes")
             if response.status_code >= 500:
                 await client.aclose()  # the server closes the connection after this error
-        return response, text
+        finally:
+            if not client.is_closed:
+                self._idle.append(client)
+        return response, self._filter.clean(text)
 
-    def _refusal(self, response: httpx2.Response, text: bytes) -> AnsweredError:
+    def _refuse(self, response: httpx2.Response, text: bytes) -> AnsweredError:
         status, said = response.status_code, f"the server answers {response.status_code}: {shorten(text)}"
         if status in (401, 403) and self._key_variable:
             what = "refuses the key in" if os.environ.get(self._key_variable) else "wants a key in"
-            variable = self._key_variable
-            message = f"the server {what} the environment variable {variable} ({status})"
+            message = f"the server {what} the environment variable {self._key_variable} ({status})"
             return AnsweredError(status, "refused", message, permanent=True)
         if status in (408, 429) or status >= 500:
-            reason = "busy" if status == 429 else "failed"
-            return AnsweredError(status, reason, said, after=_read_seconds(response.headers.get("Retry-After")))
+            try:
+                after = float(response.headers.get("Retry-After", "-1"))
+            except ValueError:  # a date, or nonsense
+                after = -1.0
+            known = after if 0 <= after < float("inf") else None
+            return AnsweredError(status, "busy" if status == 429 else "failed", said, after=known)
         return AnsweredError(status, "refused", said, permanent=True)
+
+
+class ServerScorer(Scorer):
+    """Base of scorers behind a server: `_server` connects with the first request."""
+
+    _server: JsonServer
+
+    def __init__(self, url: str | None, key_variable: str | None, transport: httpx2.AsyncBaseTransport | None) -> None:
+        self._make_server = partial(JsonServer, str(url), key_variable, transport)
+
+    async def open(self) -> None:
+        self._server = self._make_server()
+
+    async def close(self) -> None:
+        await self._server.close()
 
 
 def check_url(url: str | None, example: str) -> None:
     """Check that an address was given, which is written into logs and therefore holds no secret.
 
     Raises:
-        UserError: it is missing, no address, or more than one; what may be secret is not repeated.
+        UserError: it is missing or no such address; a possible secret is not repeated.
     """
     if url is None:
         raise UserError(
@@ -157,44 +181,10 @@ def check_url(url: str | None, example: str) -> None:
         )
 
 
-def _read_key(variable: str) -> str | None:
-    """Return the API key from an environment variable; None if it is empty or unset.
-
-    Raises:
-        UserError: it is not a valid HTTP header value. (HTTP libraries would print the key in their message.)
-    """
-    key = os.environ.get(variable) or None
-    if key is not None and not all("!" <= letter <= "~" for letter in key):
-        raise UserError(
-            f"reward.key_variable={variable}: the environment variable holds a key with a space, a line break or a "
-            "letter beyond ASCII, which cannot be sent. Set it to the key alone.",
-            code="key-variable-invalid",
-        )
-    return key
-
-
 def shorten(text: bytes) -> str:
     """Return the beginning of a server's answer, in one line, without what a terminal would act on."""
     said = make_printable(" ".join(text.decode("utf-8", "replace").split()))
     return said if len(said) <= 200 else f"{said[:200]} …"
-
-
-async def _read_limited(response: httpx2.Response) -> bytes:
-    text = b""
-    async for chunk in response.aiter_bytes():
-        text += chunk
-        if len(text) > LONGEST_ANSWER:
-            raise ScorerError("failed", f"the server's answer is longer than {LONGEST_ANSWER} bytes")
-    return text
-
-
-def _read_seconds(header: str | None) -> float | None:
-    """Return the seconds of a Retry-After header; None for a date, or nonsense."""
-    try:
-        seconds = float(header) if header is not None else -1.0
-    except ValueError:
-        return None
-    return seconds if 0 <= seconds < float("inf") else None
 
 
 def list_ids(answer: Mapping[str, Any]) -> list[str]:
@@ -203,3 +193,22 @@ def list_ids(answer: Mapping[str, Any]) -> list[str]:
     entries = [entry for entry in (listed if isinstance(listed, list) else []) if isinstance(entry, Mapping)]
     names = [str(entry["id"]) for entry in entries if "id" in entry]
     return [name for name in names if name.isprintable()]
+
+
+def explain_failure(url: str | None, key_variable: str, error: ScorerError) -> UserError:
+    """Return the error for the user: the failure of a request, and the remedy."""
+    said = str(error).rstrip(".")
+    missing = isinstance(error, AnsweredError) and (error.status == 404 or 300 <= error.status < 400)
+    remedy = _REMEDIES.get("failed" if missing else error.reason, "")
+    if any(word in said for word in ("reward.model", "It has:", "no model")):
+        remedy = ""
+    if "environment variable" in said:
+        remedy = f"Set {key_variable} to a key that the server knows, or name another reward.key_variable."
+    if is_about_probabilities(error):
+        remedy = "This prompt needs log-probabilities, which the server does not return: choose another reward.prompt."
+    return UserError(f"reward.url={url}: {said}. {remedy}".rstrip(), code=f"scorer-{error.reason}")
+
+
+def is_about_probabilities(error: ScorerError) -> bool:
+    """Return whether a server refused to return log-probabilities."""
+    return error.reason == "refused" and "logprobs" in str(error)

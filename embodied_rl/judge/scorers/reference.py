@@ -23,7 +23,7 @@ LARGEST_ENTRY = 2_000_000_000
 
 
 def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array]:
-    """Return evenly spaced frames of a trajectory, including the first and the last.
+    """Return at most `count` evenly spaced frames of a trajectory, with the first and the last.
 
     Args:
         path: an episode's `.npz` file as `embodied-rl collect` writes it; or a folder with a folder of pictures for
@@ -32,7 +32,7 @@ def load_reference(path: Path, cameras: Sequence[str], count: int) -> dict[str, 
         count: number of frames; fewer if the trajectory is shorter.
 
     Returns:
-        camera → uint8 [n, h, w, 3], n at most `count`.
+        camera → uint8 [n, h, w, 3].
 
     Raises:
         UserError: the trajectory does not exist, lacks a camera, or has fewer than two frames.
@@ -71,7 +71,7 @@ def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array
                     code="camera-missing",
                 )
             found = {name: _read_frames(archive, f"images/{name}.npy") for name in cameras}
-    except UserError:
+    except UserError:  # a ValueError
         raise
     except UNREADABLE as error:
         raise UserError(
@@ -81,11 +81,7 @@ def _read_npz(path: Path, cameras: Sequence[str], count: int) -> dict[str, Array
 
 
 def _read_frames(archive: zipfile.ZipFile, entry: str) -> Array:
-    """Return an array of pictures; its header is checked against the entry's size before it is read.
-
-    Raises:
-        ValueError: the entry is not an array of pictures.
-    """
+    """Return an array of pictures; its header is checked against the entry's size before it is read."""
     size = archive.getinfo(entry).file_size
     if size > LARGEST_ENTRY:
         raise ValueError(f"{entry} has {size} bytes, more than {LARGEST_ENTRY}")
@@ -104,22 +100,22 @@ def _read_folder(path: Path, cameras: Sequence[str], count: int) -> dict[str, Ar
     folders = {name: path / name for name in cameras}
     if len(cameras) == 1 and not folders[cameras[0]].is_dir():
         folders = {cameras[0]: path}
+    found: dict[str, Array] = {}
     for name, folder in folders.items():
         if not folder.is_dir():
             raise UserError(
                 f"reward.reference={path} has no folder '{name}' with pictures of that camera.", code="camera-missing"
             )
-    return {name: _read_pictures(folder, count) for name, folder in folders.items()}
-
-
-def _read_pictures(folder: Path, count: int) -> Array:
-    files = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
-    if not files:
-        raise UserError(f"reward.reference: {folder} holds no pictures: {', '.join(PICTURES)}.", code="reference-empty")
-    frames = [_read_picture(files[index]) for index in choose_evenly(len(files), count)]
-    if len({frame.shape for frame in frames}) > 1:
-        raise UserError(f"reward.reference: the pictures in {folder} differ in size.", code="image-size-mismatch")
-    return np.stack(frames)
+        files = sorted(file for file in folder.iterdir() if file.suffix.lower() in PICTURES)
+        if not files:
+            raise UserError(
+                f"reward.reference: {folder} holds no pictures: {', '.join(PICTURES)}.", code="reference-empty"
+            )
+        frames = [_read_picture(files[index]) for index in choose_evenly(len(files), count)]
+        if len({frame.shape for frame in frames}) > 1:
+            raise UserError(f"reward.reference: the pictures in {folder} differ in size.", code="image-size-mismatch")
+        found[name] = np.stack(frames)
+    return found
 
 
 def _read_picture(file: Path) -> Array:

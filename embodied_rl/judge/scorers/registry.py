@@ -13,7 +13,7 @@ WITHOUT_SERVER = {"vlm": ("url", "embedded")}
 
 
 def resolve_scorer(node: RewardNode) -> RewardNode:
-    """Return the settings of the scorer that judges: where no server is named, those of one that needs none.
+    """Return the settings of the scorer that judges: without a server, those of one that needs none.
 
     Raises:
         UserError: a key of the scorer behind a server is given, but no server.
@@ -31,11 +31,7 @@ def resolve_scorer(node: RewardNode) -> RewardNode:
 
 
 def configure_scorer(node: RewardNode) -> tuple[type[Any], Any]:
-    """Return the class of the configured scorer and an instance of its `Config`.
-
-    Raises:
-        UserError: the scorer is unknown, or a setting is invalid.
-    """
+    """Return the class of the configured scorer and its `Config`, or raise `UserError`."""
     chosen = plugins.configure_plugin("scorers", resolve_scorer(node), "reward")
     if node.calibration is None:
         return chosen

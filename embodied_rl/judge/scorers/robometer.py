@@ -1,7 +1,7 @@
 """A scorer behind Robometer's own server (`robometer/evals/eval_server.py` of github.com/robometer/robometer, MIT).
 
-It says for each frame of a video how far the task is, and how likely it is done. Pictures are sent as arrays in a form,
-to `/evaluate_batch_npy`. What the server answers is data: numbers are read from it, and nothing else is done with it.
+It estimates progress and the probability of done for each frame of a video. Pictures are sent as arrays in a form, the
+server's `ProgressSample`, to `/evaluate_batch_npy`; a sample names the form's file that holds its array.
 """
 
 import io
@@ -19,15 +19,14 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import (
     Score,
     ScoreKind,
-    Scorer,
     ScoreRequest,
     ScorerError,
     ScorerTraits,
     list_scored_cameras,
 )
-from embodied_rl.interfaces.sim import Array, SimulatorSpec
+from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.trust import Address, SecretName, Text
-from embodied_rl.judge.scorers.http_json import JsonServer, check_url
+from embodied_rl.judge.scorers.http_json import ServerScorer, check_url
 
 ROUNDING = 1e-3
 """Numbers may lie outside of 0…1 by so much."""
@@ -56,39 +55,24 @@ class RobometerConfig:
             )
 
 
-class RobometerScorer(Scorer):
-    """Asks Robometer about the episode so far, or about each frame of one.
-
-    Raises:
-        UserError: a setting is wrong.
-    """
+class RobometerScorer(ServerScorer):
+    """Asks Robometer about the episode so far, or about each frame of one."""
 
     Config = RobometerConfig
 
     def __init__(
         self, config: RobometerConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None
     ) -> None:
-        self._config, self._transport, self._camera = config, transport, choose_camera(config.camera, spec)
+        super().__init__(config.url, config.key_variable, transport)
+        self._config, self._camera = config, choose_camera(config.camera, spec)
         identity = f"Robometer at {config.url}, camera {self._camera}, {config.frames} frames"
         self.traits = ScorerTraits(
             ("absolute", "trajectory"), identity, batch=config.batch, judges_done=True, frames=config.frames,
             span="episode",
         )  # fmt: skip
 
-    async def open(self) -> None:
-        """Make the client; it connects with the first request."""
-        self._server = JsonServer(str(self._config.url), self._config.key_variable, self._transport)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._server.close()
-
     async def check(self) -> None:
-        """Check the server's health, and score grey pictures once.
-
-        Raises:
-            UserError: the server cannot be reached, or is not a Robometer server.
-        """
+        """Check the server's health, and score grey pictures once, or raise `UserError`."""
         frames = np.full((2, 32, 32, 3), 128, np.uint8)
         asked = ScoreRequest(
             0, 0, "absolute", "nothing", {self._camera: frames}, {self._camera: frames[0]}, np.zeros(0, np.float32)
@@ -105,36 +89,36 @@ class RobometerScorer(Scorer):
             )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
-        """Answer requests; those of one kind and length share a call, because the server fills up shorter ones.
-
-        Raises:
-            ScorerError: the server did not answer.
-        """
+        """Answer requests; those of one kind and length share a call, because the server fills up shorter ones."""
         groups: dict[tuple[ScoreKind, int], list[int]] = {}
         for place, request in enumerate(requests):
             groups.setdefault((request.kind, len(request.frames[self._camera])), []).append(place)
         scores: dict[int, Score] = {}
         for (kind, count), places in groups.items():
-            answer = await self._post([requests[place] for place in places], each_frame=kind == "trajectory")
-            found = read_scores(answer, len(places), count if kind == "trajectory" else None)
+            each_frame = kind == "trajectory"
+            forms, files = {"use_frame_steps": "true" if each_frame else "false"}, {}
+            for number, place in enumerate(places):
+                request, file = requests[place], io.BytesIO()
+                name, frames = f"sample_{number}_trajectory_frames", request.frames[self._camera]
+                np.save(file, np.ascontiguousarray(frames), allow_pickle=False)
+                files[name] = (f"{name}.npy", file.getvalue(), "application/octet-stream")
+                trajectory = {
+                    "frames": {"__numpy_file__": name},
+                    "frames_shape": list(frames.shape),
+                    "task": request.instruction,
+                    "id": f"{request.episode}/{request.decision}",
+                    "metadata": {"subsequence_length": len(frames)},
+                    "video_embeddings": None,
+                }
+                forms[f"sample_{number}"] = json.dumps({"sample_type": "progress", "trajectory": trajectory})
+            answer = await self._server.send("POST", "evaluate_batch_npy", data=forms, files=files)
+            found = read_scores(answer, len(places), count if each_frame else None)
             scores |= dict(zip(places, found, strict=True))
         return [scores[place] for place in range(len(requests))]
 
-    async def _post(self, requests: Sequence[ScoreRequest], each_frame: bool) -> dict[str, Any]:
-        forms, files = {"use_frame_steps": "true" if each_frame else "false"}, {}
-        for place, request in enumerate(requests):
-            name, frames = f"sample_{place}_trajectory_frames", request.frames[self._camera]
-            files[name] = (f"{name}.npy", _write_array(frames), "application/octet-stream")
-            forms[f"sample_{place}"] = json.dumps(_describe(request, frames, name))
-        return await self._server.send("POST", "evaluate_batch_npy", data=forms, files=files)
-
 
 def choose_camera(name: str | None, spec: SimulatorSpec) -> str:
-    """Return the camera of a scorer that looks through one.
-
-    Raises:
-        UserError: there are several, or none of that name.
-    """
+    """Return the camera of a scorer that looks through one, or raise `UserError`."""
     known = list_scored_cameras(spec)
     if name is None and len(known) != 1:
         raise UserError(f"reward.camera is missing: choose one of {', '.join(known)}.", code="camera-missing")
@@ -145,31 +129,12 @@ def choose_camera(name: str | None, spec: SimulatorSpec) -> str:
     return name or known[0]
 
 
-def _describe(request: ScoreRequest, frames: Array, file: str) -> dict[str, Any]:
-    """Return a sample as the server's `ProgressSample`; an array is named by the form's file that holds it."""
-    trajectory = {
-        "frames": {"__numpy_file__": file},
-        "frames_shape": list(frames.shape),
-        "task": request.instruction,
-        "id": f"{request.episode}/{request.decision}",
-        "metadata": {"subsequence_length": len(frames)},
-        "video_embeddings": None,
-    }
-    return {"sample_type": "progress", "trajectory": trajectory}
-
-
-def _write_array(array: Array) -> bytes:
-    with io.BytesIO() as buffer:
-        np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
-        return buffer.getvalue()
-
-
 def read_scores(answer: dict[str, Any], count: int, frames: int | None) -> list[Score]:
-    """Return the scores of an answer.
+    """Return the scores of an answer about `count` samples.
 
     Args:
         answer: of the server.
-        count: of samples that it was asked about.
+        count: number of samples.
         frames: of each of them, if a number was asked for each; the last number of a sample counts in any case.
     """
     try:
@@ -181,22 +146,18 @@ def read_scores(answer: dict[str, Any], count: int, frames: int | None) -> list[
         return [Score.invalid("unreadable", f"not an answer of Robometer ({error})")] * count
     if len(lists) != count or len(dones) != count:
         return [Score.invalid("unreadable", f"{len(lists)} answers to {count} questions")] * count
-    return [_make_score(values, done, frames) for values, done in zip(lists, dones, strict=True)]
-
-
-def _make_score(values: Sequence[float], done: Sequence[float], frames: int | None) -> Score:
-    if not values or (frames is not None and len(values) != frames):
-        return Score.invalid("unreadable", f"{len(values)} numbers for {frames or 'at least 1'} frames")
-    each = tuple(values) if frames is not None else ()
-    return Score(values[-1], done[-1] if done else None, values=each).checked("absolute")
+    scores: list[Score] = []
+    for values, done in zip(lists, dones, strict=True):
+        if not values or (frames is not None and len(values) != frames):
+            scores.append(Score.invalid("unreadable", f"{len(values)} numbers for {frames or 'at least 1'} frames"))
+        else:
+            each = tuple(values) if frames is not None else ()
+            scores.append(Score(values[-1], done[-1] if done else None, values=each).checked("absolute"))
+    return scores
 
 
 def _read_numbers(values: Any) -> list[float]:
-    """Return numbers; those that rounding has put just outside of 0…1 are put back.
-
-    Raises:
-        TypeError, ValueError: they are none.
-    """
+    """Return numbers, those within rounding of 0…1 put back, or raise `TypeError` or `ValueError`."""
     if not isinstance(values, list) or any(
         isinstance(each, bool) or not isinstance(each, int | float) for each in values
     ):

@@ -1,54 +1,59 @@
-"""The log of scores: JSON lines, one for each request, from which a run's rewards can be made again bit for bit."""
+"""The log of scores, JSON lines, and the scorer that repeats them, so that a run gets the same rewards bit for bit."""
 
 import json
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, get_args
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Score, ScoreKind
+from embodied_rl.interfaces.scorer import Score, ScoreKind, Scorer, ScoreRequest, ScorerTraits
+from embodied_rl.interfaces.sim import SimulatorSpec
+from embodied_rl.interfaces.trust import FilePath
 from embodied_rl.runs.other_files import PICKLE_STARTS
 from embodied_rl.system.untrusted_files import check_inside, read_whole
 
 FOLDER = "scores"
 """Folder of the logs in a run folder: <number of the collector>.jsonl."""
+_TYPES: dict[str, Any] = {
+    "episode": int,
+    "decision": int,
+    "used": bool,
+    "confidence": float | int,
+    "instruction": str,
+    "kind": str,
+    "reason": str,
+    "value": float | int | None,
+    "done": float | int | None,
+    "counted": int | None,
+}
+"""Types of the keys of a line."""
 
 
 def describe_score(
-    episode: int,
-    decision: int,
-    kind: ScoreKind,
-    instruction: str,
-    score: Score,
-    seconds: float,
-    used: bool,
-    counted: int | None = None,
+    request: ScoreRequest, score: Score, seconds: float, used: bool, counted: int | None = None
 ) -> dict[str, Any]:
     """Return a line of the log.
 
     Args:
-        episode, decision, kind, instruction: of the request.
-        score: the answer.
+        request, score: with its answer.
         seconds: from the request to the answer.
-        used: whether the reward was made with it; a valid score that came too late was not used.
-        counted: decision of the episode before which it was used first, where potentials are made of scores.
+        used: whether the reward was computed with it; a valid score that came too late was not used.
+        counted: decision of the episode before which it was used first, in modes with potentials.
     """
     return {
-        "episode": episode, "decision": decision, "kind": kind, "instruction": instruction, "reason": score.reason,
+        "episode": request.episode, "decision": request.decision, "kind": request.kind,
+        "instruction": request.instruction, "reason": score.reason,
         "value": None if math.isnan(score.value) else score.value, "done": score.done, "confidence": score.confidence,
         "detail": score.detail, "seconds": round(seconds, 4), "used": used, "counted": counted,
     }  # fmt: skip
 
 
 class ScoreLog:
-    """Append-only log file, written by a separate thread.
-
-    Args:
-        file: log file; its folder is created.
-        identity: of the scorer, written into the first line of each process that writes.
+    """Append-only log file, written by a separate thread; its first line has the scorer's identity.
 
     Raises:
         UserError: the file is a symbolic link out of its folder.
@@ -105,35 +110,72 @@ def read_scores(path: Path) -> Iterator[dict[str, Any]]:
             code="score-log-missing",
         )
     for file in files:
-        yield from _read_file(file)
+        content = read_whole(file)
+        if content.startswith(PICKLE_STARTS):
+            raise UserError(
+                f"{file} is a pickle, which can run any code when it is opened, and is not read.",
+                code="score-log-is-pickle",
+            )
+        lines = content.split(b"\n")
+        for number, line in enumerate(lines[:-1], 1):  # an incomplete line follows the last line break
+            where = f"{file}, line {number}"
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError):
+                raise UserError(f"{where}, is not JSON.", code="score-log-damaged") from None
+            if not isinstance(found, dict):
+                raise UserError(f"{where}, is not a score record.", code="score-log-damaged")
+            if "scorer" in found:
+                continue
+            for key, kind in _TYPES.items():
+                if not isinstance(found.get(key), kind):
+                    raise UserError(f"{where}: '{key}' is missing, or of another type.", code="score-log-damaged")
+            yield found
 
 
-def _read_file(file: Path) -> Iterator[dict[str, Any]]:
-    content = read_whole(file)
-    if content.startswith(PICKLE_STARTS):
-        raise UserError(
-            f"{file} is a pickle, which can run any code when it is opened, and is not read.",
-            code="score-log-is-pickle",
+@dataclass(frozen=True)
+class ReplayConfig:
+    """The settings of `ReplayScorer`."""
+
+    log: FilePath = ""
+    """run folder or score log to replay."""
+
+
+class ReplayScorer(Scorer):
+    """Repeats logged scores by episode and decision, including their delays.
+
+    A score that came too late is not used, and one that counted from a later decision on counts from there on. A run
+    with equal settings and seed gets the same rewards. Observations that are not in the log get no score.
+
+    Raises:
+        UserError: the log is missing or damaged.
+    """
+
+    Config = ReplayConfig
+
+    def __init__(self, config: ReplayConfig, spec: SimulatorSpec) -> None:
+        if not config.log:
+            raise UserError("reward.log is missing: the run folder to replay.", code="key-missing")
+        lines = list(read_scores(Path(config.log)))
+        if not lines:
+            raise UserError(f"reward.log={config.log} holds no complete line of a score.", code="score-log-empty")
+        self._scores = {(line["episode"], line["decision"], line["instruction"]): line for line in lines}
+        kinds = tuple(kind for kind in get_args(ScoreKind) if any(line["kind"] == kind for line in lines))
+        done = any(line.get("done") is not None for line in lines)
+        self.traits = ScorerTraits(
+            kinds, f"replay of {config.log}", batch=256, cacheable=False, judges_done=done, reads_instruction=False
         )
-    lines = content.split(b"\n")
-    for number, line in enumerate(lines[:-1], 1):  # what follows the last line break was not written to its end
-        try:
-            found = json.loads(line)
-        except (ValueError, RecursionError):
-            raise UserError(f"{file}, line {number}, is not JSON.", code="score-log-damaged") from None
-        if not isinstance(found, dict):
-            raise UserError(f"{file}, line {number}, is not a score record.", code="score-log-damaged")
-        if "scorer" not in found:
-            yield _check_line(found, f"{file}, line {number}")
 
+    async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
+        """Return the scores of the log."""
+        return [self._find(request) for request in requests]
 
-def _check_line(line: dict[str, Any], where: str) -> dict[str, Any]:
-    kinds = {"episode": int, "decision": int, "used": bool, "confidence": float | int}
-    kinds |= dict.fromkeys(("instruction", "kind", "reason"), str)
-    for key, kind in kinds.items():
-        if not isinstance(line.get(key), kind):
-            raise UserError(f"{where}: '{key}' is missing, or of another type.", code="score-log-damaged")
-    for key, types in {"value": float | int | None, "done": float | int | None, "counted": int | None}.items():
-        if not isinstance(line.get(key), types):
-            raise UserError(f"{where}: '{key}' is not a number.", code="score-log-damaged")
-    return line
+    def _find(self, request: ScoreRequest) -> Score:
+        line = self._scores.get((request.episode, request.decision, request.instruction))
+        if line is None:
+            return Score.invalid("unavailable", "the log has no score of this observation")
+        if not line["used"] or line["value"] is None:
+            return Score.invalid("late" if line["reason"] == "ok" else line["reason"])
+        return Score(
+            float(line["value"]), line.get("done"), float(line["confidence"]), counts_from=line.get("counted") or 0
+        )

@@ -44,14 +44,10 @@ class ScriptedConfig:
 
 
 class ScriptedScorer(Scorer):
-    """Answers "absolute" from the simulator's progress; what it says has come to its end, it calls done.
-
-    Args:
-        config: the settings.
-        spec: of the simulator, which has to report progress, except for the constant judge.
+    """Answers "absolute" from the simulator's progress; done from progress 1.
 
     Raises:
-        UserError: the simulator does not report progress.
+        UserError: the simulator does not report progress, and the judge is not the constant one.
     """
 
     Config = ScriptedConfig
@@ -87,26 +83,22 @@ class ScriptedScorer(Scorer):
         return [self._judge(request) for request in requests]
 
     def _judge(self, request: ScoreRequest) -> Score:
-        if self._config.judge == "constant":
+        config, progress = self._config, request.progress
+        if config.judge == "constant":
             return Score(0.5, done=0.0)
-        if request.progress is None:
+        if progress is None:
             raise ScorerError("failed", "the simulator did not report progress", permanent=True)
-        value = float(np.clip(self._falsify(request, request.progress), 0, 1))
+        if config.judge == "noisy":
+            random = np.random.default_rng([request.episode, request.decision])
+            progress += config.noise * random.standard_normal()
+        elif config.judge == "inverted":
+            progress = 1 - progress
+        elif config.judge == "hackable":
+            bright = np.mean([(frames[-1].min(axis=-1) > _BRIGHT).mean() for frames in request.frames.values()])
+            progress = 0.3 * progress + 0.7 * min(1.0, float(bright) / _ALL_BRIGHT)
+        value = float(np.clip(progress, 0, 1))
         done = value >= 1
-        if self._config.done_error:
+        if config.done_error:
             random = np.random.default_rng([request.episode, request.decision, 1])
-            done ^= bool(random.random() < self._config.done_error)
+            done ^= bool(random.random() < config.done_error)
         return Score(value, done=float(done))
-
-    def _falsify(self, request: ScoreRequest, progress: float) -> float:
-        match self._config.judge:
-            case "noisy":
-                random = np.random.default_rng([request.episode, request.decision])
-                return progress + self._config.noise * random.standard_normal()
-            case "inverted":
-                return 1 - progress
-            case "hackable":
-                bright = np.mean([(frames[-1].min(axis=-1) > _BRIGHT).mean() for frames in request.frames.values()])
-                return 0.3 * progress + 0.7 * min(1.0, float(bright) / _ALL_BRIGHT)
-            case _:
-                return progress

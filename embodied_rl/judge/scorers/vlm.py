@@ -14,17 +14,28 @@ import httpx2
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Score, Scorer, ScoreRequest, ScorerError, ScorerTraits
+from embodied_rl.interfaces.scorer import Score, ScoreRequest, ScorerError, ScorerTraits
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.trust import Address, FilePath, SecretName, Text, Trust
-from embodied_rl.judge.prompts.prompt import PROMPT_NAMES, Prompt
-from embodied_rl.judge.prompts.prompt_checks import MOST_LABELS
+from embodied_rl.judge.prompts.prompt import MOST_LABELS, PROMPT_NAMES, Prompt
 from embodied_rl.judge.scorers.chat_answer import add_usage, read_answer, read_usage
-from embodied_rl.judge.scorers.chat_message import order_frames
-from embodied_rl.judge.scorers.http_json import AnsweredError, JsonServer, check_url, list_ids, shorten
-from embodied_rl.judge.scorers.image_encoder import Fit, ImageEncoder
-from embodied_rl.judge.scorers.prompt_setup import check_lossless, load_prompts, make_grey_request, make_writers
-from embodied_rl.judge.scorers.server_errors import explain_failure, is_about_probabilities
+from embodied_rl.judge.scorers.chat_message import (
+    check_lossless,
+    load_prompts,
+    make_grey_request,
+    make_writers,
+    order_frames,
+)
+from embodied_rl.judge.scorers.http_json import (
+    AnsweredError,
+    ServerScorer,
+    check_url,
+    explain_failure,
+    is_about_probabilities,
+    list_ids,
+    shorten,
+)
+from embodied_rl.judge.scorers.shared_images import Fit, ImageEncoder
 
 log = logging.getLogger(__name__)
 
@@ -79,23 +90,19 @@ class NoSuchModelError(ScorerError):
     """An error raised where a server does not have the model that is asked for, or several where none is named."""
 
 
-class VlmScorer(Scorer):
+class VlmScorer(ServerScorer):
     """Scorer of an OpenAI-compatible server: one request a call, or two with `done_prompt`.
 
     The model list is read before the first request, and again after a connection failure. An answer from another model
-    than the first answer's is an invalid score.
-
-    With log-probabilities, the score of a prompt with labels is their expectation; if the server refuses to return
-    them, the text of the answer is parsed.
-
-    Raises:
-        UserError: a setting or the prompt is wrong.
+    than the first answer's is an invalid score. With log-probabilities, the score of a prompt with labels is their
+    expectation; if the server refuses to return them, the text of the answer is parsed.
     """
 
     Config = VlmConfig
 
     def __init__(self, config: VlmConfig, spec: SimulatorSpec, transport: httpx2.AsyncBaseTransport | None = None):
-        self._config, self._spec, self._transport, self._model = config, spec, transport, config.model
+        super().__init__(config.url, config.key_variable, transport)
+        self._config, self._spec, self._model = config, spec, config.model
         self._prompts = load_prompts(config.prompt, config.done_prompt)
         check_lossless(self._prompts, config.picture_size is not None or config.picture_fit != "keep")
         encoder = ImageEncoder(config.picture_size or PICTURE_SIZE, config.picture_fit)
@@ -117,14 +124,6 @@ class VlmScorer(Scorer):
             counts_tokens=True,
         )
 
-    async def open(self) -> None:
-        """Make the client; it connects with the first request."""
-        self._server = JsonServer(str(self._config.url), self._config.key_variable, self._transport)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._server.close()
-
     async def check(self) -> None:
         """Ask the server for its models, and once about a grey picture; note whether it counts tokens.
 
@@ -136,9 +135,7 @@ class VlmScorer(Scorer):
             asked = [make_grey_request(prompt, self._spec) for prompt in self._prompts]
             scores = [await self._ask(place, request) for place, request in enumerate(asked)]
         except ScorerError as error:
-            raise UserError(
-                explain_failure(self._config.url, self._config.key_variable, error), code=f"scorer-{error.reason}"
-            ) from None
+            raise explain_failure(self._config.url, self._config.key_variable, error) from None
         self.traits = replace(self.traits, counts_tokens=all(score.tokens is not None for score in scores))
         for prompt, score in zip(self._prompts, scores, strict=True):
             if score.reason == "unreadable":
@@ -155,13 +152,15 @@ class VlmScorer(Scorer):
                 )
 
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
-        """Answer one request.
-
-        Raises:
-            ScorerError: the server did not answer it.
-        """
+        """Answer one request, or raise `ScorerError`."""
         (request,) = requests
-        await self._find_model()
+        async with self._listing:
+            if not self._listed:
+                try:
+                    await self.choose_model()
+                except NoSuchModelError as error:  # not permanent: the model may come back
+                    raise ScorerError("refused", str(error)) from None
+                self._listed = True
         try:
             answers = await asyncio.gather(*(self._ask(place, request) for place in range(len(self._prompts))))
         except ScorerError as error:
@@ -176,23 +175,6 @@ class VlmScorer(Scorer):
             return [replace(score, detail=f"whether it is done: {done[0].reason}, {done[0].detail}")]
         return [replace(score, done=done[0].value)]
 
-    # -- asking -----------------------------------------------------------------------------------------------------
-
-    async def _find_model(self) -> None:
-        """Look for the model in the server's list, where that was not done since the server was last unreachable.
-
-        Raises:
-            ScorerError: see `choose_model`; never a permanent one for a model that is not there, which may come back.
-        """
-        async with self._listing:
-            if self._listed:
-                return
-            try:
-                await self.choose_model()
-            except NoSuchModelError as error:
-                raise ScorerError("refused", str(error)) from None
-            self._listed = True
-
     async def _ask(self, place: int, request: ScoreRequest) -> Score:
         """Return the answer to the prompt at `place`."""
         prompt, messages = self._prompts[place], self._writers[place].write(request)
@@ -204,23 +186,18 @@ class VlmScorer(Scorer):
                 raise
             wants = self._tells_probabilities = False
             answer = await self._post(prompt, messages, wants)
-        order = order_frames(prompt, request)
-        foreign = self._check_signature(answer.get("model"))
-        score = foreign or read_answer(answer, prompt.reading, self._config.least_mass, wants, order)
-        return replace(score, tokens=read_usage(answer)).checked(prompt.kind)
-
-    def _check_signature(self, name: object) -> Score | None:
-        """Return an invalid score if an answer names another model than the first one did; servers may name none."""
-        signature = shorten(name.encode("utf-8", "replace")) if isinstance(name, str) else ""
+        score = read_answer(answer, prompt.reading, self._config.least_mass, wants, order_frames(prompt, request))
+        name = answer.get("model")
+        signature = shorten(name.encode("utf-8", "replace")) if isinstance(name, str) else ""  # servers may name none
         self._signature = self._signature or signature
-        if signature in ("", self._signature):
-            return None
-        self._listed = False
-        what = f"the answer is from the model {signature}, not from {self._signature}"
-        if not self._warned:
-            log.warning("reward.url=%s: %s. Such answers do not count.", self._config.url, what)
-        self._warned = True
-        return Score.invalid("refused", what)
+        if signature not in ("", self._signature):
+            self._listed = False
+            what = f"the answer is from the model {signature}, not from {self._signature}"
+            if not self._warned:
+                log.warning("reward.url=%s: %s. Such answers do not count.", self._config.url, what)
+            self._warned = True
+            score = Score.invalid("refused", what)
+        return replace(score, tokens=read_usage(answer)).checked(prompt.kind)
 
     async def _post(self, prompt: Prompt, messages: Sequence[object], wants_probabilities: bool) -> dict[str, object]:
         logprobs = {"logprobs": True, "top_logprobs": MOST_LABELS} if wants_probabilities else {}
@@ -237,31 +214,27 @@ class VlmScorer(Scorer):
             NoSuchModelError: the server has no such model, or several where none is configured.
             ScorerError: it does not answer.
         """
-        self._model = await self._choose_model(self._config.model)
-        return self._model
-
-    async def _choose_model(self, name: str | None) -> str:
+        name = self._config.model
         try:
             known = list_ids(await self._server.send("GET", "models"))
         except AnsweredError as error:
             if name is None or error.status not in WITHOUT_LIST or not await self._is_signed(name, listed=False):
                 raise
-            return name
-        if name is None and len(known) == 1:
-            return known[0]
-        if name is None:
-            wanted = "several models; choose one with reward.model" if known else "no model; name it with reward.model"
-            raise _refuse(f"the server has {wanted}.", known)
-        if known and name not in known:
-            await self._check_unlisted(name, known)
-        return name
+            known = []
+        else:
+            if name is None and len(known) != 1:
+                several = "several models; choose one with reward.model"
+                raise _refuse(f"the server has {several if known else 'no model; name it with reward.model'}.", known)
+        self._model = name or known[0]
+        if known and self._model not in known:
+            await self._check_unlisted(self._model, known)
+        return self._model
 
     async def _check_unlisted(self, name: str, known: Sequence[str]) -> None:
-        suggestion = suggest_name(name, known)
+        suggestion, said = suggest_name(name, known), ""
         try:
             if await self._is_signed(name, listed=True):
                 return
-            said = ""
         except AnsweredError as error:
             if not error.permanent:
                 raise

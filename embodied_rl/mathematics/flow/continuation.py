@@ -66,15 +66,9 @@ def guide_sample(
     """Integrate the flow from x₁ [n, H, D], guided towards the plan by the gradient of its weighted distance to x̂₀.
 
     Real-time chunking (arXiv:2506.07339), with time in our direction: v' = v - w Jᵀ W (Y - x̂₀), J = ∂x̂₀/∂x and
-    w = min(β, ((1 - t)² + t²) / (t (1 - t))). Each step costs a backward pass through the network. The result comes
-    near to the plan, but even weights of 1 do not reproduce it. Gradients are computed within `torch.no_grad`, too.
-
-    Args:
-        velocity: of the policy.
-        x: x₁.
-        denoise_steps: K.
-        plan: the actions to come near to.
-        most: β.
+    w = min(β, ((1 - t)² + t²) / (t (1 - t))), β = `most`. Each step costs a backward pass through the network. The
+    result comes near to the plan, but even weights of 1 do not reproduce it. Gradients are computed within
+    `torch.no_grad`, too.
     """
     if not plan.weight.any():
         return ode_sample(velocity, x, denoise_steps)

@@ -28,7 +28,6 @@ class NoiseStream(IntEnum):
     INITIAL = 0
     STEP = 1
     INJECTED = 2
-    TOKEN = 3
 
 
 class Keys(Protocol):
@@ -43,14 +42,9 @@ class Keys(Protocol):
 
 
 def philox(counter: NDArray[np.uint64], key: tuple[int, int]) -> NDArray[np.uint64]:
-    """Compute the Philox4x32-10 random function.
+    """Compute the Philox4x32-10 random function: `counter` uint64 [4, m] → four random words uint64 [4, m] for each.
 
-    Args:
-        counter: uint64 [4, m], each below 2**32.
-        key: two words below 2**32.
-
-    Returns:
-        uint64 [4, m], each below 2**32: four random words for each counter.
+    All words, also the two of `key`, are below 2**32.
     """
     even, odd = counter[0::2], counter[1::2]
     round_keys = (np.array(key, np.uint64) + np.arange(ROUNDS, dtype=np.uint64)[:, None] * KEY_STEPS) & LOW_32
@@ -104,11 +98,6 @@ def as_choice(words: NDArray[np.uint64], weights: Tensor) -> Tensor:
     """Convert 32-bit words to int64 indices of the same shape, drawn in proportion to `weights` [K]."""
     cumulative = np.cumsum(weights.double().numpy())
     return torch.from_numpy(np.searchsorted(cumulative, as_uniform(words) * cumulative[-1], side="right"))
-
-
-def draw_uniform(keys: Keys, stream: NoiseStream, count: int) -> NDArray[np.float64]:
-    """Draw uniform numbers, float64 [n, count] in [0, 1)."""
-    return as_uniform(draw_words(keys, {stream: count})[stream])
 
 
 def draw_normal(keys: Keys, stream: NoiseStream, shape: tuple[int, ...]) -> Tensor:

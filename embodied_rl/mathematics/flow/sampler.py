@@ -15,13 +15,15 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.mathematics.flow.committed import Committed, freeze, give_times
 from embodied_rl.mathematics.flow.noise import Keys, NoiseStream, as_choice, as_normal, draw_words
 from embodied_rl.mathematics.flow.transition import (
+    Committed,
     Transition,
     entropy,
     flow_noise_transition,
     flow_sde_transition,
+    freeze,
+    give_times,
     log_prob,
     make_time_grid,
     ode_step,
@@ -53,13 +55,7 @@ class Sample:
 
 @dataclass
 class SampleEvaluation:
-    """A sample recomputed under the current weights.
-
-    Attributes:
-        log_prob: float32 [n, H, S·D].
-        entropy: float32 [n, H, S·D]; 0 if the noise is fixed, and for committed actions.
-        features: float32 [n, H, F].
-    """
+    """A sample recomputed under the current weights; see `Sample`. The entropy is 0 where the noise is fixed."""
 
     log_prob: Tensor
     entropy: Tensor
@@ -160,7 +156,21 @@ class Sampler(nn.Module, ABC):
             device: device of the velocity field.
             committed: actions that are given to the policy, at a flow time of 0.
         """
-        x, steps, noise = self._draw(keys, shape, explore, device)
+        size = shape[0] * shape[1]
+        counts = {NoiseStream.INITIAL: size}
+        if self.step_weights is not None:
+            counts[NoiseStream.STEP] = 1
+        if explore:
+            counts[NoiseStream.INJECTED] = self.stochastic_steps * size
+        words = draw_words(keys, counts)
+        x = as_normal(words[NoiseStream.INITIAL]).reshape(len(keys.episode), *shape).to(device)
+        steps = torch.arange(self.denoise_steps).repeat(len(x), 1)
+        if self.step_weights is not None:
+            steps = as_choice(words[NoiseStream.STEP], self.step_weights)
+        steps, noise = steps.to(device), None
+        if explore:  # [n, K, H, D], equal over K with one stochastic step
+            noise = as_normal(words[NoiseStream.INJECTED]).reshape(len(x), self.stochastic_steps, *shape).to(device)
+            noise = noise.expand(-1, self.denoise_steps, -1, -1)
         x = x if committed is None else committed.hold(x)
         rows = torch.arange(len(x), device=device)[:, None]
         chosen = torch.zeros(len(x), self.denoise_steps, dtype=torch.bool, device=device)
@@ -190,26 +200,6 @@ class Sampler(nn.Module, ABC):
         scored = _stack(transitions)
         density = log_prob(trace["x_next"], scored)
         return SampleEvaluation(_widen(density), _widen(self.step_entropy(scored)), total / self.stochastic_steps)
-
-    def _draw(
-        self, keys: Keys, shape: tuple[int, int], explore: bool, device: torch.device | str
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Draw x₁ [n, H, D], stochastic steps int64 [n, S], and noise [n, K, H, D] (equal over K if S = 1) or None."""
-        size = shape[0] * shape[1]
-        counts = {NoiseStream.INITIAL: size}
-        if self.step_weights is not None:
-            counts[NoiseStream.STEP] = 1
-        if explore:
-            counts[NoiseStream.INJECTED] = self.stochastic_steps * size
-        words = draw_words(keys, counts)
-        x = as_normal(words[NoiseStream.INITIAL]).reshape(len(keys.episode), *shape).to(device)
-        steps = torch.arange(self.denoise_steps).repeat(len(x), 1)
-        if self.step_weights is not None:
-            steps = as_choice(words[NoiseStream.STEP], self.step_weights)
-        if not explore:
-            return x, steps.to(device), None
-        noise = as_normal(words[NoiseStream.INJECTED]).reshape(len(x), self.stochastic_steps, *shape).to(device)
-        return x, steps.to(device), noise.expand(-1, self.denoise_steps, -1, -1)
 
     def _integrate(
         self, velocity: Velocity, x: Tensor, chosen: Tensor, noise: Tensor | None, committed: Committed | None
@@ -254,7 +244,20 @@ class FlowSDE(Sampler):
         layers: Literal["hybrid", "full"] = "hybrid",
     ) -> None:
         super().__init__(denoise_steps, noise_level)
-        self.step_weights = _step_weights(denoise_steps, step_weights, layers)
+        if layers not in ("hybrid", "full"):
+            raise ValueError(f"layers must be 'hybrid' or 'full', got {layers!r}")
+        if layers == "full":
+            if step_weights is not None:
+                raise ValueError("step_weights choose the stochastic step of layers='hybrid'; remove them for 'full'")
+            return
+        given = (
+            torch.ones(denoise_steps) if step_weights is None else torch.tensor([*step_weights], dtype=torch.float32)
+        )
+        if len(given) != denoise_steps or given.min() < 0 or given.sum() <= 0:
+            raise ValueError(
+                f"step_weights needs denoise_steps = {denoise_steps} weights ≥ 0, not all 0, got {step_weights}"
+            )
+        self.step_weights = given.double()
 
     def transition(self, x: Tensor, v: Tensor, features: Tensor, t: Tensor, noise_level: Tensor) -> Transition:
         return flow_sde_transition(x, v, t, self.delta, noise_level)
@@ -309,20 +312,6 @@ class FlowNoise(Sampler):
 
     def step_entropy(self, transition: Transition) -> Tensor:
         return entropy(transition.std)
-
-
-def _step_weights(denoise_steps: int, weights: Sequence[float] | None, layers: str) -> Tensor | None:
-    """Return the step weights, float64 [K], or None if every step is stochastic."""
-    if layers not in ("hybrid", "full"):
-        raise ValueError(f"layers must be 'hybrid' or 'full', got {layers!r}")
-    if layers == "full":
-        if weights is not None:
-            raise ValueError("step_weights choose the one stochastic step of layers='hybrid'; remove them for 'full'")
-        return None
-    values = torch.ones(denoise_steps) if weights is None else torch.as_tensor([*weights], dtype=torch.float32)
-    if len(values) != denoise_steps or values.min() < 0 or values.sum() <= 0:
-        raise ValueError(f"step_weights needs denoise_steps = {denoise_steps} weights ≥ 0, not all 0, got {weights}")
-    return values.double()
 
 
 def _stack(transitions: Sequence[Transition]) -> Transition:

@@ -12,12 +12,9 @@ EPSILON = 1e-6
 
 
 def make_discounts(steps: Tensor, gamma: float, per: Literal["control_step", "decision"]) -> Tensor:
-    """Compute the discount on the value after each decision, float32 in the shape of `steps`.
+    """Compute the discount on the value after each decision, float32 in the shape of `steps` (int64, executed).
 
-    Args:
-        steps: int64, control steps that each decision executed.
-        gamma: discount of one control step or of one decision.
-        per: whether gamma is per "control_step" or per "decision".
+    `gamma` is the discount `per` "control_step" or "decision".
 
     Raises:
         ValueError: `per` has another value.
@@ -29,15 +26,9 @@ def make_discounts(steps: Tensor, gamma: float, per: Literal["control_step", "de
 
 
 def discount_reward(reward: Tensor, steps: Tensor, gamma: float) -> Tensor:
-    """Compute Σ_j γ^j r_j over the executed steps of a chunk; use γ = 1 if a decision is the unit of time.
+    """Compute Σ_j γ^j r_j over the executed steps of a chunk, [T, N]; use γ = 1 if a decision is the unit of time.
 
-    Args:
-        reward: [T, N, H]; entries j ≥ steps are ignored.
-        steps: int64 [T, N].
-        gamma: discount of one control step.
-
-    Returns:
-        [T, N].
+    `reward` is [T, N, H], of which entries j ≥ `steps` (int64 [T, N]) are ignored.
     """
     position = torch.arange(reward.shape[-1], device=reward.device)
     weight = torch.pow(gamma, position.to(reward.dtype))
@@ -50,14 +41,8 @@ def select_next_values(
     """Return the value that follows each decision, [T, N].
 
     It is 0 after a termination, which overrides a truncation in the same chunk; the final observation's value after
-    a truncation; otherwise the value of the next decision.
-
-    Args:
-        value: [T, N], values of the decisions.
-        last_value: [N], values of the observations after the last decision.
-        final_value: [T, N], values of the final observations; ignored where no episode was truncated.
-        terminated: bool [T, N].
-        truncated: bool [T, N].
+    a truncation (`final_value` [T, N], ignored elsewhere); otherwise the value of the next decision, and in the end
+    `last_value` [N].
     """
     following = torch.cat([value[1:], last_value[None]])
     following = torch.where(truncated, final_value, following)
@@ -69,13 +54,8 @@ def compute_gae(
 ) -> tuple[Tensor, Tensor]:
     """Compute A_t = δ_t + discount_t λ A_{t+1}, δ_t = r_t + discount_t V'_t - V_t (Schulman et al., arXiv 1506.02438).
 
-    Args:
-        reward: [T, N], reward of each decision, discounted within the chunk.
-        value: [T, N].
-        next_value: [T, N], see `select_next_values`.
-        discount: [T, N], see `make_discounts`.
-        continues: bool [T, N], whether decision t + 1 belongs to the same episode; False cuts the recursion.
-        lam: λ, per decision.
+    All are [T, N]: `reward` is discounted within the chunk, `next_value` of `select_next_values`, `discount` of
+    `make_discounts`; `continues` is bool, whether decision t + 1 belongs to the same episode; λ is per decision.
 
     Returns:
         advantage and return (advantage + value), both [T, N].

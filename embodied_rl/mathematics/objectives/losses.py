@@ -1,9 +1,57 @@
-"""Losses of policy and critic, importance weights, and their diagnostics."""
+"""Losses of policy and critic, importance weights, their diagnostics, and reductions over valid entries."""
+
+from enum import StrEnum
 
 import torch
 from torch import Tensor
 
-from embodied_rl.mathematics.objectives.reduce import align_axes, masked_mean
+
+class Level(StrEnum):
+    """The unit that has one probability ratio. Sums are exact joint log-probabilities, so a given clip bound is tighter
+    for a coarser unit."""
+
+    TOKEN = "token"
+    ACTION = "action"
+    CHUNK = "chunk"
+
+
+def step_mask(steps: Tensor, executed: int) -> Tensor:
+    """Return bool [..., Hx]: whether each of the Hx actions was executed, from `steps` int64 [...]."""
+    return torch.arange(executed, device=steps.device) < steps[..., None]
+
+
+def reduce_log_prob(log_prob: Tensor, steps_mask: Tensor, level: Level) -> Tensor:
+    """Sum log-probabilities [B, Hx, D'] over the executed elements of each unit: [B, Hx, D'], [B, Hx] or [B].
+
+    `steps_mask` is bool [B, Hx], see `step_mask`. 0 where nothing was executed, for any `log_prob` there.
+    """
+    executed = torch.where(steps_mask[..., None], log_prob, 0)
+    match Level(level):
+        case Level.TOKEN:
+            return executed
+        case Level.ACTION:
+            return executed.sum(-1)
+        case Level.CHUNK:
+            return executed.sum((-2, -1))
+
+
+def align_axes(x: Tensor, like: Tensor) -> Tensor:
+    """Append axes of size 1 to x [B, …], so that it broadcasts against `like` [B, …, …]."""
+    return x.reshape(*x.shape, *[1] * (like.dim() - x.dim()))
+
+
+def masked_mean(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Compute the mean over the valid entries, a scalar; 0 (not NaN) if no entry is valid.
+
+    Args:
+        x: [B, …]; invalid entries may hold any value.
+        mask: bool, or weights ≥ 0; has the leading axes of `x`, broadcasts over the others. None: all valid.
+    """
+    if mask is None:
+        return x.mean()
+    weight = align_axes(mask, x).to(x.dtype).expand_as(x)
+    total = weight.sum()
+    return torch.where(weight > 0, x * weight, 0).sum() / torch.where(total > 0, total, 1)
 
 
 def clipped_policy_loss(
@@ -12,13 +60,10 @@ def clipped_policy_loss(
     """Compute -min(ρ A, clip(ρ, 1 - low, 1 + high) A) (PPO, arXiv 1707.06347; unequal bounds: arXiv 2503.14476).
 
     Args:
-        log_ratio: log ρ, [B, …].
+        log_ratio: log ρ, [B, …]; the loss has its shape.
         advantage: [B] or the shape of `log_ratio`; broadcasts over the trailing axes.
         low, high: clip bounds, both positive.
         dual: c > 1, which bounds the loss by c |A| where A < 0 (arXiv 1912.09729), or None.
-
-    Returns:
-        Elementwise loss in the shape of `log_ratio`.
 
     Raises:
         ValueError: `dual` is not above 1.
@@ -53,14 +98,7 @@ def truncated_importance_weight(log_weight: Tensor, cap: float | None = None) ->
 
     With this weight, E_behaviour[w ρ A] = E_prox[ρ A] if nothing is truncated. Truncation bounds the variance and keeps
     every row, but adds a bias towards actions that the behaviour policy chooses more often; RLinf instead drops rows
-    with a weight above a threshold.
-
-    Args:
-        log_weight: log π_prox - log π_behaviour, of any shape.
-        cap: C ≥ 1, or None for no truncation.
-
-    Returns:
-        Weights in the shape of `log_weight`.
+    with a weight above a threshold. `cap`: C ≥ 1, or None for no truncation.
 
     Raises:
         ValueError: `cap` is below 1, so that even rows of the current policy would count less.
@@ -74,11 +112,10 @@ def truncated_importance_weight(log_weight: Tensor, cap: float | None = None) ->
 def value_loss(
     value: Tensor, old_value: Tensor, returns: Tensor, clip: float | None = None, huber: float | None = None
 ) -> Tensor:
-    """Compute the elementwise half squared error.
+    """Compute the elementwise half squared error of values and returns.
 
     Args:
-        value: values under the current weights.
-        old_value: values recorded in the rollout.
+        value, old_value: under the current weights, and as recorded in the rollout.
         returns: targets.
         clip: take the larger loss of `value` and `old_value` + clamp(value - old_value, ±clip); None: no clipping.
         huber: error above which the loss grows linearly, or None.

@@ -94,13 +94,10 @@ class ReplayFormat:
         """Return the format for a simulator's data.
 
         Args:
-            spec: of the simulator.
-            tracks: environments.
-            capacity: rows of a track that are read: its newest decisions and final observations.
-            executed: Hx, actions of a chunk; 1 for data in control steps.
+            tracks, capacity, executed, spare: see the attributes. For exact resume, `spare` is at least the rows a
+                track gets between two checkpoints.
             cameras: names of the cameras to record; by default those of the policy.
             extra: further entries of a decision to keep: "log_prob", or "trace/<name>" for an entry of its trace.
-            spare: see the attributes; at least the rows a track gets between two checkpoints, for exact resume.
 
         Raises:
             ReplayError: a camera or an extra is unknown, or a size is too small.
@@ -134,7 +131,14 @@ class ReplayFormat:
             tasks=tuple(task.name for task in spec.tasks),
             fields={
                 **_bookkeeping(),
-                **_observed(spec, chosen),
+                **{
+                    f"images/{c.name}": ReplayField((c.height, c.width, 3), "|u1")
+                    for c in spec.cameras
+                    if c.name in chosen
+                },
+                "state": ReplayField((len(spec.state_names),), "<f4"),
+                **({"privileged": ReplayField((len(spec.privileged_names),), "<f4")} if spec.privileged_names else {}),
+                "instruction": ReplayField((), "<i8"),
                 **_played(executed, spec.action_dim),
                 **{name: replace(each, dtype=np.dtype(each.dtype).str) for name, each in (extra or {}).items()},
             },
@@ -149,6 +153,10 @@ class ReplayFormat:
     def extra(self) -> dict[str, ReplayField]:
         """Return the extra fields that `of_simulator` was given."""
         return {name: field for name, field in self.fields.items() if _is_extra(name)}
+
+    def allocate(self) -> dict[str, Array]:
+        """Allocate the arrays in memory, all zero."""
+        return {name: np.zeros(self.shape(name), field.dtype) for name, field in self.fields.items()}
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of a field's array: [tracks, slots, ...]."""
@@ -215,17 +223,6 @@ def _bookkeeping() -> dict[str, ReplayField]:
     return {name: ReplayField((), "<i8") for name in numbers} | {"kind": ReplayField((), "|u1")}
 
 
-def _observed(spec: SimulatorSpec, cameras: tuple[str, ...]) -> dict[str, ReplayField]:
-    images = {f"images/{c.name}": ReplayField((c.height, c.width, 3), "|u1") for c in spec.cameras if c.name in cameras}
-    privileged = {"privileged": ReplayField((len(spec.privileged_names),), "<f4")} if spec.privileged_names else {}
-    return {
-        **images,
-        "state": ReplayField((len(spec.state_names),), "<f4"),
-        **privileged,
-        "instruction": ReplayField((), "<i8"),
-    }
-
-
 def _played(executed: int, action_dim: int) -> dict[str, ReplayField]:
     return {
         "action": ReplayField((executed, action_dim), "<f4"),
@@ -241,8 +238,3 @@ def _played(executed: int, action_dim: int) -> dict[str, ReplayField]:
 
 def _is_extra(name: str) -> bool:
     return name == "log_prob" or name.startswith("trace/")
-
-
-def allocate_arrays(layout: ReplayFormat) -> dict[str, Array]:
-    """Allocate the arrays in memory, all zero."""
-    return {name: np.zeros(layout.shape(name), field.dtype) for name, field in layout.fields.items()}

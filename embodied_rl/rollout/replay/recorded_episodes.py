@@ -17,10 +17,7 @@ def write_replay(conversion: Conversion, out: Path) -> Iterator[dict[str, Any]]:
     """Write a recording into a replay storage in control steps; yield the line of the index of each part of an episode.
 
     `action` is the proposed action, or the executed one without a proposal. The last step before a gap of an episode
-    cannot be sampled.
-
-    Raises:
-        ReplayError: the folder is not a replay storage of this format. StorageError: there is no room.
+    cannot be sampled. Raises ReplayError if the folder is no replay storage of this format, StorageError without room.
     """
     spec = conversion.make_spec()
     layout = ReplayFormat.of_simulator(spec, tracks=1, capacity=conversion.steps + 2, executed=1)
@@ -39,23 +36,20 @@ def _write_part(storage: ReplayStorage, part: EpisodePart, spec: SimulatorSpec) 
     words = episode.instruction or UNNAMED_TASK
     task = next(position for position, each in enumerate(spec.tasks) if each.name == words)
     actions = np.stack([step.executed if step.proposed is None else step.proposed for step in part.steps])[:, None]
-    storage.write_episode(
-        0, Episode(episode.index, task, episode.seed, split="recorded"), observation, actions,
-        _make_result(part, observation), first_decision=part.steps[0].number,
-    )  # fmt: skip
-
-
-def _make_result(part: EpisodePart, observation: Observation) -> StepResult:
-    count, last = len(part.steps), np.zeros(len(part.steps), bool)
+    last = np.zeros(len(part.steps), bool)
     last[-1] = part.ends
     success = last & (part.label == "success")
-    return StepResult(
+    result = StepResult(
         reward=success.astype(np.float32)[:, None],
         success=success[:, None],
-        steps=np.ones(count, np.int64),
+        steps=np.ones(len(part.steps), np.int64),
         executed=np.stack([step.executed for step in part.steps])[:, None],
         source=np.array([[step.source] for step in part.steps], np.uint8),
         terminated=last & bool(part.label),
         truncated=last & (not part.label),
         observation=observation,
     )
+    storage.write_episode(
+        0, Episode(episode.index, task, episode.seed, split="recorded"), observation, actions, result,
+        first_decision=part.steps[0].number,
+    )  # fmt: skip

@@ -26,21 +26,27 @@ FORMAT, TEXTS = "format.json", "texts.jsonl"
 
 
 class Texts:
-    """A numbered list of texts, in the order in which they were added.
+    """A numbered list of texts, in the order in which they were added; in a file unless `path` is None.
 
-    Args:
-        path: of the file that stores them; None keeps them in memory.
-        write: whether texts may be added, by this process alone.
+    Only one process may `write` to a file.
 
     Raises:
         ReplayError: the file is missing or damaged, or another process writes to it.
     """
 
     def __init__(self, path: Path | None = None, write: bool = True):
-        self._file: IO[bytes] | None = None
+        self._file: IO[bytes] | None = _locked(path) if path is not None and write else None
         self._texts: list[str] = []
         if path is not None:
-            self._texts = self._load(path, write)
+            try:
+                whole = path.read_bytes().rpartition(b"\n")  # the rest is a line that a process did not finish
+                self._texts = [json.loads(line) for line in whole[0].splitlines()]
+            except (OSError, ValueError, RecursionError) as error:
+                self.close()
+                message = f"{path} is missing or damaged ({error}). {REMEDY}"
+                raise ReplayError(message, code="replay-damaged") from error
+            if self._file is not None:
+                self._file.truncate(len(whole[0]) + len(whole[1]))
         self._numbers = {text: number for number, text in enumerate(self._texts)}
 
     def __getitem__(self, number: int) -> str:
@@ -68,19 +74,6 @@ class Texts:
         if self._file is not None:
             self._file.close()
             self._file = None
-
-    def _load(self, path: Path, write: bool) -> list[str]:
-        self._file = _locked(path) if write else None
-        try:
-            whole = path.read_bytes().rpartition(b"\n")  # the rest is a line that a process did not finish
-            texts = [json.loads(line) for line in whole[0].splitlines()]
-        except (OSError, ValueError, RecursionError) as error:
-            self.close()
-            message = f"{path} is missing or damaged ({error}). {REMEDY}"
-            raise ReplayError(message, code="replay-damaged") from error
-        if self._file is not None:
-            self._file.truncate(len(whole[0]) + len(whole[1]))
-        return texts
 
 
 def _locked(path: Path) -> IO[bytes]:
@@ -142,19 +135,19 @@ def make_folder(folder: Path, layout: ReplayFormat) -> None:
 
 def open_arrays(folder: Path, layout: ReplayFormat, write: bool) -> dict[str, Array]:
     """Map the arrays into memory, by field; raise `ReplayError` if one is missing or has another shape."""
-    return {name: _open(folder / make_file_name(name), layout, name, write) for name in layout.fields}
-
-
-def _open(path: Path, layout: ReplayFormat, name: str, write: bool) -> Array:
-    try:
-        array = np.load(path, mmap_mode="r")  # mapping for writing would lengthen a truncated file
-    except DAMAGED_ARRAY as error:
-        message = f"{path} is missing or damaged ({shorten(error)}). {REMEDY}"
-        raise ReplayError(message, code="replay-damaged") from error
-    if (array.shape, array.dtype.str) != (layout.shape(name), layout.fields[name].dtype):
-        raise ReplayError(
-            f"{path} holds {array.dtype.str} {list(array.shape)}, and {FORMAT} describes "
-            f"{layout.fields[name].dtype} {list(layout.shape(name))}. {REMEDY}",
-            code="replay-damaged",
-        )
-    return np.load(path, mmap_mode="r+") if write else array
+    arrays: dict[str, Array] = {}
+    for name, field in layout.fields.items():
+        path, shape = folder / make_file_name(name), layout.shape(name)
+        try:
+            array = np.load(path, mmap_mode="r")  # mapping for writing would lengthen a truncated file
+        except DAMAGED_ARRAY as error:
+            message = f"{path} is missing or damaged ({shorten(error)}). {REMEDY}"
+            raise ReplayError(message, code="replay-damaged") from error
+        if (array.shape, array.dtype.str) != (shape, field.dtype):
+            raise ReplayError(
+                f"{path} holds {array.dtype.str} {list(array.shape)}, and {FORMAT} describes {field.dtype} "
+                f"{list(shape)}. {REMEDY}",
+                code="replay-damaged",
+            )
+        arrays[name] = np.load(path, mmap_mode="r+") if write else array
+    return arrays

@@ -21,11 +21,7 @@ _SAME = {"episode": 0, "seed": 0, "decision": 1}
 
 
 class Ring:
-    """The rings of all tracks. `tracks` and `numbers`, int64 [n], identify rows.
-
-    Args:
-        layout: the format.
-        arrays: by field, [tracks, slots, ...].
+    """The rings of all tracks, `arrays` [tracks, slots, ...] by field. `tracks`, `numbers`, int64 [n], identify rows.
 
     Attributes:
         count: int64 [tracks], number of rows that a track ever had.
@@ -133,17 +129,14 @@ class Ring:
 
     def _refresh(self, tracks: Array, numbers: Array) -> None:
         """Update `ready` for these rows, the rows before them, and the rows that they push out."""
+        arrays, oldest = self.arrays, np.maximum(self.count[tracks] - self.format.capacity, 0)
         for moved in (0, 1, self.format.capacity):
             slots = self.slots(numbers - moved)
-            self.ready[tracks, slots] = self._followed(tracks, slots)
+            row, following = arrays["row"][tracks, slots], self.slots(slots + 1)
+            # The slot after the newest row holds the oldest row: compare row numbers.
+            follows = arrays["row"][tracks, following] == row + 1
+            for name, larger in _SAME.items():
+                follows &= arrays[name][tracks, following] == arrays[name][tracks, slots] + larger
+            complete = (arrays["kind"][tracks, slots] == FieldKind.COMPLETE) & (row > oldest)
+            self.ready[tracks, slots] = complete & (follows | arrays["terminated"][tracks, slots])
         self._usable = None
-
-    def _followed(self, tracks: Array, slots: Array) -> Array:
-        """Compute `ready` of some slots. The slot after the newest row holds the oldest row: compare row numbers."""
-        arrays, following = self.arrays, self.slots(slots + 1)
-        row, oldest = arrays["row"][tracks, slots], np.maximum(self.count[tracks] - self.format.capacity, 0)
-        follows = arrays["row"][tracks, following] == row + 1
-        for name, larger in _SAME.items():
-            follows &= arrays[name][tracks, following] == arrays[name][tracks, slots] + larger
-        complete = (arrays["kind"][tracks, slots] == FieldKind.COMPLETE) & (row > oldest)
-        return complete & (follows | arrays["terminated"][tracks, slots])

@@ -7,6 +7,7 @@ Shapes: B decisions of an episode, n environments of one call, Hx executed actio
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -14,27 +15,60 @@ from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
-from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat, allocate_arrays
+from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
 from embodied_rl.rollout.replay.ring import Ring, Values
-from embodied_rl.rollout.replay.transitions import PLAIN, Transitions
 from embodied_rl.rollout.writer import Writer, select_outcome
 
+PLAIN = (
+    *("action", "executed", "reward", "success", "source", "steps", "terminated", "truncated"),
+    *("version", "episode", "seed", "group", "task", "decision"),
+)
+"""The attributes of `Transitions` that are fields of a row."""
 _EPISODE = ("episode", "seed", "initial_state", "group", "task", "split")
 
 
+@dataclass
+class Transitions:
+    """B decisions and their results, read from a replay storage. All arrays are copies.
+
+    For a discount γ per control step, a decision is worth Σ_{j < steps} γ^j reward_j, and the next value counts with
+    γ^steps, or not at all where terminated. The attributes have the dtypes and shapes of docs/replay.md, with B rows.
+
+    Attributes:
+        action, executed: float32 [B, Hx, A] as chosen, and as applied after clipping, a safety filter or a human.
+        truncated: bool [B]; never true where `terminated` is.
+        next_observation: the episode's final one if truncated; unused if terminated (a copy of `observation`).
+        extra: the extra fields of the format, [B, ...] each.
+    """
+
+    observation: Observation
+    action: Array
+    executed: Array
+    reward: Array
+    success: Array
+    source: Array
+    steps: Array
+    terminated: Array
+    truncated: Array
+    next_observation: Observation
+    version: Array
+    episode: Array
+    seed: Array
+    group: Array
+    task: Array
+    decision: Array
+    extra: dict[str, Array]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+
 class ReplayStorage(Writer):
-    """A `Writer` that keeps the newest rows of each track.
+    """A `Writer` that keeps the newest rows of each track, in memory or in a `folder`, which is created if missing.
 
     After construction, only the texts of new instructions are allocated. A complete row survives `kill -9`; after a
     power cut, the rows of the last `flush` are left.
-
-    Args:
-        layout: format of the storage; see `ReplayFormat.of_simulator`.
-        folder: folder on disk, created if missing; None keeps the storage in memory.
-
-    Attributes:
-        format: the `layout`.
 
     Raises:
         ReplayError: the folder holds something else, is of another format or version, is damaged, or another process
@@ -64,7 +98,7 @@ class ReplayStorage(Writer):
         self.format, self._write = layout, write
         self._texts = Texts(None if folder is None else folder / TEXTS, write)
         try:
-            self._arrays = allocate_arrays(layout) if folder is None else open_arrays(folder, layout, write)
+            self._arrays = layout.allocate() if folder is None else open_arrays(folder, layout, write)
             self._ring = Ring(layout, self._arrays)
         except BaseException:
             self._texts.close()
@@ -128,15 +162,14 @@ class ReplayStorage(Writer):
         result: StepResult,
         first_decision: int = 0,
     ) -> None:
-        """Add a whole episode, such as a demonstration, to the end of a track; or a part of one.
+        """Add an episode, such as a demonstration, or a part of one to the end of a track.
 
         Args:
-            track: the track to add to.
-            episode: the episode that was run.
+            track, episode: where, and which.
             observation: B rows, one before each chunk.
             actions: float32 [B, Hx, A] as chosen.
-            result: B rows, the result of each chunk. Its `observation` is not read. Where the last one is truncated,
-                `final_observation` has one row; without it, the last decision cannot be sampled.
+            result: B rows. Its `observation` is not read. Where the last one is truncated, `final_observation` has one
+                row; without it, the last decision cannot be sampled.
             first_decision: decisions of the episode that lie before the first one given.
 
         Raises:

@@ -8,6 +8,7 @@ import io
 import pickle
 import sys
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,15 +76,6 @@ def _restore_tensor(buffer: Any, dtype: str, shape: tuple[int, ...], learned: bo
     import torch
 
     kind, array = getattr(torch, dtype), np.frombuffer(buffer, np.uint8)
-    tensor = _bits(array).view(kind).reshape(shape) if array.size else torch.empty(shape, dtype=kind)
+    with nullcontext() if array.flags.writeable else warnings.catch_warnings(action="ignore"):  # views, as asked for
+        tensor = torch.from_numpy(array).view(kind).reshape(shape) if array.size else torch.empty(shape, dtype=kind)
     return tensor if learned is None else torch.nn.Parameter(tensor, requires_grad=learned)
-
-
-def _bits(array: Array) -> Any:
-    import torch
-
-    if array.flags.writeable:
-        return torch.from_numpy(array)
-    with warnings.catch_warnings():  # the caller asked for read-only views
-        warnings.simplefilter("ignore", UserWarning)
-        return torch.from_numpy(array)

@@ -1,13 +1,15 @@
-"""Interface of handles: `submit` a call to a simulator or another role in any process, and get a future."""
+"""Interfaces of runtimes, which start roles in processes, and of handles: `submit` a call to a role, get a future."""
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import Any, Protocol, runtime_checkable
 
 from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.sim import Episode, Observation, SimulatorSpec
+from embodied_rl.runtime.processes.interpreter import Interpreter
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class Future(Protocol):
 class Handle(Protocol):
     """A handle on a simulator or another role, such as `embodied_rl.rollout.policy_worker`, in this or another process.
 
-    It takes one call at a time: collect each future before the next submit. The role can also run in a thread.
+    It takes one call at a time: collect each future before the next submit.
     """
 
     name: str
@@ -139,10 +141,6 @@ class WorkerRestart:
 
     If the new worker dies too, `done` starts the next one without waiting for it.
 
-    Args:
-        handle: of the dead worker.
-        episodes: to start in the new worker.
-
     Attributes:
         restarts: number of restarts so far.
 
@@ -200,3 +198,84 @@ def restart_and_reset(handle: Handle, episodes: Sequence[Episode | None]) -> tup
     """
     restart = WorkerRestart(handle, episodes)
     return restart.result(), restart.restarts
+
+
+@dataclass(frozen=True)
+class NodeShare:
+    """The CPU cores and GPUs that a process reserves on its node, possibly fractions. `LocalRuntime` ignores them."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+
+
+@dataclass(frozen=True)
+class Deadlines:
+    """The limits of a process: seconds to start, seconds to answer a call, and restarts per hour."""
+
+    start: float = 300.0
+    call: float = 120.0
+    restarts: int = 3
+
+
+class BoardReader(Protocol):
+    """A reader of a `Board` in another process. It can be pickled."""
+
+    def newest(self, above: int = -1) -> tuple[int, Any] | None:
+        """Return the version and the complete newest message, or None where no version is above `above`.
+
+        Raises:
+            WorkerDied: the publishing process is gone, or does not answer in time.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release the reader."""
+        ...
+
+
+class Board(Protocol):
+    """The newest message of one process, e.g. weights, which any number of other processes can read at any time.
+
+    A message is any picklable value that holds most of its bytes in NumPy arrays.
+    """
+
+    def publish(self, version: int, message: Any) -> None:
+        """Replace the message. Each version must be higher than the last."""
+        ...
+
+    def reader(self) -> BoardReader:
+        """Return a reader, which can be sent to a worker of the same runtime."""
+        ...
+
+    def close(self) -> None:
+        """Release the board. The last message may then no longer be readable."""
+        ...
+
+
+class Runtime(Protocol):
+    """Starts processes, and ends them when the process that started them ends, even by a crash."""
+
+    def worker(
+        self,
+        factory: str,
+        kwargs: Mapping[str, Any],
+        *,
+        name: str,
+        deadlines: Deadlines,
+        share: NodeShare,
+        interpreter: Interpreter | None = None,
+        packages: tuple[str, ...] = (),
+    ) -> Handle:
+        """Start a role in a new process, and return its handle without waiting for the start.
+
+        Args:
+            factory: "module:Class" of the role. kwargs: its keyword arguments, picklable.
+            deadlines: limits for its start, its calls and its restarts.
+            share: the cores and GPUs that it reserves.
+            interpreter, packages: see `embodied_rl.runtime.processes.local.ProcessHandle`.
+        """
+        ...
+
+    def board(self) -> Board:
+        """Return a board on which this process can publish."""
+        ...

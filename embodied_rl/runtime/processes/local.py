@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from embodied_rl.interfaces.sim import NotFinite, Simulator, SimulatorSpec, Unavailable
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
 from embodied_rl.runtime.processes.board import SharedBoard
-from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied, WorkerError
+from embodied_rl.runtime.processes.handle import Deadlines, NodeShare, RestartLimitReached, WorkerDied, WorkerError
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.messages import PROTOCOL, ShortenedLists, receive_greeting
 from embodied_rl.runtime.processes.process import ChildProcess, make_anonymous_memory
-from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
+from embodied_rl.runtime.processes.remote import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
 from embodied_rl.runtime.processes.simulator_checks import check_output
 from embodied_rl.runtime.processes.worker import CallFailure, ImageSlots, move_to_host
 
@@ -26,7 +25,6 @@ class InlineHandle:
 
     Args:
         build: builds the simulator; `restart` calls it again.
-        name: for messages.
     """
 
     def __init__(self, build: Callable[[], Simulator], name: str = "simulator"):
@@ -105,7 +103,6 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
     Args:
         factory: "module:Class" of the role; only the worker imports the module.
         kwargs: its picklable keyword arguments; for a simulator they include "num_envs".
-        name: for messages.
         log: file for the worker's standard output and error; by default a temporary file, deleted with the handle.
         start_timeout: seconds until the simulator must be built.
         call_timeout: seconds in which a call must be answered; after that the worker counts as hung and is killed.
@@ -223,33 +220,28 @@ class ProcessHandle(RemoteHandle[RemoteCall]):
         self._unsent = None
 
     def _await_start(self) -> SimulatorSpec | None:
-        self._greet()
+        if not self._greeted:  # the protocol's version is checked before anything is unpickled
+            greeting = self._worker.receive(
+                self._remaining(), "start", START_REMEDY, self._start_timeout, read=receive_greeting
+            )
+            problem, protocol = greeting.get("problem"), greeting.get("protocol")
+            if not problem and protocol != PROTOCOL:
+                problem = (
+                    f"its protocol version is {protocol}, this process has {PROTOCOL}: "
+                    "another version of embodied-rl runs there. Use one for both"
+                )
+            if problem:
+                self._worker.stop()
+                where = sys.executable if self._interpreter is None else self._interpreter.python
+                self._start_failure = f"{self.name} cannot run in {where}: {problem}."
+                raise RestartLimitReached(self._start_failure)
+            self._greeted = True
         reply = self._worker.receive(self._remaining(), "start", START_REMEDY, self._start_timeout)
         if isinstance(reply, CallFailure):
             raise self._worker_error("start", reply)
         spec: SimulatorSpec | None = reply.value
         self._slots = ImageSlots(self._memory, () if spec is None else spec.cameras, self._kwargs.get("num_envs", 0))
         return spec
-
-    def _greet(self) -> None:
-        """Receive the worker's greeting and check its protocol version, before anything is unpickled."""
-        if self._greeted:
-            return
-        greeting = self._worker.receive(
-            self._remaining(), "start", START_REMEDY, self._start_timeout, read=receive_greeting
-        )
-        problem, protocol = greeting.get("problem"), greeting.get("protocol")
-        if not problem and protocol != PROTOCOL:
-            problem = (
-                f"its protocol version is {protocol}, this process has {PROTOCOL}: "
-                "another version of embodied-rl runs there. Use one for both"
-            )
-        if problem:
-            self._worker.stop()
-            where = sys.executable if self._interpreter is None else self._interpreter.python
-            self._start_failure = f"{self.name} cannot run in {where}: {problem}."
-            raise RestartLimitReached(self._start_failure)
-        self._greeted = True
 
     def _remaining(self) -> float:
         return max(0.0, self._answer_by - time.monotonic())

@@ -26,7 +26,6 @@ def check_output(spec: SimulatorSpec, method: str, args: tuple[Any, ...], output
     """Check the types, shapes and dtypes of what a method of a simulator returned.
 
     Args:
-        spec: of the simulator.
         method: "reset", "step", "restore" or "snapshot"; outputs of other methods are not checked.
         args: of the call; they give the number of environments and steps.
         output: what the method returned, its observations on the host.
@@ -110,11 +109,7 @@ def check_observation(spec: SimulatorSpec, observation: Any, rows: int | None) -
 
 
 def check_snapshot(snapshot: Any) -> None:
-    """Check that a snapshot holds named arrays of plain numbers.
-
-    Raises:
-        InvalidOutput: the message names the entry.
-    """
+    """Check that a snapshot holds named arrays of plain numbers; raise `InvalidOutput` otherwise."""
     _require(isinstance(snapshot, dict), f"it must return a dictionary of arrays, not {type(snapshot).__name__}")
     for name, array in snapshot.items():
         plain = isinstance(array, np.ndarray) and not array.dtype.hasobject

@@ -214,14 +214,6 @@ def exit_with_parent(descriptor: int) -> None:
     threading.Thread(target=watch, name="exit-with-parent", daemon=True).start()
 
 
-def leave_signals_to_parent() -> None:
-    """Ignore signals that reach all processes; the parent decides and ends workers by closing the pipe."""
-    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
-    for number in numbers:
-        signal.signal(number, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
-
-
 def serve_calls(connection: Connection, memory: int) -> None:
     """Build the role that the first message names, after the delay that it gives, then answer calls until "close"."""
     send_greeting(connection)
@@ -239,14 +231,10 @@ def serve_calls(connection: Connection, memory: int) -> None:
         method, args = receive(connection)
         args = lists.restore(method, args)
         following = (slot + 1) % SLOTS
-        reply = attempt_call(_call, hosted, method, args, slots, following)
+        reply = attempt_call(lambda: slots.put(hosted.call(method, args), following))  # noqa: B023  called at once
         if isinstance(reply, Reply) and isinstance(reply.value, Observation | StepResult):
             reply.slot = slot = following
         send(connection, reply)
-
-
-def _call(hosted: HostedRole, method: str, args: tuple[Any, ...], slots: ImageSlots, slot: int) -> Any:
-    return slots.put(hosted.call(method, args), slot)
 
 
 def attempt_call(function: Callable[..., Any], *args: Any) -> Reply | CallFailure:
@@ -277,7 +265,10 @@ def prepare_child() -> int:
     for descriptor in sys.argv[1:]:
         os.set_inheritable(int(descriptor), False)
     faulthandler.enable()
-    leave_signals_to_parent()
+    numbers = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
+    for number in numbers:  # they reach all processes: the parent decides, and ends this one by closing the pipe
+        signal.signal(number, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, numbers)
     exit_with_parent(pipe)
     return pipe
 

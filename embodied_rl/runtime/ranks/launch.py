@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -54,30 +54,6 @@ class RankFailure:
     silent: bool = False
 
 
-@dataclass(frozen=True)
-class _LocalRendezvous:
-    rank: int
-    size: int
-    port: int
-    timeout: float
-    threads: int
-
-    def join(self, store: object = None) -> GlooRanks:
-        store = store or make_store(self.size, self.timeout, self.port)
-        return GlooRanks(self.rank, self.size, store, self.timeout)
-
-
-class Rendezvous(Protocol):
-    """How rank 0 connects to the others; `timeout`: seconds for which ranks wait for each other."""
-
-    @property
-    def timeout(self) -> float: ...
-
-    def join(self, store: object = None) -> Ranks:
-        """Connect to the other ranks."""
-        ...
-
-
 def launch_ranks(
     function: Callable[[Config, Ranks], Result],
     config: Config,
@@ -115,15 +91,14 @@ def launch_ranks(
             child = ChildProcess(f"rank {rank}", f"{__name__}:run_rank", log, timeout, threads=threads)
             stack.callback(child.stop)
             children.append(child)
-        own, *others = (_LocalRendezvous(rank, size, store.port, timeout, threads) for rank in range(size))
         try:
-            for child, other in zip(children, others, strict=True):
-                child.send((other, function, config), "start")
+            for rank, child in enumerate(children, start=1):
+                child.send((rank, size, store.port, timeout, threads, function, config), "start")
             for child in children:
                 child.receive(START_TIMEOUT, "start")
         except WorkerDied as death:
             raise RankFailed(str(death)) from None
-        return lead_ranks(function, config, own, store, children)
+        return lead_ranks(function, config, lambda: GlooRanks(0, size, store, timeout), timeout, children)
 
 
 @contextmanager
@@ -188,15 +163,15 @@ def raise_on_signals(ranks: Ranks) -> Iterator[None]:
 def run_rank() -> None:
     """Run rank 1 or above; this is the entry point of its process."""
     with Connection(prepare_child()) as pipe:
-        rendezvous, function, config = receive(pipe)
-        torch.set_num_threads(rendezvous.threads)
-        choose_gpu(rendezvous.rank)
+        rank, size, port, timeout, threads, function, config = receive(pipe)
+        torch.set_num_threads(threads)
+        choose_gpu(rank)
         send(pipe, "ready")
         failure = None
         try:
-            function(config, rendezvous.join())
+            function(config, GlooRanks(rank, size, make_store(size, timeout, port), timeout))
         except Exception as error:  # noqa: BLE001  a process border
-            failure = describe_failure(rendezvous.rank, error)
+            failure = describe_failure(rank, error)
         send(pipe, failure)
         if failure is None:  # wait until rank 0 closes the pipe or is gone: it may still read from this rank
             pipe.poll(None)
@@ -205,13 +180,16 @@ def run_rank() -> None:
 def lead_ranks(
     function: Callable[[Config, Ranks], Result],
     config: Config,
-    rendezvous: Rendezvous,
-    store: object,
+    join: Callable[[], Ranks],
+    timeout: float,
     children: list[ChildProcess],
 ) -> Result:
-    """Run `function(config, ranks)` on rank 0, wait for the reports of the others, and raise the first failure."""
+    """Run `function(config, ranks)` on rank 0, wait for the reports of the others, and raise the first failure.
+
+    `join` connects rank 0 to the others; `timeout` is how long ranks wait for each other, in seconds.
+    """
     try:
-        result = function(config, rendezvous.join(store))
+        result = function(config, join())
     except Exception as error:
         mine = describe_failure(0, error)
         # A configuration error fails on every rank: rank 0 then raises its own error.
@@ -225,7 +203,7 @@ def lead_ranks(
             raise RankFailed(message) from None
         raise RankFailed(f"rank {first.rank} failed first:\n{first.message}") from None
     for rank, child in enumerate(children, start=1):
-        failure = _wait_for_outcome(rank, child, rendezvous.timeout)
+        failure = _wait_for_outcome(rank, child, timeout)
         if failure is not None:
             raise failure.error or RankFailed(f"rank {rank} failed at the end:\n{failure.message}")
     return result

@@ -20,10 +20,9 @@ import signal
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, redirect_stdout, suppress
+from collections.abc import Callable
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -32,9 +31,9 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Unavailable
 from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.ranks import launch as local
-from embodied_rl.runtime.ranks.collective import GlooRanks, Ranks
+from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ranks.launch import GRACE, RankFailed, RankFailure
-from embodied_rl.runtime.ranks.torchrun_place import FAILED, TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import FAILED, TorchrunPlace
 from embodied_rl.runtime.ranks.torchrun_store import StoreClient, UnexpectedStoreEntry, open_store
 from embodied_rl.system.signals import STOP_SIGNALS, handle_stop_signals
 
@@ -83,22 +82,20 @@ class Follower:
             WorkerDied: the rank did not report within `timeout` seconds.
         """
         try:
-            value = self.store.get(_report_key(self.rank), timeout)
+            report = self.store.get(_report_key(self.rank), timeout)
         except TimeoutError:
             how = "reported nothing: it was killed or hangs. If it ended, see torchrun's summary."
             raise WorkerDied(f"rank {self.rank} {how}") from None
-        return None if value is None else _read_failure(self.rank, value)
-
-
-@dataclass(frozen=True)
-class _StoreRendezvous:
-    """The `Rendezvous` of rank 0."""
-
-    store: StoreClient
-    timeout: float
-
-    def join(self, store: object = None) -> GlooRanks:
-        return self.store.join(self.timeout)
+        if report is None:
+            return None
+        try:  # the time is converted to this node's clock
+            when, kind = float(report["when"]) - time.time() + time.monotonic(), report["kind"]
+            error = None if kind is None else _ERRORS[kind](str(report["text"]))
+            if isinstance(error, UserError):
+                error.code = str(report["code"])
+            return RankFailure(self.rank, when, bool(report["cascade"]), str(report["message"]), error)
+        except (KeyError, TypeError, ValueError):
+            raise UnexpectedStoreEntry(_report_key(self.rank), report) from None
 
 
 def run_process(place: TorchrunPlace, lead: Callable[[], int], follow: Callable[[], object]) -> int:
@@ -171,12 +168,21 @@ def launch_here(
         return _run_other_rank(store, function, config, timeout)
     others: list[Any] = [Follower(store, rank) for rank in range(1, size)]
     before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+
+    def lead(config: Config, ranks: Ranks) -> Result:
+        try:
+            return function(config, ranks)
+        except Exception:
+            for number in STOP_SIGNALS:  # so that rank 0 can still report
+                signal.signal(number, signal.SIG_IGN)
+            raise
+
     try:
         for other in others:
             other.await_begin(timeout)
         _raise_failure(others)
         store.set(_JOINED, True)
-        return local.lead_ranks(partial(_run_rank_0, function), config, _StoreRendezvous(store, timeout), None, others)
+        return local.lead_ranks(lead, config, lambda: store.join(timeout), timeout, others)
     except KeyboardInterrupt:  # torchrun ends this process, perhaps because another rank failed
         _raise_failure(others)
         raise
@@ -190,16 +196,6 @@ def choose_launcher() -> Callable[..., Any]:
     return local.launch_ranks if TorchrunPlace.find() is None else launch_here
 
 
-def _run_rank_0(function: Callable[[Config, Ranks], Result], config: Config, ranks: Ranks) -> Result:
-    """Run the function on rank 0. After an error ignore torchrun's stop signals, so that rank 0 can still report."""
-    try:
-        return function(config, ranks)
-    except Exception:
-        for number in STOP_SIGNALS:
-            signal.signal(number, signal.SIG_IGN)
-        raise
-
-
 def _raise_failure(others: list[Any]) -> None:
     """Raise the earliest failure that other ranks have reported by now and that no other rank caused."""
     failures = [failure for other in others if other.ready() and (failure := other.receive(0.0, "the end"))]
@@ -211,8 +207,10 @@ def _raise_failure(others: list[Any]) -> None:
 def _run_follower(store: StoreClient, follow: Callable[[], object]) -> int:
     """Run `follow` without output, then wait until rank 0 ends; return rank 0's exit code."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # before the launch, a signal ends this process at once
-    failure = None
-    with _suppress_output():
+    failure, before = None, logging.root.manager.disable
+    with redirect_stdout(io.StringIO()), warnings.catch_warnings():  # crash messages of libraries still appear
+        warnings.simplefilter("ignore")
+        logging.disable(100)
         try:
             follow()
         except Rank0Exited:
@@ -222,6 +220,8 @@ def _run_follower(store: StoreClient, follow: Callable[[], object]) -> int:
         except Exception as error:  # noqa: BLE001  a process border
             failure = local.describe_failure(store.place.rank, error)
             _publish_outcome(store, failure)
+        finally:
+            logging.disable(before)
     try:
         code = store.get(_END, None if failure is None else GRACE)
         if not isinstance(code, int):
@@ -290,31 +290,6 @@ def _publish_outcome(store: StoreClient, failure: RankFailure) -> None:
     }
     with suppress(RuntimeError):  # if the store is gone, the next request raises
         store.set(_report_key(store.place.rank), report)
-
-
-def _read_failure(rank: int, report: Any) -> RankFailure:
-    """Return the failure that `_publish_outcome` wrote, with its time on this node's clock."""
-    try:
-        when, kind = float(report["when"]) - time.time() + time.monotonic(), report["kind"]
-        error = None if kind is None else _ERRORS[kind](str(report["text"]))
-        if isinstance(error, UserError):
-            error.code = str(report["code"])
-        return RankFailure(rank, when, bool(report["cascade"]), str(report["message"]), error)
-    except (KeyError, TypeError, ValueError):
-        raise UnexpectedStoreEntry(_report_key(rank), report) from None
-
-
-@contextmanager
-def _suppress_output() -> Iterator[None]:
-    """Suppress standard output, warnings and logging in the context. Crash messages of libraries still appear."""
-    with redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        before = logging.root.manager.disable
-        logging.disable(100)
-        try:
-            yield
-        finally:
-            logging.disable(before)
 
 
 def _begun_key(rank: int) -> str:

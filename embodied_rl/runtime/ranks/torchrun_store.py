@@ -1,4 +1,4 @@
-"""Client of torchrun's key-value store, which every process of a launch reads and writes.
+"""Client of torchrun's key-value store, which every process of a launch reads and writes, and network addresses.
 
 The store listens on every network, and any program that reaches it can write to it. It holds only JSON, and nothing in
 it is executed. `docs/security.md` describes what this protects against.
@@ -6,18 +6,19 @@ it is executed. `docs/security.md` describes what this protects against.
 
 import json
 import os
+import socket
 import time
 from datetime import timedelta
 from functools import cache
 from ipaddress import ip_address
 from typing import Any
 
+import psutil
 from torch import distributed
 
-from embodied_rl.interfaces.errors import RunFailed
-from embodied_rl.runtime.ranks import addresses
+from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.runtime.ranks.collective import GlooRanks, PeerLost, choose_gpu
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 
 _POLL = 0.05
 _torch: Any = distributed  # its type stubs lack stores
@@ -57,7 +58,6 @@ class StoreClient:
         """Wait for the value under a key and return it.
 
         Args:
-            key: of the value.
             seconds: to wait; None waits without limit, until torchrun ends this process.
             until: another key; the wait ends if it has a value.
 
@@ -111,9 +111,16 @@ def find_own_address(store: StoreClient, timeout: float) -> str:
         UnexpectedStoreEntry: an entry is not an IP address.
     """
     place = store.place
-    if name := os.environ.get(addresses.INTERFACE):
-        return addresses.find_interface_address(name)
-    mine = addresses.find_address_towards(os.environ["MASTER_ADDR"])
+    if name := os.environ.get(INTERFACE):
+        known = psutil.net_if_addrs()
+        found = [entry.address for entry in known.get(name, ()) if entry.family == socket.AF_INET]
+        if not found:
+            raise UserError(
+                f"{INTERFACE}={name}: no such interface with an address; there are {', '.join(known)}.",
+                code="network-interface-unknown",
+            )
+        return found[0]
+    mine = find_address_towards(os.environ["MASTER_ADDR"])
     store.set(f"address/{place.rank}", mine)
     remote: list[str] = []
     for key in [f"address/{rank}" for rank in range(place.size)]:
@@ -122,5 +129,29 @@ def find_own_address(store: StoreClient, timeout: float) -> str:
             address = str(ip_address(value if isinstance(value, str) else ""))
         except ValueError:
             raise UnexpectedStoreEntry(key, value) from None
-        remote += [address] if not addresses.is_loopback(address) else []
-    return addresses.find_address_towards(remote[0]) if remote and addresses.is_loopback(mine) else mine
+        remote += [address] if not is_loopback(address) else []
+    return find_address_towards(remote[0]) if remote and is_loopback(mine) else mine
+
+
+INTERFACE = "GLOO_SOCKET_IFNAME"
+"""Environment variable of torch that names the network interface to use."""
+
+
+def find_address_towards(host: str) -> str:
+    """Return this machine's address on the route to a host, without sending anything."""
+    found = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    family, kind, protocol, _, target = min(found, key=lambda entry: entry[0] != socket.AF_INET)
+    with socket.socket(family, kind, protocol) as route:
+        route.connect(target)
+        return route.getsockname()[0]
+
+
+def find_interface(address: str) -> str:
+    """Return the name of the network interface that has an address."""
+    known = psutil.net_if_addrs()
+    return next(name for name, entries in known.items() if any(entry.address == address for entry in entries))
+
+
+def is_loopback(address: str) -> bool:
+    """Return whether an address is a loopback address."""
+    return address.startswith("127.") or address == "::1"

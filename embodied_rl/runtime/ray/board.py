@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from embodied_rl.runtime.processes.arrays import Packed, pack, unpack
-from embodied_rl.runtime.processes.base import NodeShare
-from embodied_rl.runtime.processes.handle import NoAnswer, WorkerDied
+from embodied_rl.runtime.processes.handle import NoAnswer, NodeShare, WorkerDied
 from embodied_rl.runtime.ray import cluster
 from embodied_rl.runtime.ray.cluster import ActorDied, CallTimeout, RayActor
 
@@ -30,7 +29,7 @@ class BoardActor:
 
 
 class RayBoard:
-    """A `Board` (see `embodied_rl.runtime.processes.base`) in a cluster. It ends with the process that made it.
+    """A `Board` (see `embodied_rl.runtime.processes.handle`) in a cluster. It ends with the process that made it.
 
     Args:
         variables: environment variables of its actor.
@@ -59,7 +58,7 @@ class RayBoard:
 
 
 class RayBoardReader:
-    """A `BoardReader` (see `embodied_rl.runtime.processes.base`) for any process of the same job.
+    """A `BoardReader` (see `embodied_rl.runtime.processes.handle`) for any process of the same job.
 
     Args:
         name: of the actor. deadline: seconds in which the actor must answer, and in which a message must arrive.

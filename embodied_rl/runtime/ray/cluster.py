@@ -15,7 +15,7 @@ from multiprocessing.connection import Connection
 from typing import Any, cast
 
 from embodied_rl.interfaces.sim import Unavailable
-from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.handle import NodeShare
 
 try:
     import ray

@@ -10,15 +10,14 @@ from typing import Any
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runtime.processes.arrays import pack, unpack
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
-from embodied_rl.runtime.processes.handle import NoAnswer, RestartLimitReached, WorkerDied
+from embodied_rl.runtime.processes.handle import Deadlines, NoAnswer, NodeShare, RestartLimitReached, WorkerDied
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.messages import PROTOCOL
-from embodied_rl.runtime.processes.remote_handle import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
+from embodied_rl.runtime.processes.remote import CALL_REMEDY, START_REMEDY, RemoteCall, RemoteHandle
 from embodied_rl.runtime.processes.worker import CallFailure
 from embodied_rl.runtime.ray.cluster import ActorDied, BundlePlace, CallTimeout, RayActor, RayAnswer
+from embodied_rl.runtime.ray.connection import explain_wait
 from embodied_rl.runtime.ray.hosting import Host, RaisedError, StartOrder
-from embodied_rl.runtime.ray.resources import explain_wait
 
 LOG_LINES = 30
 _RAY_PREFIXES = (":job_id:", ":actor_name:", ":task_name:")
@@ -46,7 +45,6 @@ class RayHandle(RemoteHandle[RayCall]):
     Args:
         factory: "module:Class" of the role, importable on every node.
         kwargs: its keyword arguments, picklable.
-        name: for messages.
         deadlines: limits for its start, which includes the wait for free resources, and for its calls.
         share: the cores and GPUs that it reserves.
         where: its bundle, if there is a reservation.

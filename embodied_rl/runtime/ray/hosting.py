@@ -10,7 +10,7 @@ from typing import Any
 from embodied_rl.interfaces.errors import RunFailed
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runtime.processes.arrays import Packed, pack, unpack
-from embodied_rl.runtime.processes.base import Deadlines
+from embodied_rl.runtime.processes.handle import Deadlines
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.local import ProcessHandle
 from embodied_rl.runtime.processes.messages import PROTOCOL
@@ -58,7 +58,8 @@ class Host:
 
     def __init__(self, place: cluster.BundlePlace | None):
         PLACE[:] = [] if place is None else [place]
-        self._hosted: HostedRole | SeparateSimulator | None = None
+        self._hosted: HostedRole | None = None
+        self._separate: ProcessHandle | None = None  # a simulator in another Python environment on this node
 
     def hello(self) -> dict[str, Any]:
         """Return the greeting of this process; see `make_greeting`."""
@@ -72,50 +73,32 @@ class Host:
         """Call a method, given as packed name and arguments; return the packed reply and resident bytes."""
 
         def call() -> Any:
+            method, args = unpack(packed)
+            if self._separate is not None:
+                return self._separate.close() if method == "close" else self._separate.submit(method, *args).result()
             assert self._hosted is not None, "called before it was built"
-            return self._hosted.call(*unpack(packed))
+            return self._hosted.call(method, args)
 
         reply = answer_call(call)
-        return reply, read_resident_bytes(os.getpid()) + getattr(self._hosted, "memory", lambda: 0)()
+        return reply, read_resident_bytes(os.getpid()) + (self._separate.memory() if self._separate is not None else 0)
 
     def _start(self, order: StartOrder) -> Any:
         time.sleep(order.delay)
         if order.interpreter is not None:
-            self._hosted = separate = SeparateSimulator(order)
-            return separate.spec()
+            self._separate = ProcessHandle(
+                order.factory,
+                order.kwargs,
+                name=order.name,
+                start_timeout=order.deadlines.start,
+                call_timeout=order.deadlines.call,
+                interpreter=order.interpreter,
+                packages=order.packages,
+            )
+            return self._separate.spec
         role = build_role(order.factory, order.kwargs)
         self._hosted = HostedRole(role)
         spec = getattr(role, "spec", None)
         return None if spec is None else replace(spec, device="cpu")
-
-
-class SeparateSimulator:
-    """A simulator in another Python environment; calls are forwarded to its worker process on this node."""
-
-    def __init__(self, order: StartOrder):
-        self._handle = ProcessHandle(
-            order.factory,
-            order.kwargs,
-            name=order.name,
-            start_timeout=order.deadlines.start,
-            call_timeout=order.deadlines.call,
-            interpreter=order.interpreter,
-            packages=order.packages,
-        )
-
-    def spec(self) -> Any:
-        """Wait until the simulator is built and return its spec."""
-        return self._handle.spec
-
-    def call(self, method: str, args: tuple[Any, ...]) -> Any:
-        """Call a method of the simulator and return its result, or raise its error."""
-        if method == "close":
-            return self._handle.close()
-        return self._handle.submit(method, *args).result()
-
-    def memory(self) -> int:
-        """Return the resident bytes of the worker process."""
-        return self._handle.memory()
 
 
 def answer_call(call: Callable[[], Any]) -> Packed:

@@ -11,7 +11,7 @@ from multiprocessing.connection import wait
 from typing import Any
 
 from embodied_rl.runtime.processes.arrays import pack, unpack
-from embodied_rl.runtime.processes.base import NodeShare
+from embodied_rl.runtime.processes.handle import NodeShare
 from embodied_rl.runtime.ranks.launch import (
     GRACE,
     START_TIMEOUT,
@@ -22,9 +22,9 @@ from embodied_rl.runtime.ranks.launch import (
     find_earliest_cause,
 )
 from embodied_rl.runtime.ray.cluster import ActorDied, BundlePlace, CallTimeout, RayActor, RayAnswer
+from embodied_rl.runtime.ray.connection import explain_wait
 from embodied_rl.runtime.ray.handle import compare_versions
-from embodied_rl.runtime.ray.rank import RankHost, RankJob, RankOutcome, StoreAddress
-from embodied_rl.runtime.ray.resources import explain_wait
+from embodied_rl.runtime.ray.rank import RankHost, RankJob, RankOutcome
 from embodied_rl.system.signals import handle_stop_signals
 
 POLL = 0.2
@@ -35,7 +35,6 @@ class RankActor:
     """The actor of a rank, as used by the driver. It starts at once.
 
     Args:
-        number: of the rank.
         share: its cores and GPUs. where: its bundle. variables: its environment variables.
     """
 
@@ -108,10 +107,10 @@ def launch_ranks(
             rank.greet(until)
         loopback = len({rank.node for rank in ranks}) == 1
         address, port = ranks[0].call("host_store", len(ranks), timeout, loopback)
-        store = StoreAddress(len(ranks), timeout, loopback, address, port)
-        threads = max(1, int(share.cpus))
-        jobs = [RankJob(function, config, number, store, threads) for number in range(len(ranks))]
-        runs = [rank.actor.call("run", pack(job)) for rank, job in zip(ranks, jobs, strict=True)]
+        same = (len(ranks), max(1, int(share.cpus)), timeout, loopback, address, port)
+        runs = [
+            rank.actor.call("run", pack(RankJob(function, config, number, *same))) for number, rank in enumerate(ranks)
+        ]
         with forward_signals(ranks[0]) as signals:
             return _watch(ranks, runs, timeout, signals)
     finally:
@@ -194,38 +193,29 @@ def _watch(ranks: list[RankActor], runs: list[RayAnswer], timeout: float, signal
             echo.write()
             signals.forward()
             for number, run in enumerate(runs):
-                if number not in ended and run.done():
-                    ended[number] = _outcome(number, ranks[number], run)
-            _raise_first_cause(ended)
-            failed = any(outcome.failure is not None for outcome in ended.values())
+                if number in ended or not run.done():
+                    continue
+                try:
+                    ended[number] = unpack(run.take(0))
+                except ActorDied as lost:
+                    lost_rank = RankFailure(number, 0.0, False, f"{ranks[number].name} {lost}.")
+                    ended[number] = RankOutcome(failure=lost_rank)
+                if (failure := ended[number].failure) is not None:  # its time is that of the report, as clocks differ
+                    ended[number] = RankOutcome(failure=replace(failure, rank=number, time=run.arrived))
+            failures = [outcome.failure for outcome in ended.values() if outcome.failure is not None]
+            if (first := find_earliest_cause(failures)) is not None:
+                if first.error is not None:
+                    raise first.error from None
+                raise RankFailed(f"rank {first.rank} failed first:\n{first.message}")
+            failed = bool(failures)
             if late is None and (failed or 0 in ended):  # the other ranks must then end in time
                 late = time.monotonic() + (GRACE if failed else timeout)
             if late is not None and time.monotonic() > late:
                 silent = " and ".join(rank.name for number, rank in enumerate(ranks) if number not in ended)
-                failures = [outcome.failure.message for outcome in ended.values() if outcome.failure is not None]
-                raise RankFailed(f"{silent} did not end with the other ranks.\n{''.join(failures)}".rstrip())
+                messages = "".join(failure.message for failure in failures)
+                raise RankFailed(f"{silent} did not end with the other ranks.\n{messages}".rstrip())
     finally:
         echo.finish()
     if ended[0].stopped:
         raise Stopped
     return ended[0].result
-
-
-def _outcome(number: int, rank: RankActor, run: RayAnswer) -> RankOutcome:
-    """Return the outcome of a rank. Clocks of nodes differ, so a failure gets the time at which its report arrived."""
-    try:
-        outcome: RankOutcome = unpack(run.take(0))
-    except ActorDied as lost:
-        return RankOutcome(failure=RankFailure(number, run.arrived, False, f"{rank.name} {lost}."))
-    if outcome.failure is None:
-        return outcome
-    return RankOutcome(failure=replace(outcome.failure, rank=number, time=run.arrived))
-
-
-def _raise_first_cause(ended: Mapping[int, RankOutcome]) -> None:
-    first = find_earliest_cause(outcome.failure for outcome in ended.values() if outcome.failure is not None)
-    if first is None:
-        return
-    if first.error is not None:
-        raise first.error from None
-    raise RankFailed(f"rank {first.rank} failed first:\n{first.message}")

@@ -17,25 +17,25 @@ from embodied_rl.runtime.ray import cluster, hosting
 
 
 @dataclass(frozen=True)
-class StoreAddress:
-    """The address and port of rank 0's store, to which ranks connect; `loopback`: all ranks are on one node."""
-
-    size: int
-    timeout: float
-    loopback: bool
-    address: str = ""
-    port: int = 0
-
-
-@dataclass(frozen=True)
 class RankJob:
-    """The function that a rank runs, with its config and the number of torch threads."""
+    """The function that one of `size` ranks runs, and how it connects to the others.
+
+    Attributes:
+        threads: of torch.
+        timeout: seconds that ranks wait for each other.
+        loopback: whether all ranks are on one node.
+        address, port: of rank 0's store.
+    """
 
     function: Callable[[Any, Ranks], Any]
     config: Any
     rank: int
-    store: StoreAddress
+    size: int
     threads: int
+    timeout: float
+    loopback: bool
+    address: str
+    port: int
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,23 @@ class RankHost:
 
     def run(self, packed: Packed) -> Packed:
         """Run a packed `RankJob` and return its packed `RankOutcome`."""
-        outcome = self._run(packed)
+        rank = 0
         try:
-            return pack(outcome)
+            job: RankJob = unpack(packed)
+            rank = job.rank
+            torch.set_num_threads(job.threads)
+            ranks = Ranks()
+            if job.size > 1:
+                own = LOOPBACK if job.loopback else cluster.find_own_address()
+                store = self._store or make_store(job.size, job.timeout, job.port, job.address)
+                ranks = GlooRanks(rank, job.size, store, job.timeout, own)
+            ranks.stops = self._stops
+            with self._output.copied() if rank == 0 else nullcontext():
+                return pack(RankOutcome(job.function(job.config, ranks)))
+        except Stopped:
+            return pack(RankOutcome(stopped=True))
         except Exception as error:  # noqa: BLE001  a process border
-            return pack(RankOutcome(failure=describe_failure(0, error)))
+            return pack(RankOutcome(failure=describe_failure(rank, error)))
 
     @cluster.run_in_thread("monitor")
     def output(self) -> list[tuple[int, str]]:
@@ -86,25 +98,6 @@ class RankHost:
     def stop(self) -> str:
         """Request a stop of rank 0 and return its reaction; see `StopRequests.request`."""
         return self._stops.request()
-
-    def _run(self, packed: Packed) -> RankOutcome:
-        rank = 0
-        try:
-            job: RankJob = unpack(packed)
-            rank = job.rank
-            torch.set_num_threads(job.threads)
-            ranks, address = Ranks(), job.store
-            if address.size > 1:
-                own = LOOPBACK if address.loopback else cluster.find_own_address()
-                store = self._store or make_store(address.size, address.timeout, address.port, address.address)
-                ranks = GlooRanks(rank, address.size, store, address.timeout, own)
-            ranks.stops = self._stops
-            with self._output.copied() if rank == 0 else nullcontext():
-                return RankOutcome(job.function(job.config, ranks))
-        except Stopped:
-            return RankOutcome(stopped=True)
-        except Exception as error:  # noqa: BLE001  a process border
-            return RankOutcome(failure=describe_failure(rank, error))
 
 
 class RankOutput:

@@ -1,20 +1,19 @@
-"""Runtime of a Ray cluster; see `embodied_rl.runtime.processes.base.Runtime` and docs/cluster.md."""
+"""Runtime of a Ray cluster; see `embodied_rl.runtime.processes.handle.Runtime` and docs/cluster.md."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from embodied_rl.interfaces.errors import RunFailed
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
+from embodied_rl.runtime.processes.handle import Deadlines, NodeShare
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.runtime.ray import cluster, hosting
 from embodied_rl.runtime.ray.board import RayBoard
 from embodied_rl.runtime.ray.cluster import BundlePlace, CallTimeout
-from embodied_rl.runtime.ray.connection import DEADLINE, connect
+from embodied_rl.runtime.ray.connection import DEADLINE, connect, explain_refusal
 from embodied_rl.runtime.ray.handle import RayHandle
 from embodied_rl.runtime.ray.launch import launch_ranks
-from embodied_rl.runtime.ray.resources import explain_refusal
 
 Config = TypeVar("Config")
 Result = TypeVar("Result")

@@ -83,29 +83,14 @@ def make_environment(name: str, steps: Sequence[Sequence[str]]) -> None:
         for step in steps:
             execute_step(step)
         write_mark(staging, name)
-        rename_within(staging / "bin", staging, place)
-        swap_folders(staging, place)
+        for file in (staging / "bin").iterdir():  # the scripts that pip makes contain the path of their interpreter
+            if not file.is_symlink() and file.is_file() and bytes(staging) in (content := file.read_bytes()):
+                file.write_bytes(content.replace(bytes(staging), bytes(place)))
+        if place.exists():
+            place.rename(backup_folder(staging))
+        staging.rename(place)
     finally:
         clean_up(place, staging)
-
-
-def rename_within(folder: Path, old: Path, new: Path) -> None:
-    """Replace a path in the scripts of a folder: those that pip makes contain the path of their interpreter."""
-    for file in folder.iterdir():
-        if file.is_symlink() or not file.is_file():
-            continue
-        content = file.read_bytes()
-        if bytes(old) in content:
-            file.write_bytes(content.replace(bytes(old), bytes(new)))
-
-
-def swap_folders(new: Path, place: Path) -> None:
-    """Rename a folder to `place`, and delete the folder that was there, if any."""
-    old = backup_folder(new)
-    if place.exists():
-        place.rename(old)
-    new.rename(place)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def clean_up(place: Path, staging: Path) -> None:

@@ -7,8 +7,7 @@ from typing import Any
 
 from embodied_rl.config import plugins
 from embodied_rl.interfaces.sim import Limited, Simulator, SimulatorLimits, SimulatorSpec, Unavailable
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare, Runtime
-from embodied_rl.runtime.processes.handle import Handle
+from embodied_rl.runtime.processes.handle import Deadlines, Handle, NodeShare, Runtime
 from embodied_rl.runtime.processes.interpreter import Interpreter
 from embodied_rl.runtime.processes.local import InlineHandle, LocalRuntime
 from embodied_rl.runtime.processes.remote import RemoteSimulator

@@ -1,18 +1,31 @@
-"""Batches of rows that an algorithm learns from.
+"""Batches of rows that an algorithm learns from, their importance weights, and the gradients of several batches.
 
-Shapes: T decisions, N environments, B = T·N rows, Hx executed actions, D' scored entries of an action.
+Decoupled PPO (AReaL, arXiv:2505.24298) learns from stale rows, which earlier weights chose: the trust region lies
+around the policy at the start of the update, π_prox, and an importance weight corrects for the policy that chose the
+actions, π_behaviour,
+
+    L = -E[ w · min(u A, clip(u) A) ],  u = π_θ / π_prox,  w = min(π_prox / π_behaviour, C), without a gradient.
+
+A row of the present version has w = 1, and its recorded log-probability is that of π_prox already. Weights are taken at
+the `level` of the ratios. A sampler that is stochastic in all of its K steps (flow_noise, flow_sde with all layers)
+makes each ratio a product over K + 1 densities or K of them, whose weights spread quickly with the distance of the two
+policies; hybrid flow_sde, with one stochastic step, suits stale data better.
+
+Shapes: T decisions, N environments, B = T·N rows, S of them stale, Hx executed actions, D' scored entries of an action.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from embodied_rl.interfaces.policy import Trace
+from embodied_rl.interfaces.policy import Evaluation, Trace
+from embodied_rl.mathematics.objectives.losses import Level, reduce_log_prob, truncated_importance_weight
 from embodied_rl.rollout.action_queue import find_scored
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.runtime.ranks.collective import Ranks
 
 _OPTIONAL = ("value", "returns", "version", "weight")
 
@@ -112,3 +125,170 @@ def as_batch(
         returns=None if returns is None else returns.flatten(),
         version=rollout.version.flatten(),
     )
+
+
+def find_stale_rows(batch: Batch, present: int) -> Tensor:
+    """Return the rows to learn from that a version before `present` chose, int64 [S]."""
+    if batch.version is None:
+        return batch.rows[:0]
+    return batch.rows[batch.version[batch.rows] < present]
+
+
+def decouple_stale(
+    batch: Batch,
+    stale: Tensor,
+    evaluate: Callable[[Trace], Evaluation],
+    ranks: Ranks,
+    *,
+    level: Level,
+    cap: float | None,
+    at_once: int,
+) -> tuple[Batch, dict[str, float]]:
+    """Take ratios and values of stale rows from the present policy, and weight the rows; all ranks call this together.
+
+    Args:
+        batch: not changed.
+        stale: int64 [S], see `find_stale_rows`.
+        evaluate: the actor's, at the start of the update.
+        ranks: ranks that learn together; all evaluate equally often, and get the same figures.
+        cap: C of the weights, or None.
+        at_once: rows of one evaluation.
+
+    Returns:
+        The batch, with weights where any rank has stale rows, and then figures over the ratios that count on all ranks:
+        `importance`, the mean weight, and `importance_capped`, the share of those that were truncated.
+    """
+    passes = max(ranks.gather(-(-len(stale) // at_once)))
+    if not passes:
+        return batch, {}
+    log_prob, value = batch.log_prob.clone(), None if batch.value is None else batch.value.clone()
+    with torch.no_grad():
+        for index in range(passes):  # also without rows left: all ranks of a sharded network evaluate together
+            rows = stale[index * at_once : (index + 1) * at_once]
+            now = evaluate({name: tensor[rows] for name, tensor in batch.trace.items()})
+            log_prob[rows] = now.log_prob.to(log_prob)
+            if value is not None:
+                value[rows] = now.value.to(value)
+    log_weight = reduce_log_prob(log_prob - batch.log_prob, batch.mask, level)
+    weight = truncated_importance_weight(log_weight, cap)
+    counts = make_level_mask(batch.mask, weight)[batch.rows]
+    used, whole = weight[batch.rows][counts], log_weight[batch.rows][counts].exp()
+    sums = torch.stack([used.sum(), (used < whole).sum(), counts.sum()]).double()
+    ranks.sum_([sums])
+    importance, capped = (sums[:2] / sums[2].clamp_min(1)).tolist()
+    figures = {"importance": importance, "importance_capped": capped}
+    return replace(batch, log_prob=log_prob, value=value, weight=weight), figures
+
+
+def make_level_mask(mask: Tensor, ratios: Tensor) -> Tensor:
+    """Return which ratios count, bool of their shape, [B], [B, Hx] or [B, Hx, D']; mask is bool [B, Hx]."""
+    if ratios.dim() == 1:
+        return mask.any(dim=1)
+    return mask if ratios.dim() == 2 else mask[..., None].expand_as(ratios)
+
+
+Counts = dict[str, float]
+"""Numbers of "chunks" and "actions" with a choice of the policy, and of "rows"."""
+
+FIGURES = ("policy_loss", "value_loss", "kl", "clip_share", "entropy", "worst_ratio", "grad_norm")
+
+
+def count_entries(batch: Batch) -> Counts:
+    """Count the entries of a batch that means are taken over."""
+    chunks, actions = batch.mask.any(dim=1).sum(), batch.mask.sum()
+    return {"chunks": float(chunks), "actions": float(actions), "rows": float(len(batch.advantage))}
+
+
+def sum_counts(counts: Counts, ranks: Ranks) -> Counts:
+    """Return the sums of counts over ranks."""
+    total = torch.tensor([*counts.values()], dtype=torch.float64)
+    ranks.sum_([total])
+    return dict(zip(counts, total.tolist(), strict=True))
+
+
+class PendingGradient:
+    """The gradient of the next step, of a loss whose terms are means over different entries: chunks, actions or rows.
+
+    The parts that a step learns from (ranks, segments of a rollout, micro-batches) have different numbers of these, so
+    a mean of their means is not the mean over all entries. A term is first divided by its count in the first part, and
+    by its count in all parts in `merge`. Until then the gradients of terms are kept separate, unless there is one part.
+    Ranks average their gradients, so a count is the mean over ranks.
+
+    Args:
+        counts: of the first part, summed over ranks.
+        ranks: number of ranks.
+        several: whether other parts follow.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], counts: Counts, ranks: int = 1, several: bool = False
+    ) -> None:
+        self.unit = {name: count / ranks or 1.0 for name, count in counts.items()}
+        self._ranks, self._several = ranks, several
+        self._parameters = [parameter for parameter in parameters if parameter.requires_grad]
+        self._total = dict.fromkeys(counts, 0.0)
+        self._main = ""
+        self._others: dict[str, list[Tensor | None]] = {}
+
+    def count(self, counts: Counts) -> None:
+        """Add the counts of a part, summed over ranks."""
+        self._total = {name: total + counts[name] / self._ranks for name, total in self._total.items()}
+
+    def add(self, terms: Mapping[str, Tensor]) -> None:
+        """Add the gradients of terms, named after their entries in `Counts`, and each divided by its `unit`."""
+        if not self._several:
+            sum(terms.values(), torch.zeros(())).backward()
+            return
+        self._main, *others = terms
+        for name in others:
+            if terms[name].requires_grad:
+                found = torch.autograd.grad(terms[name], self._parameters, retain_graph=True, allow_unused=True)
+                known = self._others.get(name, [None] * len(found))
+                self._others[name] = [_add(*pair) for pair in zip(known, found, strict=True)]
+        terms[self._main].backward()
+
+    def merge(self) -> None:
+        """Divide terms by their counts in all parts, and add them up as the gradients of the parameters."""
+        if not self._several:
+            return
+        factors = {name: self.unit[name] / total if total else 1.0 for name, total in self._total.items()}
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(factors[self._main])
+        for name, gradients in self._others.items():
+            for parameter, gradient in zip(self._parameters, gradients, strict=True):
+                if gradient is not None:
+                    parameter.grad = _add(parameter.grad, gradient * factors[name])
+
+
+def _add(known: Tensor | None, found: Tensor | None) -> Tensor | None:
+    return found if known is None else known if found is None else known + found
+
+
+@dataclass
+class EpochSums:
+    """The sums over one epoch.
+
+    Attributes:
+        figures: float64 [F], sums over this rank's entries of all but the last of `FIGURES`.
+        counts: numbers of those entries.
+        norm: sum of the gradient's norm over `steps` optimiser steps.
+    """
+
+    figures: Tensor = field(default_factory=lambda: torch.zeros(len(FIGURES) - 1, dtype=torch.float64))
+    counts: Counts = field(default_factory=lambda: {"chunks": 0.0, "actions": 0.0, "rows": 0.0})
+    norm: float = 0.0
+    steps: int = 0
+
+    def add(self, figures: Tensor, counts: Counts) -> None:
+        """Add sums over the entries of a part."""
+        self.figures += figures
+        self.counts = {name: count + counts[name] for name, count in self.counts.items()}
+
+    def means(self, ranks: Ranks, ratios: str) -> dict[str, float]:
+        """Compute the means over the entries of all ranks; `ratios` is what has one ratio, "chunks" or "actions"."""
+        sums, counts = self.figures.clone(), sum_counts(self.counts, ranks)
+        ranks.sum_([sums])
+        kinds = (ratios, "rows", "chunks", ratios, "actions", ratios)
+        means = [total / max(counts[kind], 1.0) for total, kind in zip(sums.tolist(), kinds, strict=True)]
+        return dict(zip(FIGURES, [*means, self.norm / max(self.steps, 1)], strict=True))

@@ -16,16 +16,25 @@ from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Evaluation
-from embodied_rl.mathematics.objectives.losses import approximate_kl, clip_fraction, clipped_policy_loss
-from embodied_rl.mathematics.objectives.reduce import Level, masked_mean, reduce_log_prob
+from embodied_rl.mathematics.objectives.losses import (
+    Level,
+    approximate_kl,
+    clip_fraction,
+    clipped_policy_loss,
+    masked_mean,
+    reduce_log_prob,
+)
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.algorithms.batch import Batch, concatenate_batches
-from embodied_rl.training.algorithms.decoupled import decouple_stale, find_stale_rows, make_level_mask
-from embodied_rl.training.algorithms.gradient_accumulation import (
+from embodied_rl.training.algorithms.batch import (
+    Batch,
     Counts,
     EpochSums,
     PendingGradient,
+    concatenate_batches,
     count_entries,
+    decouple_stale,
+    find_stale_rows,
+    make_level_mask,
     sum_counts,
 )
 
@@ -100,14 +109,10 @@ class ClippedConfig:
             )
 
 
-ValueLoss = Callable[[Batch, Tensor], Tensor]
-
-
 class ClippedUpdate:
     """Runs epochs of minibatch steps on the clipped objective, in the same way on every rank.
 
     Args:
-        config: of the algorithm.
         actor: the actor to train.
         ranks: ranks that learn together.
         seed: of the run; keys the order of rows.
@@ -122,7 +127,7 @@ class ClippedUpdate:
         ranks: Ranks,
         seed: int,
         iterations: int,
-        value_loss: ValueLoss | None = None,
+        value_loss: Callable[[Batch, Tensor], Tensor] | None = None,
     ) -> None:
         self.config, self.actor, self.ranks, self.seed, self.iterations = config, actor, ranks, seed, iterations
         self.value_loss = value_loss
@@ -191,7 +196,7 @@ class ClippedUpdate:
 
     def _first_epoch(
         self, segments: Iterable[Batch], seen: list[Batch], iteration: int, critic: Optimiser | None
-    ) -> "EpochSums":
+    ) -> EpochSums:
         """Run the first epoch and return its sums; append the segments to `seen` as they arrive."""
         totals, carried = EpochSums(), 0.0
         for segment in segments:
@@ -211,7 +216,7 @@ class ClippedUpdate:
             self._step(totals, critic, min(1.0, carried / self.config.minibatch) if totals.steps else 1.0)
         return totals
 
-    def _epoch_means(self, totals: "EpochSums", critic: Optimiser | None) -> dict[str, float]:
+    def _epoch_means(self, totals: EpochSums, critic: Optimiser | None) -> dict[str, float]:
         """Compute the means of an epoch over all ranks."""
         figures = totals.means(self.ranks, self._ratios)
         if critic is None:
@@ -245,7 +250,14 @@ class ClippedUpdate:
                 optimiser.zero_grad()
             self._pending = PendingGradient(self.actor.parameters(), everywhere, self.ranks.size, several)
         self._pending.count(everywhere)
-        totals.add(self._gradients(batch, self._pending), counts)
+        everything, found = torch.arange(len(batch.advantage)), []
+        for rows in everything.split(self._micro_batch or max(len(everything), 1)):
+            part = batch if len(rows) == len(everything) else batch.select(rows)
+            terms, figures = self._loss(part, self.actor.evaluate(part.trace), self._pending.unit)
+            self._pending.add(terms)
+            found.append(torch.stack(figures).double())
+        worst = torch.stack(found)[:, -1:].amax(dim=0) * counts[self._ratios]
+        totals.add(torch.cat([torch.stack(found)[:, :-1].sum(dim=0), worst]), counts)
 
     def _step(self, totals: EpochSums, critic: Optimiser | None, length: float = 1.0) -> None:
         """Take an optimiser step with the pending gradients; `length` scales the learning rates."""
@@ -258,17 +270,6 @@ class ClippedUpdate:
         totals.steps += 1
         if critic is not None:
             critic.step(self.ranks, self.rate * length)
-
-    def _gradients(self, batch: Batch, pending: PendingGradient) -> Tensor:
-        """Add the gradient of a minibatch's loss, some rows at a time; return figures, summed over all entries."""
-        everything, found = torch.arange(len(batch.advantage)), []
-        for rows in everything.split(self._micro_batch or max(len(everything), 1)):
-            part = batch if len(rows) == len(everything) else batch.select(rows)
-            terms, figures = self._loss(part, self.actor.evaluate(part.trace), pending.unit)
-            pending.add(terms)
-            found.append(torch.stack(figures).double())
-        worst = torch.stack(found)[:, -1:].amax(dim=0) * count_entries(batch)[self._ratios]
-        return torch.cat([torch.stack(found)[:, :-1].sum(dim=0), worst])
 
     def _measure_micro_batch(self, batch: Batch) -> None:
         """Measure how many rows' gradients fit into memory, if `micro_batch` is "auto" and this is not known yet."""
@@ -286,13 +287,17 @@ class ClippedUpdate:
         self.actor.zero_grad()  # drops the gradients of the measurement
 
     def _loss(self, batch: Batch, now: Evaluation, unit: Counts) -> tuple[dict[str, Tensor], list[Tensor]]:
-        """Compute the terms of the loss, named after their entries in `Counts`, as sums over `unit`; and figures."""
+        """Compute the terms of the loss, named after their entries in `Counts`, as sums over `unit`; and `FIGURES`.
+
+        Figures, all but the norm, are sums over entries, but for the largest distance of a ratio from 1.
+        """
         config, counts = self.config, count_entries(batch)
         shares = {name: count / max(unit[name], 1e-12) for name, count in counts.items()}
         log_ratio = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level(config.level))
+        mask = make_level_mask(batch.mask, log_ratio)
         policy = clipped_policy_loss(log_ratio, batch.advantage, config.clip_low, config.clip_high, config.dual_clip)
         policy = policy if batch.weight is None else batch.weight * policy
-        policy = masked_mean(policy, make_level_mask(batch.mask, log_ratio))
+        policy = masked_mean(policy, mask)
         terms = {self._ratios: policy * shares[self._ratios]}
         if config.entropy:
             bonus = config.entropy * masked_mean(now.entropy, batch.mask) * shares["actions"]
@@ -305,18 +310,17 @@ class ClippedUpdate:
             rows.append(error := self.value_loss(batch, now.value))
         if rows:
             terms["rows"] = sum(rows, torch.zeros(())) * shares["rows"]
-        figures = [policy * counts[self._ratios], error * counts["rows"]]
-        return terms, [figure.detach() for figure in figures] + self._figures(batch, now, log_ratio, counts)
-
-    @torch.no_grad()
-    def _figures(self, batch: Batch, now: Evaluation, log_ratio: Tensor, counts: Counts) -> list[Tensor]:
-        """Compute sums of divergence, clipped share and entropy, and the largest distance of a ratio from 1."""
-        mask = make_level_mask(batch.mask, log_ratio)
-        chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
-        kl = approximate_kl(chunk, batch.mask.any(dim=1))[1] * counts["chunks"]
-        clipped = clip_fraction(log_ratio, self.config.clip_low, self.config.clip_high, mask) * counts[self._ratios]
-        entropy = masked_mean(now.entropy, batch.mask) * counts["actions"]
-        return [kl, clipped, entropy, (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(())]
+        with torch.no_grad():
+            chunk = reduce_log_prob(now.log_prob - batch.log_prob, batch.mask, Level.CHUNK)
+            figures = [
+                policy.detach() * counts[self._ratios],
+                error.detach() * counts["rows"],
+                approximate_kl(chunk, batch.mask.any(dim=1))[1] * counts["chunks"],
+                clip_fraction(log_ratio, config.clip_low, config.clip_high, mask) * counts[self._ratios],
+                masked_mean(now.entropy, batch.mask) * counts["actions"],
+                (log_ratio.exp() - 1).abs().mul(mask).max() if mask.any() else torch.zeros(()),
+            ]
+        return terms, figures
 
     def state(self) -> dict[str, Tensor]:
         """Return the tensors that an exact resume needs."""

@@ -21,7 +21,7 @@ from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.mathematics.objectives.advantages import group_advantage
-from embodied_rl.mathematics.objectives.reduce import Level
+from embodied_rl.mathematics.objectives.losses import Level
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.runtime.ranks.collective import Ranks

@@ -23,9 +23,8 @@ from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor
 from embodied_rl.mathematics.objectives.advantages import compute_gae, make_discounts, select_next_values
-from embodied_rl.mathematics.objectives.losses import explained_variance
+from embodied_rl.mathematics.objectives.losses import explained_variance, masked_mean
 from embodied_rl.mathematics.objectives.losses import value_loss as elementwise_value_loss
-from embodied_rl.mathematics.objectives.reduce import masked_mean
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -120,26 +119,23 @@ class PPO:
     def _batches(self, segments: Iterable[Rollout], figures: dict[str, float]) -> Iterator[Batch]:
         """Yield a batch to learn from for each rollout as it arrives; add its figures to `figures`."""
         explained = list[float]()
+        config = self.config
         for rollout in segments:
-            batch = self._with_advantages(rollout)
+            discount = make_discounts(rollout.steps, config.gamma, config.discount)
+            reward = compose_reward(rollout, self.needs(config).discount)
+            ended = rollout.terminated | rollout.truncated
+            following = select_next_values(
+                rollout.value, rollout.last_value, rollout.final_value, rollout.terminated, rollout.truncated
+            )
+            advantage, returns = compute_gae(reward, rollout.value, following, discount, ~ended, config.lam)
+            advantage = self._normalised(advantage, rollout.valid) if config.normalise else advantage
+            batch = as_batch(rollout, advantage, value=rollout.value, returns=returns)
             assert batch.returns is not None and batch.value is not None
             explained.append(float(explained_variance(batch.value[batch.rows], batch.returns[batch.rows])))
             figures["explained_variance"] = fmean(explained)
             batch, importance = self.policy.proximal(batch)
             figures |= importance
             yield batch
-
-    def _with_advantages(self, rollout: Rollout) -> Batch:
-        config = self.config
-        discount = make_discounts(rollout.steps, config.gamma, config.discount)
-        reward = compose_reward(rollout, self.needs(config).discount)
-        ended = rollout.terminated | rollout.truncated
-        following = select_next_values(
-            rollout.value, rollout.last_value, rollout.final_value, rollout.terminated, rollout.truncated
-        )
-        advantage, returns = compute_gae(reward, rollout.value, following, discount, ~ended, config.lam)
-        advantage = self._normalised(advantage, rollout.valid) if config.normalise else advantage
-        return as_batch(rollout, advantage, value=rollout.value, returns=returns)
 
     def _normalised(self, advantage: Tensor, valid: Tensor) -> Tensor:
         chosen = advantage[valid].double()

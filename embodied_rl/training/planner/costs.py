@@ -5,13 +5,13 @@ All times are those of one worker: one simulator process, one rank, one accelera
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from embodied_rl.config.freeze import suggest_name
+from embodied_rl.config.freeze import at_least, freeze_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.untrusted_files import read_json, shorten
 
@@ -20,8 +20,8 @@ from embodied_rl.system.untrusted_files import read_json, shorten
 class LinearCost:
     """A linear cost `fixed + per_item · n` of n items."""
 
-    fixed: float = 0.0
-    per_item: float = 0.0
+    fixed: float = at_least(0, 0.0)
+    per_item: float = at_least(0, 0.0)
 
     def __call__(self, items: float) -> float:
         """Return the cost of `items`; 0 for no items."""
@@ -70,9 +70,9 @@ class Costs:
     update: LinearCost
     render: LinearCost = LinearCost()
     transfer: LinearCost = LinearCost()
-    switch: float = 0.0
-    synchronise: float = 0.0
-    jitter: float = 0.0
+    switch: float = at_least(0, 0.0)
+    synchronise: float = at_least(0, 0.0)
+    jitter: float = at_least(0, 0.0)
     step_on: Literal["core", "device"] = "core"
     simulator_memory: LinearCost = LinearCost()
     policy_memory: LinearCost = LinearCost()
@@ -132,47 +132,15 @@ class CostFile:
         except UserError as error:
             raise UserError(f"costs={path} is not a file of stage costs ({error})", code="costs-invalid") from None
         try:
-            costs = _costs(content["costs"], path)
+            costs = freeze_config(Costs, content["costs"])
+            json.dumps(asdict(costs), allow_nan=False)  # refuses what is not finite
             about, spread = dict(content.get("about", {})), dict(content.get("spread", {}))
+        except UserError as error:
+            raise UserError(f"costs={path}: {error}", code="costs-invalid") from None
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            if isinstance(error, UserError):
-                raise
             reason = f"{type(error).__name__}: {shorten(error)}"
             raise UserError(f"costs={path} is not a file of stage costs ({reason})", code="costs-invalid") from None
         return CostFile(costs, about, spread)
-
-
-def _line(value: Mapping[str, Any], name: str, path: Path) -> LinearCost:
-    for part, number in value.items():
-        if not isinstance(number, int | float) or not 0 <= number < float("inf"):
-            message = f"costs={path}: {name}.{part} should be a finite number from 0, not {number!r:.80}."
-            raise UserError(message, code="costs-invalid")
-    return LinearCost(**value)
-
-
-def _costs(content: Mapping[str, Any], path: Path) -> Costs:
-    known = {item.name: item for item in fields(Costs)}
-    values: dict[str, Any] = {}
-    for name, value in content.items():
-        if name not in known:
-            message = f"costs={path}: unknown cost '{name}'.{suggest_name(name, list(known))}"
-            raise UserError(message, code="costs-invalid")
-        if isinstance(value, Mapping):
-            values[name] = _line(value, name, path)
-        elif name == "step_on" or (name == "inference_memory" and value is None):
-            values[name] = value
-        elif name in ("switch", "synchronise", "jitter"):
-            values[name] = _line({"fixed": value}, name, path).fixed
-        else:
-            message = f'costs={path}: {name} must be given as {{"fixed": seconds, "per_item": seconds}}'
-            raise UserError(message, code="costs-invalid")
-    if values.get("step_on", "core") not in ("core", "device"):
-        raise UserError(f"costs={path}: step_on should be core or device.", code="costs-invalid")
-    missing = [name for name in ("step", "inference", "update") if not isinstance(values.get(name), LinearCost)]
-    if missing:
-        message = f'costs={path}: {missing[0]} must be given as {{"fixed": seconds, "per_item": seconds}}'
-        raise UserError(message, code="costs-invalid")
-    return Costs(**values)
 
 
 def _one_part(column: np.ndarray) -> float:

@@ -6,17 +6,17 @@ done). A slice's simulators work while other slices are inferred. On cores, all 
 Symbols: N environments, T decisions of each.
 """
 
+import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import count
 
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import Allocation, Resources
 from embodied_rl.training.planner.costs import Costs
-from embodied_rl.training.planner.events import EventClock, SimulatedJob
-from embodied_rl.training.planner.resources import Resources
 
 SETTLED = 24
 """Rounds after which a rollout's rate has settled; longer ones are predicted from it."""
@@ -104,16 +104,14 @@ def predict_iteration(costs: Costs, plan: Allocation, resources: Resources, work
     if plan.rollout_workers:
         extra = costs.synchronise
     ahead = plan.rollout_workers and workload.ahead and (resources.devices or resources.cores) > plan.ranks
-    total = (_overlapping(seconds, update, workload) if ahead else seconds + update) + extra
+    total = seconds + update + extra
+    if ahead and workload.staleness:
+        total = max(seconds, update) + extra
+    elif ahead:  # by segments, a pipeline of two stages
+        segment, learned = seconds / workload.segments, update * workload.early / workload.segments
+        waiting = (workload.segments - 1) * max(segment, learned)
+        total = (segment + waiting + learned + update * (1 - workload.early)) + extra
     return Prediction(total, seconds, update, middle.busy, middle.bubble, workload.rows / total)
-
-
-def _overlapping(rollout: float, update: float, workload: Workload) -> float:
-    """Return the seconds of rollout and update in parallel: by whole versions, or as a two-stage segment pipeline."""
-    if workload.staleness:
-        return max(rollout, update)
-    segment, learned = rollout / workload.segments, update * workload.early / workload.segments
-    return segment + (workload.segments - 1) * max(segment, learned) + learned + update * (1 - workload.early)
 
 
 def count_learners(plan: Allocation) -> int:
@@ -137,6 +135,83 @@ def predict_rollout(
     clock = rank.clock
     busy = {role: seconds / clock.now for role, seconds in clock.busy.items()}
     return PredictedRollout(clock.now, busy, 1 - max(clock.load(name) for name in clock.held))
+
+
+@dataclass(frozen=True)
+class SimulatedJob:
+    """A job that holds one unit of every resource it needs for some seconds.
+
+    Attributes:
+        role: the name under which its work is counted.
+        needs: names of the resources.
+        seconds: seconds of work.
+        then: called when the job is done.
+    """
+
+    role: str
+    needs: tuple[str, ...]
+    seconds: float
+    then: Callable[[], None]
+
+
+class EventClock:
+    """An event simulator that runs jobs, first come first served; a job that waits for a resource blocks no other.
+
+    Args:
+        capacities: number of units of each resource.
+
+    Attributes:
+        now: seconds of simulated time.
+        busy: seconds of work done, by role.
+        held: unit-seconds that jobs held, by resource.
+    """
+
+    def __init__(self, capacities: Mapping[str, int]):
+        self.now = 0.0
+        self.busy: dict[str, float] = {}
+        self.held = dict.fromkeys(capacities, 0.0)
+        self._capacities, self._free = dict(capacities), dict(capacities)
+        self._waiting: list[SimulatedJob] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = count()
+
+    def submit(self, job: SimulatedJob) -> None:
+        """Start a job as soon as everything it needs is free."""
+        self._waiting.append(job)
+        self._start()
+
+    def after(self, seconds: float, then: Callable[[], None]) -> None:
+        """Call `then` after some simulated seconds, without holding a resource."""
+        heapq.heappush(self._events, (self.now + seconds, next(self._numbers), then))
+
+    def run(self) -> None:
+        """Process events until none is left."""
+        while self._events:
+            self.now, _, then = heapq.heappop(self._events)
+            then()
+
+    def load(self, name: str) -> float:
+        """Return the utilisation of a resource so far, as a share of its capacity."""
+        return self.held[name] / (self._capacities[name] * self.now)
+
+    def _start(self) -> None:
+        still: list[SimulatedJob] = []
+        for job in self._waiting:
+            if all(self._free[name] > 0 for name in job.needs):
+                for name in job.needs:
+                    self._free[name] -= 1
+                    self.held[name] += job.seconds
+                self.busy[job.role] = self.busy.get(job.role, 0.0) + job.seconds
+                self.after(job.seconds, lambda job=job: self._finish(job))
+            else:
+                still.append(job)
+        self._waiting = still
+
+    def _finish(self, job: SimulatedJob) -> None:
+        for name in job.needs:
+            self._free[name] += 1
+        job.then()
+        self._start()
 
 
 @dataclass(eq=False)

@@ -1,11 +1,15 @@
-"""Choose the allocation of a training run from its configuration, the stage costs and the resources."""
+"""Choose the allocation of a new run with `plan=auto`, or compare a prescribed plan with the alternatives.
+
+Both use costs that were measured on this machine before. If there are none, `plan=auto` measures them; a prescribed
+plan starts without a prediction.
+"""
 
 import hashlib
 import json
+import logging
 import os
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from embodied_rl.actors.placement import resolve_placement
 from embodied_rl.assembly import build
@@ -13,18 +17,102 @@ from embodied_rl.config.freeze import thaw_config
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.version import __version__
 from embodied_rl.runs import provenance
+from embodied_rl.runs.progress import show_wait
+from embodied_rl.runtime import selection as runtimes
+from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import Plan, TrainConfig
-from embodied_rl.training.planner.allocation import Allocation, Order
+from embodied_rl.system.atomic_write import write_text
+from embodied_rl.training.planner import profile
+from embodied_rl.training.planner.allocation import Allocation, Order, Resources, find_own_resources
 from embodied_rl.training.planner.costs import CostFile
 from embodied_rl.training.planner.model import Workload
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import Candidate, Choice, choose_allocation, predict_candidate
+
+log = logging.getLogger(__name__)
 
 LOSS = 0.05
 """Share of an iteration that a prescribed plan may lose before the user is warned."""
 
 _PACKAGES = ("torch", "numpy", "mujoco")
+
+
+def resolve_plan(config: TrainConfig) -> tuple[TrainConfig, str | None]:
+    """Return the configuration with `plan=auto` resolved, and the text of `plan.json` or None without a prediction.
+
+    Raises:
+        UserError: no allocation is feasible, or the prescribed one does not fit in memory.
+    """
+    if config.plan.allocation != "auto" and config.runtime == "ray":
+        return config, None  # the stored costs are those of this machine, not of the cluster
+    if config.plan.allocation == "auto" and SimulatorKind.find(config.sim).limit_environments(2) == 1:
+        return replace(config, plan=to_plan(Allocation("colocated", 1), config.plan)), None
+    resources = find_resources(config)
+    measured, work = read_known_costs(config), make_workload(config)
+    if config.plan.allocation != "auto":
+        if measured is None:
+            return config, None
+        found = choose_configured(config, measured, resources)
+        if warning := describe_loss(found):
+            print(warning)
+        return config, format_choice(found, measured, resources, work)
+    measured = measured or measure_costs(config, resources.cores)
+    found = decide_plan(config, measured, resources)
+    assert found.best.prediction is not None, "the chosen plan has a prediction"
+    speed = f"{found.best.prediction.decisions_per_second:,.0f} decisions/s predicted"
+    print(f"Plan: {found.best.allocation}; {speed} from costs measured {measured.about.get('measured')}.")
+    plan = to_plan(found.best.allocation, config.plan)
+    return replace(config, plan=plan), format_choice(found, measured, resources, work)
+
+
+def find_resources(config: TrainConfig) -> Resources:
+    """Return the resources of a run: this machine, or its cluster with nodes that are assumed to equal this machine.
+
+    A cluster that would be started here for the run counts as this machine.
+
+    Raises:
+        NoCluster: no cluster answers at the configured address.
+    """
+    nodes = runtimes.list_nodes(config)
+    own = find_own_resources()
+    return replace(own, cores=sum(nodes), memory=None, nodes=nodes) if nodes else own
+
+
+def read_known_costs(config: TrainConfig) -> CostFile | None:
+    """Read the costs measured earlier for such a run on this machine; None if there are none or they are damaged."""
+    file = find_cost_file(config)
+    if not file.is_file():
+        return None
+    try:
+        return CostFile.read(file)
+    except ValueError as error:
+        log.warning("%s They are not used.", error)
+        return None
+
+
+def measure_costs(config: TrainConfig, cores: int) -> CostFile:
+    """Measure the costs, and store them for the next run.
+
+    Raises:
+        UserError: the measuring process was killed, or did not answer in time.
+    """
+    try:
+        with show_wait(f"Measuring the stages on {cores} cores, once for this machine and configuration …"):
+            measured = profile.measure_stages_apart(config, cores)
+    except WorkerDied as death:
+        message = f"plan=auto: {death} To start without measuring: plan=colocated, or plan=split."
+        raise UserError(message, code="plan-costs-not-measured") from None
+    keep_costs(measured, find_cost_file(config))
+    return measured
+
+
+def keep_costs(measured: CostFile, file: Path) -> None:
+    """Store costs; if writing fails, log a warning, and the next run measures again."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_text(file, measured.text())
+    except (OSError, ValueError) as error:
+        log.warning("the measured costs could not be kept: %s", error)
 
 
 def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
@@ -34,9 +122,8 @@ def decide_plan(config: TrainConfig, measured: CostFile, resources: Resources) -
         UserError: no allocation is feasible.
     """
     orders: tuple[Order, ...] = ("exact", "ready") if config.plan.order == "ready" else ("exact",)
-    return choose_allocation(
-        measured.costs, resources, make_workload(config), group_size=find_group_size(config), orders=orders
-    )
+    size = build.find_method(config.algo).needs.group_size
+    return choose_allocation(measured.costs, resources, make_workload(config), group_size=size, orders=orders)
 
 
 def choose_configured(config: TrainConfig, measured: CostFile, resources: Resources) -> Choice:
@@ -122,14 +209,9 @@ def make_workload(config: TrainConfig) -> Workload:
     return replace(work, decisions=-(-spec.horizon // embodiment.executed) * segments)
 
 
-def find_group_size(config: TrainConfig) -> int:
-    """Return the number of environments of a group, which one simulator must hold."""
-    return build.find_method(config.algo).needs.group_size
-
-
-def summarise_choice(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> dict[str, Any]:
-    """Return a choice with its inputs and alternatives, as plain values."""
-    return {
+def format_choice(choice: Choice, measured: CostFile, resources: Resources, work: Workload) -> str:
+    """Return the text of `plan.json`: a choice with its inputs and alternatives."""
+    content = {
         "chosen": asdict(choice.best),
         "others": [asdict(item) for item in choice.others],
         "workload": asdict(work),
@@ -138,6 +220,7 @@ def summarise_choice(choice: Choice, measured: CostFile, resources: Resources, w
         "about": dict(measured.about),
         "spread": dict(measured.spread),
     }
+    return json.dumps(content, indent=2) + "\n"
 
 
 def find_cost_file(config: TrainConfig) -> Path:

@@ -22,7 +22,6 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.runs import provenance
-from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.processes.local import ProcessHandle, wrap_simulator
 from embodied_rl.runtime.processes.process import read_resident_bytes
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -30,7 +29,6 @@ from embodied_rl.runtime.ranks.launch import launch_ranks
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import TrainConfig
 from embodied_rl.training.planner.costs import CostFile, Costs, LinearCost
-from embodied_rl.training.planner.plan_selection import find_group_size
 
 DECISIONS = 6
 """Decisions of a probe's rollout."""
@@ -86,7 +84,7 @@ def measure_stages(config: TrainConfig, cores: int) -> CostFile:
     Raises:
         UserError: there are more cores than environments.
     """
-    groups = config.sim.num_envs // find_group_size(config)
+    groups = config.sim.num_envs // build.find_method(config.algo).needs.group_size
     ranks = max(count for count in range(1, cores + 1) if groups % count == 0)
     began = time.perf_counter()
     samples, jitter = launch_ranks(probe_rank, config, ranks)
@@ -226,27 +224,23 @@ class _Bench:
         for envs in choose_sizes(self.config.sim.num_envs, self.group_size)[::2]:
             handle = self.kind.worker(envs, f"probe of {envs} environments", self.config.plan)
             try:
-                seconds = self._chunks(handle, envs, samples)
+                sampler = EpisodeSampler(handle.spec, self.config.seed, group_size=self.group_size)
+                episodes = [sampler.episode(index) for index in range(envs)]
+                handle.submit("reset", episodes).result()
+                embodiment = self.actor.embodiment
+                still = np.zeros((envs, embodiment.executed, len(embodiment.action_names)), np.float32)
+                seconds: list[float] = []
+                for _ in range(_CHUNKS):
+                    began = time.perf_counter()
+                    future = handle.submit("step", still, episodes)
+                    future.result()
+                    seconds.append(future.seconds)
+                    samples.add("transfer", envs, time.perf_counter() - began - future.seconds)
                 samples.add("simulator_memory", envs, handle.memory())
             finally:
                 handle.close()
             spread = float(np.std(np.log(seconds)))
         return spread
-
-    def _chunks(self, handle: Handle, envs: int, samples: StageSamples) -> list[float]:
-        sampler = EpisodeSampler(handle.spec, self.config.seed, group_size=self.group_size)
-        episodes = [sampler.episode(index) for index in range(envs)]
-        handle.submit("reset", episodes).result()
-        embodiment = self.actor.embodiment
-        still = np.zeros((envs, embodiment.executed, len(embodiment.action_names)), np.float32)
-        busy: list[float] = []
-        for _ in range(_CHUNKS):
-            began = time.perf_counter()
-            future = handle.submit("step", still, episodes)
-            future.result()
-            busy.append(future.seconds)
-            samples.add("transfer", envs, time.perf_counter() - began - future.seconds)
-        return busy
 
 
 def _rendered(simulator: Any) -> float:

@@ -4,11 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.training.planner.allocation import Allocation, Order
+from embodied_rl.training.planner.allocation import Allocation, Order, Resources, make_bundles, place_bundles
 from embodied_rl.training.planner.costs import Costs
 from embodied_rl.training.planner.model import Prediction, Workload, count_learners, predict_iteration
-from embodied_rl.training.planner.node_placement import make_bundles, place_bundles
-from embodied_rl.training.planner.resources import Resources
 
 SLICES = (1, 2, 3, 4)
 FEW = 16
@@ -58,7 +56,17 @@ def choose_allocation(
     found = [predict_candidate(costs, plan, resources, workload) for plan in plans]
     feasible = sorted((item for item in found if item.prediction), key=_seconds)
     if not feasible:
-        raise UserError(explain_no_plan(found, resources, workload), code="plan-infeasible")
+        least = min(found, key=lambda item: item.memory, default=None)
+        if workload.ahead and resources.devices == 1:
+            why = "to collect while learning takes two accelerators at least; resources has one. Try mode=sync."
+        elif least is None:
+            why = f"{workload.envs} environments cannot be shared equally in any way; try a multiple of 8"
+        elif "node" in least.why_not:
+            why = f"nothing fits; {least.allocation} {least.why_not}. Start nodes with more cores."
+        else:
+            problem = f"{least.allocation} {least.why_not}"
+            why = f"nothing fits in memory; {problem}. Use fewer environments (sim.num_envs)."
+        raise UserError(f"plan: {why}", code="plan-infeasible")
     good = [item for item in feasible if _seconds(item) <= _seconds(feasible[0]) * (1 + TIE)]
     best = min(good, key=lambda item: item.allocation.simplicity)
     others = [item for item in feasible if item is not best] + [item for item in found if not item.prediction]
@@ -116,18 +124,6 @@ def predict_memory(costs: Costs, plan: Allocation, resources: Resources, workloa
         return costs.simulator_memory(workload.envs / plan.ranks) + policy
     simulator = costs.simulator_memory(workload.envs / plan.workers)
     return max(policy, simulator if plan.mode == "split" else simulator + policy)
-
-
-def explain_no_plan(found: list[Candidate], resources: Resources, workload: Workload) -> str:
-    """Return an error message about why no allocation is feasible."""
-    if workload.ahead and resources.devices == 1:
-        return "plan: to collect while learning takes two accelerators at least; resources has one. Try mode=sync."
-    if not found:
-        return f"plan: {workload.envs} environments cannot be shared equally in any way; try a multiple of 8"
-    least = min(found, key=lambda item: item.memory)
-    if "node" in least.why_not:
-        return f"plan: nothing fits; {least.allocation} {least.why_not}. Start nodes with more cores."
-    return f"plan: nothing fits in memory; {least.allocation} {least.why_not}. Use fewer environments (sim.num_envs)."
 
 
 def _on_cores(cores: int) -> Iterator[Allocation]:

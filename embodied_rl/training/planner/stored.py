@@ -22,14 +22,14 @@ def expand_stored_plan(overrides: Sequence[str]) -> tuple[str, ...]:
     Raises:
         UserError: the file is missing, holds no plan, or holds a plan for another machine.
     """
-    return tuple(word for override in overrides for word in _expanded(override))
+    words = list[str]()
+    for override in overrides:
+        key, _, value = override.partition("=")
+        words += _read_plan(Path(value)) if key == "plan" and value.endswith(".json") else [override]
+    return tuple(words)
 
 
-def _expanded(override: str) -> list[str]:
-    key, _, value = override.partition("=")
-    if key != "plan" or not value.endswith(".json"):
-        return [override]
-    path = Path(value)
+def _read_plan(path: Path) -> list[str]:
     if not path.is_file():
         message = f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}."
         raise UserError(message, code="plan-missing")
@@ -43,7 +43,15 @@ def _expanded(override: str) -> list[str]:
     except (UserError, KeyError, TypeError, AttributeError) as error:
         reason = error if isinstance(error, UserError) else f"{type(error).__name__}: {shorten(error)}"
         raise UserError(f"plan={path} is not a plan ({reason}).", code="plan-damaged") from None
-    check_machine(devices, about | {"cores": cores}, words, path)
+    if devices:
+        message = f"plan={path} is for {devices} accelerators, which a run here does not use; try plan=auto."
+        raise UserError(message, code="plan-other-machine")
+    if different := list_differences(about | {"cores": cores}):
+        raise UserError(
+            f"plan={path} was made for another machine ({different}). Plan=auto plans for this machine; "
+            f"to use it all the same: {' '.join(words)}",
+            code="plan-other-machine",
+        )
     return words
 
 
@@ -73,20 +81,3 @@ def list_differences(theirs: Mapping[str, Any]) -> str:
     here = provenance.describe_hardware()
     names = [name for name in _COMPARED if name in theirs and theirs[name] != here[name]]
     return ", ".join(f"{name}: {theirs[name]}, here {here[name]}" for name in names)
-
-
-def check_machine(devices: int, hardware: Mapping[str, Any], words: Sequence[str], path: Path) -> None:
-    """Check that a plan was made for a machine like this one.
-
-    Raises:
-        UserError: the machines differ; the message names the difference and the remedy.
-    """
-    if devices:
-        message = f"plan={path} is for {devices} accelerators, which a run here does not use; try plan=auto."
-        raise UserError(message, code="plan-other-machine")
-    if different := list_differences(hardware):
-        raise UserError(
-            f"plan={path} was made for another machine ({different}). Plan=auto plans for this machine; "
-            f"to use it all the same: {' '.join(words)}",
-            code="plan-other-machine",
-        )

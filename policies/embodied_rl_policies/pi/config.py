@@ -1,15 +1,40 @@
-"""Sizes of π0 and π0.5. The defaults are those of the published checkpoints: PaliGemma 3B and a 300M action expert."""
+"""Sizes of π0 and π0.5, and how they are read from a checkpoint.
 
-from dataclasses import dataclass, fields
-from typing import Literal
+The defaults are those of the published checkpoints: PaliGemma 3B and a 300M action expert.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl_policies.vlm import Shapes, check_resolution, check_sizes, list_end_of_language_model, read_shapes
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 """The periods of the published checkpoints, and the only ones that openpi supports."""
 
-MAX_LAYERS = 1000
-"""An upper limit far above any real network; building this many modules takes minutes."""
+LANGUAGE = "paligemma_with_expert.paligemma.model.language_model."
+
+VISION_HEADS = {1152: 16}
+"""Heads of the vision tower by its width; tensor shapes do not determine them. SigLIP So400m has 16."""
+
+CONFIGURED = {
+    "horizon": ("chunk_size", "action_horizon"),
+    "token_length": ("tokenizer_max_length", "max_token_len"),
+    "vision_heads": ("vision_heads",),
+    "min_period": ("min_period",),
+    "max_period": ("max_period",),
+}
+"""Our key → keys of lerobot's or openpi's configuration."""
+
+FREE = ("token_length", "prompt")
+"""Keys that do not affect any weight; the user may change them."""
+
+UNTOLD = {
+    "horizon": "how many actions it predicts at once (openpi's action_horizon)",
+    "vision_heads": "how many attention heads its vision tower has",
+}
+"""Sizes that tensor shapes do not determine: key → meaning."""
 
 
 @dataclass(frozen=True)
@@ -69,37 +94,11 @@ class PiConfig:
         Raises:
             UserError: a size is invalid; the message names the key to change.
         """
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, int) and not isinstance(value, bool) and value < 1:
-                raise UserError(f"policy.{entry.name}={value} must be at least 1.", code="value-out-of-range")
-        for name, layers in {"layers": self.layers, "vision_layers": self.vision_layers}.items():
-            if layers > MAX_LAYERS:
-                raise UserError(f"policy.{name}={layers} must be at most {MAX_LAYERS}.", code="value-out-of-range")
-        if self.head_dim % 2:
-            raise UserError(
-                f"policy.head_dim={self.head_dim} must be even: rotary positions rotate pairs of entries.",
-                code="policy-sizes-invalid",
-            )
-        if self.expert_width % 2:
-            raise UserError(
-                f"policy.expert_width={self.expert_width} must be even (time embedding).", code="policy-sizes-invalid"
-            )
-        if self.vision_width % self.vision_heads:
-            raise UserError(
-                f"policy.vision_width={self.vision_width} must be a multiple of "
-                f"policy.vision_heads={self.vision_heads}.",
-                code="policy-sizes-invalid",
-            )
+        check_sizes(self)
         if self.resolution % self.patch:
             raise UserError(
                 f"policy.resolution={self.resolution} must be a multiple of policy.patch={self.patch}.",
                 code="policy-sizes-invalid",
-            )
-        if not 0 < self.min_period < self.max_period:
-            raise UserError(
-                f"policy.min_period={self.min_period} must lie between 0 and policy.max_period.",
-                code="value-out-of-range",
             )
 
 
@@ -108,3 +107,43 @@ class Pi05Config(PiConfig):
     """Sizes of π0.5: the sizes of π0, but a longer prompt, because the prompt contains the state."""
 
     token_length: int = 200
+
+
+def read_sizes(shapes: Shapes, config: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of `PiConfig` that tensors or configuration determine; only lerobot's has `input_features`.
+
+    All Gemma variants of openpi have one key-value head; this determines the head dimension and the number of heads.
+
+    Raises:
+        UserError: tensors that determine sizes are missing, or neither configuration nor user gives the other sizes.
+    """
+    try:
+        found: dict[str, Any] = read_shapes(shapes, "language.", "vision.")
+        head_dim = shapes["language.layers.0.self_attn.k_proj.weight"][0]
+        found |= {"head_dim": head_dim, "heads": shapes["language.layers.0.self_attn.q_proj.weight"][0] // head_dim}
+    except KeyError as error:
+        raise UserError(
+            f"The checkpoint is not one of π0 or π0.5: {error.args[0]} is missing.", code="checkpoint-unsupported"
+        ) from None
+    found["state_dim"] = shapes["state_proj.weight"][1] if "state_proj.weight" in shapes else found["action_dim"]
+    check_resolution(config, found["resolution"], "image_resolution", "resize_imgs_with_padding")
+    if (width := found["vision_width"]) in VISION_HEADS:
+        found["vision_heads"] = VISION_HEADS[width]
+    for key, names in CONFIGURED.items():
+        value = next((config[name] for name in names if config.get(name) is not None), None)
+        if value is not None and not (key in FREE and key in given):
+            found[key] = value
+    if "prompt" not in given:
+        found["prompt"] = "lerobot" if "input_features" in config else "openpi"
+    if untold := [key for key in UNTOLD if key not in found and key not in given]:
+        listed = ", nor ".join(f"{UNTOLD[key]}: give policy.{key}=<number>" for key in untold)
+        raise UserError(f"The checkpoint does not say {listed}.", code="checkpoint-incomplete")
+    return found
+
+
+def list_unused_shapes(config: PiConfig, vocabulary: int) -> dict[str, tuple[int, ...]]:
+    """Return name → shape of the tensors that openpi and lerobot store although the forward pass does not use them."""
+    return {
+        **list_end_of_language_model(LANGUAGE, config),
+        "paligemma_with_expert.gemma_expert.lm_head.weight": (vocabulary, config.expert_width),
+    }

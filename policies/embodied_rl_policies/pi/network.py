@@ -5,7 +5,8 @@ expert's tokens attend to these and to themselves. The conventions are openpi's:
 scaled; word embeddings are scaled by √width.
 
 Shapes: `n` rows, `C` cameras, `P` patches of one camera, `L` prompt tokens, `T` = C·P + L prefix tokens, `W` width,
-`H` actions, `D` action dimensions, `E` the expert's width, `d` head dimension, `N` layers.
+`H` actions, `D` action dimensions, `E` the expert's width, `h` heads, `d` head dimension, `N` layers, `t` query tokens,
+`s` key tokens.
 """
 
 import math
@@ -19,12 +20,15 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.gradient_checkpointing import recompute_activations
-from embodied_rl_policies.pi import native, sizes
-from embodied_rl_policies.pi.attention import attend, make_rotary_angles, project_key_value
-from embodied_rl_policies.pi.config import MAX_PERIOD, MIN_PERIOD, PiConfig
+from embodied_rl_policies import native
+from embodied_rl_policies.pi.config import MAX_PERIOD, MIN_PERIOD, PiConfig, list_unused_shapes, read_sizes
+from embodied_rl_policies.vlm import embed_time, list_adapted, prepare_images, recompute_activations
 
 PALIGEMMA = "paligemma_with_expert.paligemma.model."
+ROTARY_BASE = 10_000.0
+
+Angles = tuple[Tensor, Tensor]
+"""Cosine and sine of the rotary angles of n × t positions, float32 [n, 1, t, d] each."""
 
 
 class Projector(nn.Module):
@@ -77,20 +81,27 @@ class Pi(ForeignCheckpoint, FlowBackbone):
     ) -> None:
         """Build the network with fresh weights from torch's global generator.
 
-        Args:
-            config: sizes of the network.
-            action_dim, state_dim: dimensions of the robot; the network's own dimensions are in `config`.
-            cameras: names of the cameras, in order.
-            image_size: (height, width) of the camera images in pixels; any size.
-            vocabulary_size: vocabulary size of the tokenizer; used if `config` does not set one.
-            token_length: L, the maximum number of prompt tokens.
-            auxiliary_names: must be empty; the network does not have an auxiliary head.
+        The robot's dimensions may not exceed those of `config`, and the tokenizer's `vocabulary_size` counts if
+        `config` has none. Cameras are in order; their images have any size. `auxiliary_names` must be empty.
 
         Raises:
             UserError: the robot has more dimensions than the network, no camera is given, or auxiliary names are.
         """
         super().__init__()
-        _check_robot(config, action_dim, state_dim, cameras, auxiliary_names)
+        for name, robot, size in (("action", action_dim, config.action_dim), ("state", state_dim, config.state_dim)):
+            if robot > size:
+                raise UserError(
+                    f"The robot has {robot} {name} entries, the network takes {size}: choose a simulator with fewer, "
+                    f"or a network with policy.{name}_dim={robot}.",
+                    code="policy-robot-mismatch",
+                )
+        if not cameras:
+            raise UserError("policy.cameras: this policy needs at least one camera.", code="camera-missing")
+        if auxiliary_names:
+            raise UserError(
+                "algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.",
+                code="auxiliary-head-missing",
+            )
         self.config = config
         self.spec = PolicySpec(
             horizon=config.horizon,
@@ -102,21 +113,20 @@ class Pi(ForeignCheckpoint, FlowBackbone):
             feature_dim=config.expert_width,
             context_dim=config.width,
         )
-        self.vision = native.make_vision_tower(
-            width=config.vision_width, layers=config.vision_layers, hidden=config.vision_hidden,
-            heads=config.vision_heads, patch=config.patch, image_size=config.resolution,
-        )  # fmt: skip
+        self.vision = native.make_siglip(config)
         self.projector = Projector(config.vision_width, config.width)
         heads = {"layers": config.layers, "heads": config.heads, "head_dim": config.head_dim}
         vocabulary = config.vocabulary or vocabulary_size
         self.language = native.make_gemma(width=config.width, hidden=config.hidden, vocabulary=vocabulary, **heads)
         self.expert = native.make_gemma(width=config.expert_width, hidden=config.expert_hidden, vocabulary=1, **heads)
-        self._drop_unused()
-        self._initialise()
+        last = self.language.layers[-1]
+        del last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm
+        del self.expert.embed_tokens, self.expert.rotary_emb, self.language.rotary_emb
+        self._initialise_positions()
         self.action_in_proj = nn.Linear(config.action_dim, config.expert_width)
         self.action_out_proj = nn.Linear(config.expert_width, config.action_dim)
 
-    def _initialise(self) -> None:
+    def _initialise_positions(self) -> None:
         """Initialise position embeddings with sines and cosines; small networks do not learn them from scratch."""
         places = self.vision.embeddings.position_embedding.weight
         side = round(len(places) ** 0.5)
@@ -127,26 +137,16 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         with torch.no_grad():
             places[:, : encoded.shape[1]] = encoded.to(places.device)
 
-    def _drop_unused(self) -> None:
-        """Delete unused modules, such as queries of the last language layer and the expert's word embedding."""
-        last = self.language.layers[-1]
-        del last.self_attn.q_proj, last.self_attn.o_proj, last.mlp, last.post_attention_layernorm, self.language.norm
-        del self.expert.embed_tokens, self.expert.rotary_emb, self.language.rotary_emb
-
     @classmethod
     def checkpoint_sizes(
         cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Read the sizes from tensors where possible, else from openpi's or lerobot's configuration.
-
-        Raises:
-            UserError: tensors that determine sizes are missing, or neither configuration nor user gives the others.
-        """
-        return sizes.read_sizes(shapes, config, given)
+        """Read the sizes from tensors where possible, else from openpi's or lerobot's configuration."""
+        return read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the unused end of the language model and of the expert's output layer."""
-        return sizes.list_unused_shapes(self.config, self.language.embed_tokens.weight.shape[0])
+        return list_unused_shapes(self.config, self.language.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
         """Return the configuration entries; openpi and lerobot have only names for the published variants.
@@ -176,12 +176,7 @@ class Pi(ForeignCheckpoint, FlowBackbone):
 
     def adapted_modules(self) -> list[str]:
         """Return the used attention and feed-forward layers of language model and expert."""
-        parts = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-        parts += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
-        last = self.config.layers - 1
-        language = [f"language.layers.{index}.{part}" for index in range(last) for part in parts]
-        read = [f"language.layers.{last}.{part}" for part in ("self_attn.k_proj", "self_attn.v_proj")]
-        return [*language, *read, *(f"expert.layers.{index}.{part}" for index in range(last + 1) for part in parts)]
+        return list_adapted("language.", self.config.layers)
 
     def head_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the projections of state, actions and time."""
@@ -197,7 +192,9 @@ class Pi(ForeignCheckpoint, FlowBackbone):
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Compute image features [n, C, P, W]."""
-        images = [prepare_images(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
+        images = [
+            prepare_images(inputs.images[name], self.config.resolution, centred=True) for name in self.spec.cameras
+        ]
         pixels = torch.cat(images).to(self.projector.linear.weight.dtype)
         features = self.projector.linear(self.vision(pixels).last_hidden_state)
         return {"image": features.unflatten(0, (len(self.spec.cameras), -1)).transpose(0, 1)}
@@ -234,15 +231,30 @@ class Pi(ForeignCheckpoint, FlowBackbone):
         return {}
 
     def time_embedding(self, t: Tensor) -> Tensor:
-        """Embed flow times [...] as sines, then cosines, of periods `min_period` to `max_period`: float32 [..., E]."""
-        config, half = self.config, self.config.expert_width // 2
-        fraction = torch.linspace(0, 1, half, dtype=torch.float64, device=t.device)
-        period = config.min_period * (config.max_period / config.min_period) ** fraction
-        angle = t[..., None].double() * (2 * math.pi / period)
-        return torch.cat([angle.sin(), angle.cos()], dim=-1).float()
+        """Embed flow times [...] by the configured periods, float32 [..., E]; see `embed_time`."""
+        config = self.config
+        return embed_time(t, config.expert_width, config.min_period, config.max_period).float()
+
+    def expert_masks(self, present: Tensor, tokens: int, first_alone: bool) -> tuple[Tensor, Angles]:
+        """Build the mask bool [n, 1, t, T + t] of the expert's tokens, and their angles.
+
+        All tokens see the prefix and each other, but a state token sees no action. Their positions follow the prefix's.
+
+        Args:
+            present: bool [n, T], True for existing prefix tokens.
+            tokens: number t of the expert's tokens.
+            first_alone: whether the first of these tokens is the state.
+        """
+        own = torch.ones(tokens, tokens, dtype=torch.bool, device=present.device)
+        if first_alone:
+            own[0, 1:] = False
+        seen = present[:, None, None].expand(-1, 1, tokens, -1)
+        positions = present.sum(dim=1, keepdim=True) + torch.arange(tokens, device=present.device)
+        mask = torch.cat([seen, own.expand(len(present), 1, -1, -1)], dim=-1)
+        return mask, make_rotary_angles(positions, self.config.head_dim)
 
 
-def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles: Angles) -> Tensor:
     """Attend from the expert's normed tokens [n, t, E] to cached keys and values [n, 2, 1, T, d] and to themselves."""
     key, value = project_key_value(layer, normed, angles)
     kept = kept.to(key.dtype)
@@ -250,29 +262,7 @@ def attend_expert(layer: Any, normed: Tensor, kept: Tensor, mask: Tensor, angles
     return attend(layer, normed, key, value, mask, angles)
 
 
-def make_expert_mask(present: Tensor, tokens: int, first_alone: bool) -> Tensor:
-    """Build the mask bool [n, 1, t, T + t]: all tokens see the prefix and each other, but a state token sees no action.
-
-    Args:
-        present: bool [n, T], True for existing prefix tokens.
-        tokens: number t of the expert's tokens.
-        first_alone: whether the first of these tokens is the state, which sees no action.
-    """
-    own = torch.ones(tokens, tokens, dtype=torch.bool, device=present.device)
-    if first_alone:
-        own = own & ~torch.nn.functional.pad(own[:1, 1:], (1, 0, 0, tokens - 1))
-    rows = len(present)
-    seen = present[:, None, None].expand(-1, 1, tokens, -1)
-    return torch.cat([seen, own.expand(rows, 1, -1, -1)], dim=-1)
-
-
-def make_expert_angles(present: Tensor, tokens: int, head_dim: int) -> tuple[Tensor, Tensor]:
-    """Compute rotary angles of the expert's tokens; their positions follow those of the prefix."""
-    steps = torch.arange(tokens, device=present.device)
-    return make_rotary_angles(present.sum(dim=1, keepdim=True) + steps, head_dim)
-
-
-def _prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def _prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
     """Apply a prefix layer: tokens [n, T, W] → the next layer's tokens, own keys and values [n, 2, 1, T, d]."""
     normed = layer.input_layernorm(tokens)
     key, value = project_key_value(layer, normed, angles)
@@ -280,37 +270,42 @@ def _prefix_layer(layer: Any, tokens: Tensor, mask: Tensor, angles: tuple[Tensor
     return tokens + layer.mlp(layer.post_attention_layernorm(tokens)), torch.stack([key, value], dim=1)
 
 
-def _check_robot(
-    config: PiConfig, action_dim: int, state_dim: int, cameras: Sequence[str], auxiliary_names: Sequence[str]
-) -> None:
-    for name, robot, network in (("action", action_dim, config.action_dim), ("state", state_dim, config.state_dim)):
-        if robot > network:
-            raise UserError(
-                f"The robot has {robot} {name} entries, the network takes {network}: choose a simulator with fewer, or "
-                f"a network with policy.{name}_dim={robot}.",
-                code="policy-robot-mismatch",
-            )
-    if not cameras:
-        raise UserError("policy.cameras: this policy needs at least one camera.", code="camera-missing")
-    if auxiliary_names:
-        raise UserError(
-            "algo.auxiliary_names: this policy has no auxiliary head; give [] and algo.frames=0.",
-            code="auxiliary-head-missing",
-        )
+def make_rotary_angles(positions: Tensor, head_dim: int) -> Angles:
+    """Compute rotary angles of positions int64 [n, t] (arXiv:2104.09864): cosine and sine float32 [n, 1, t, d]."""
+    exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
+    angle = torch.cat([angle, angle], dim=-1)
+    return angle.cos(), angle.sin()
 
 
-def prepare_images(images: Tensor, size: int) -> Tensor:
-    """Convert images: uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1]; pad to a square with black.
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate x [n, h, t, d] by the angles of its positions; entry i of d pairs with entry i + d/2."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cosine.to(x.dtype) + torch.cat([-second, first], dim=-1) * sine.to(x.dtype)
 
-    The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot; openpi's data loader
-    uses Pillow, which applies anti-aliasing when it shrinks an image.
-    """
-    pixels = images.permute(0, 3, 1, 2).float() / 255
-    height, width = pixels.shape[-2:]
-    if (height, width) != (size, size):
-        ratio = max(height, width) / size
-        new = int(height / ratio), int(width / ratio)
-        resized = F.interpolate(pixels, size=new, mode="bilinear", align_corners=False)
-        top, left = (size - new[0]) // 2, (size - new[1]) // 2
-        pixels = F.pad(resized, (left, size - new[1] - left, top, size - new[0] - top))
-    return pixels * 2 - 1
+
+def project_key_value(layer: Any, normed: Tensor, angles: Angles) -> tuple[Tensor, Tensor]:
+    """Compute rotated keys, and values, [n, 1, t, d] each, of normed tokens [n, t, W]."""
+    attention = layer.self_attn
+    key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), *angles)
+    return key, split_heads(attention.v_proj(normed), attention.head_dim)
+
+
+def attend(layer: Any, normed: Tensor, key: Tensor, value: Tensor, mask: Tensor, angles: Angles) -> Tensor:
+    """Attend from normed tokens [n, t, W] to key and value [n, 1, s, d] where mask bool [n, 1, t, s] is True."""
+    attention = layer.self_attn
+    query = rotate(split_heads(attention.q_proj(normed), attention.head_dim), *angles)
+    heads = query.shape[1]
+    shared = key.expand(-1, heads, -1, -1), value.expand(-1, heads, -1, -1)
+    mixed = F.scaled_dot_product_attention(query, *shared, attn_mask=mask)
+    return attention.o_proj(mixed.transpose(1, 2).flatten(2))
+
+
+def split_heads(projected: Tensor, head_dim: int) -> Tensor:
+    """Split the heads: [n, t, h·d] → [n, h, t, d]."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
+
+
+def clean_text(text: str) -> str:
+    """Return an instruction on one line, without underscores."""
+    return text.strip().replace("_", " ").replace("\n", " ")

@@ -8,10 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context, PolicyInput
-from embodied_rl_policies.gradient_checkpointing import recompute_activations
 from embodied_rl_policies.pi.config import PiConfig
-from embodied_rl_policies.pi.network import Pi, attend_expert, make_expert_angles, make_expert_mask
-from embodied_rl_policies.pi.prompts import end_line, format_plain
+from embodied_rl_policies.pi.network import Angles, Pi, attend_expert, clean_text
+from embodied_rl_policies.vlm import end_line, recompute_activations
 
 
 class Pi0(Pi):
@@ -31,7 +30,9 @@ class Pi0(Pi):
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
         """Return the instructions as prompts, each with a line feed at its end; see `PiConfig.prompt`."""
-        return end_line(instructions) if self.config.prompt == "lerobot" else format_plain(instructions)
+        if self.config.prompt == "lerobot":
+            return end_line(instructions)
+        return [f"{clean_text(text)}\n" for text in instructions]
 
     def expert_inputs(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Return the normalised state [n, S]."""
@@ -39,10 +40,12 @@ class Pi0(Pi):
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
-        tokens, present = self._tokens(x, t, context.tensors["state"]), context.tensors["mask"]
-        count = tokens.shape[1]
-        mask = make_expert_mask(present, count, first_alone=True)
-        angles = make_expert_angles(present, count, self.config.head_dim)
+        dtype, present = self.action_in_proj.weight.dtype, context.tensors["mask"]
+        actions = self.action_in_proj(x.to(dtype))
+        time = self.time_embedding(t.reshape(len(t), -1)).to(dtype).expand_as(actions)
+        mixed = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(torch.cat([actions, time], dim=-1))))
+        tokens = torch.cat([self.state_proj(context.tensors["state"].to(dtype))[:, None], mixed], dim=1)
+        mask, angles = self.expert_masks(present, tokens.shape[1], first_alone=True)
         for index, layer in enumerate(self.expert.layers):
             kept = context.tensors["key_value"][:, index]
             tokens = recompute_activations(
@@ -51,15 +54,7 @@ class Pi0(Pi):
         features = self.expert.norm(tokens[:, 1:]).to(self.action_out_proj.weight.dtype)
         return self.action_out_proj(features).float(), features.float()
 
-    def _tokens(self, x: Tensor, t: Tensor, state: Tensor) -> Tensor:
-        """Compute the expert's tokens [n, 1 + H, E] of state and actions, t [n] or [n, H]."""
-        dtype = self.action_in_proj.weight.dtype
-        actions = self.action_in_proj(x.to(dtype))
-        time = self.time_embedding(t.reshape(len(t), -1)).to(dtype).expand_as(actions)
-        mixed = F.silu(self.action_time_mlp_in(torch.cat([actions, time], dim=-1)))
-        return torch.cat([self.state_proj(state.to(dtype))[:, None], self.action_time_mlp_out(mixed)], dim=1)
 
-
-def _layer(layer: Any, tokens: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]) -> Tensor:
+def _layer(layer: Any, tokens: Tensor, kept: Tensor, mask: Tensor, angles: Angles) -> Tensor:
     tokens = tokens + attend_expert(layer, layer.input_layernorm(tokens), kept, mask, angles)
     return tokens + layer.mlp(layer.post_attention_layernorm(tokens))

@@ -3,15 +3,36 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Context
-from embodied_rl_policies.gradient_checkpointing import recompute_activations
-from embodied_rl_policies.pi.attention import AdaptiveNorm
 from embodied_rl_policies.pi.config import Pi05Config
-from embodied_rl_policies.pi.network import Pi, attend_expert, make_expert_angles, make_expert_mask
-from embodied_rl_policies.pi.prompts import BINS, format_with_state
+from embodied_rl_policies.pi.network import Angles, Pi, attend_expert, clean_text
+from embodied_rl_policies.vlm import recompute_activations
+
+BINS = 256
+
+
+class AdaptiveNorm(nn.Module):
+    """adaRMS of π0.5: an RMS norm; scale, shift and gate are a linear map of the flow time's embedding."""
+
+    def __init__(self, width: int, epsilon: float = 1e-6) -> None:
+        super().__init__()
+        self.epsilon = epsilon
+        self.dense = nn.Linear(width, 3 * width)
+        nn.init.zeros_(self.dense.weight)
+        nn.init.zeros_(self.dense.bias)
+        nn.init.ones_(self.dense.bias[2 * width :])  # gates of 0 would slow down the training of new weights
+
+    def forward(self, x: Tensor, condition: Tensor) -> tuple[Tensor, Tensor]:
+        """Apply the norm: x [n, t, W], condition [n, 1 or t, W] → normed [n, t, W], gate [n, 1 or t, W]."""
+        scale, shift, gate = self.dense(condition).chunk(3, dim=-1)
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(dim=-1, keepdim=True) + self.epsilon)
+        return (normed * (1 + scale.float()) + shift.float()).to(x.dtype), gate.to(x.dtype)
 
 
 class Pi05(Pi):
@@ -33,8 +54,14 @@ class Pi05(Pi):
         self.time_mlp_out = nn.Linear(width, width)
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
-        """Return prompts with the instructions and the normalised state [n, S] in 256 bins."""
-        return format_with_state(instructions, state)
+        """Return prompts in openpi's format: the instruction, and each entry of the normalised state [n, S] as its bin.
+
+        [-1, 1) is divided into 256 equal bins; smaller values become -1, larger values fall into the last bin.
+        """
+        edges = np.linspace(-1, 1, BINS + 1)[:-1]
+        bins = np.digitize(state.detach().cpu().numpy(), edges) - 1
+        pairs = zip(instructions, bins, strict=True)
+        return [f"Task: {clean_text(text)}, State: {' '.join(map(str, row))};\nAction: " for text, row in pairs]
 
     def velocity(self, x: Tensor, t: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """Compute the velocity at x [n, H, D] and time t [n] or [n, H], and the expert's features [n, H, E]."""
@@ -42,9 +69,7 @@ class Pi05(Pi):
         embedding = self.time_embedding(t.reshape(len(t), -1)).to(dtype)
         condition = F.silu(self.time_mlp_out(F.silu(self.time_mlp_in(embedding))))
         tokens = self.action_in_proj(x.to(dtype))
-        count = tokens.shape[1]
-        mask = make_expert_mask(present, count, first_alone=False)
-        angles = make_expert_angles(present, count, self.config.head_dim)
+        mask, angles = self.expert_masks(present, tokens.shape[1], first_alone=False)
         for index, layer in enumerate(self.expert.layers):
             kept, less = context.tensors["key_value"][:, index], self.config.gradient_checkpointing
             tokens = recompute_activations(_layer, less, layer, tokens, condition, kept, mask, angles)
@@ -53,9 +78,7 @@ class Pi05(Pi):
         return self.action_out_proj(features).float(), features.float()
 
 
-def _layer(
-    layer: Any, tokens: Tensor, condition: Tensor, kept: Tensor, mask: Tensor, angles: tuple[Tensor, Tensor]
-) -> Tensor:
+def _layer(layer: Any, tokens: Tensor, condition: Tensor, kept: Tensor, mask: Tensor, angles: Angles) -> Tensor:
     normed, gate = layer.input_layernorm(tokens, condition)
     tokens = tokens + gate * attend_expert(layer, normed, kept, mask, angles)
     normed, gate = layer.post_attention_layernorm(tokens, condition)

@@ -1,10 +1,10 @@
 """Language model and action expert of SmolVLA: modules under lerobot's names, and their forward passes.
 
-Shapes: `n` rows, `T` prefix tokens, `H` actions, `W` width, `N` layers, `G` key-value heads, `d` head dimension. A
-layer's memory contains its rotated keys and its values: [n, 2, G, T, d].
+Shapes: `n` rows, `T` prefix tokens, `H` actions, `t` query tokens, `s` key tokens, `W` width, `E` the expert's, `N`
+layers, `G` key-value heads, `g` query heads per key-value head (head i uses key-value head i // g), `d` head dimension.
+A layer's memory contains its rotated keys and its values: [n, 2, G, s, d].
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,19 +12,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from embodied_rl_policies.gradient_checkpointing import recompute_activations
-from embodied_rl_policies.smolvla.attention import (
-    Angles,
-    attend,
-    finish_layer,
-    group_mask,
-    join_heads,
-    make_rotary_angles,
-    project_key_value,
-    split_heads,
-)
+from embodied_rl_policies.native import make_decoder_layer, make_rms_norm
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
-from embodied_rl_policies.smolvla.native import make_decoder_layer, make_rms_norm
+from embodied_rl_policies.vlm import recompute_activations
+
+ROTARY_BASE = 10_000.0
+"""The base that lerobot uses; SmolVLM2 was pretrained with 100 000."""
+
+Angles = tuple[Tensor, Tensor]
 
 
 class LanguageModel(nn.Module):
@@ -57,15 +52,10 @@ class LanguageModel(nn.Module):
         return hidden, [*memory, project_key_value(last, last.input_layernorm(hidden), angles)]
 
     def append(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Append one token [n, 1, W], which sees the other tokens but is not visible to them.
-
-        Args:
-            hidden: the new token.
-            mask: bool [n, T], True for the other tokens that exist.
-            memory: memory of the other tokens, of each layer.
+        """Append one token [n, 1, W], which sees the other tokens (mask bool [n, T]) but is not visible to them.
 
         Returns:
-            The new token at the input of the last layer [n, 1, W], and the memory of T + 1 tokens.
+            The new token at the input of the last layer [n, 1, W], and the memory of T + 1 tokens, of each layer.
         """
         angles = make_rotary_angles(mask.sum(dim=1, keepdim=True), self.config.head_dim)
         seen, extended = group_mask(F.pad(mask, (0, 1), value=True)[:, None], self.groups), []
@@ -100,22 +90,23 @@ class Expert(nn.Module):
     def project(self, memory: Sequence[Tensor]) -> list[Tensor]:
         """Project the language model's memory for each expert layer; this does not depend on the flow time."""
         layers = zip(self.layers, self.joint, memory, strict=True)
-        return [kept if joint else self._projected(layer.self_attn, kept) for layer, joint, kept in layers]
-
-    def _projected(self, attention: Any, kept: Tensor) -> Tensor:
-        key, value = (join_heads(part) for part in kept.unbind(1))
-        projected = attention.k_proj(key), attention.v_proj(value)
-        return torch.stack([split_heads(part, self.config.head_dim) for part in projected], dim=1)
+        projected: list[Tensor] = []
+        for layer, joint, kept in layers:
+            if not joint:
+                attention, (key, value) = layer.self_attn, (join_heads(part) for part in kept.unbind(1))
+                both = attention.k_proj(key), attention.v_proj(value)
+                kept = torch.stack([split_heads(part, self.config.head_dim) for part in both], dim=1)
+            projected.append(kept)
+        return projected
 
     def forward(self, hidden: Tensor, mask: Tensor, memory: Sequence[Tensor]) -> Tensor:
         """Run action tokens [n, H, E] over a projected memory of T tokens, mask bool [n, T] → features [n, H, E]."""
-        actions, head_dim = hidden.shape[1], self.config.head_dim
+        rows, actions, head_dim = len(mask), hidden.shape[1], self.config.head_dim
         steps = torch.arange(actions, device=hidden.device)[None]
-        joint = (
-            _joint_layer,
-            group_mask(_causal(mask, actions), self.groups),
-            make_rotary_angles(_next_position(mask) + steps, head_dim),
-        )
+        order = torch.ones(actions, actions, dtype=torch.bool, device=mask.device).tril()
+        causal = torch.cat([mask[:, None].expand(rows, actions, -1), order.expand(rows, actions, actions)], dim=-1)
+        following = make_rotary_angles(mask.sum(dim=1, keepdim=True) + steps, head_dim)
+        joint = _joint_layer, group_mask(causal, self.groups), following
         cross = _cross_layer, group_mask(mask[:, None], self.groups), make_rotary_angles(steps, head_dim)
         for layer, is_joint, kept in zip(self.layers, self.joint, memory, strict=True):
             function, seen, angles = joint if is_joint else cross
@@ -154,24 +145,56 @@ def _cross_layer(layer: Any, hidden: Tensor, kept: Tensor, seen: Tensor, angles:
     return finish_layer(layer, hidden, attend(layer, layer.input_layernorm(hidden), kept, seen, angles))
 
 
-def _next_position(mask: Tensor) -> Tensor:
-    """Return the position [n, 1] after the existing tokens of mask [n, T]."""
-    return mask.sum(dim=1, keepdim=True)
+def make_rotary_angles(positions: Tensor, head_dim: int) -> Angles:
+    """Compute rotary angles (arXiv:2104.09864) of positions int64 [n, t]: cosine and sine float32 [n, 1, t, d / 2]."""
+    exponent = torch.arange(0, head_dim, 2, device=positions.device, dtype=torch.float32) / head_dim
+    angle = positions[:, None, :, None].float() / ROTARY_BASE**exponent
+    return angle.cos(), angle.sin()
 
 
-def _causal(mask: Tensor, actions: int) -> Tensor:
-    """Build the mask bool [n, H, T + H]: actions see prefix tokens of mask [n, T], earlier actions and themselves."""
-    order = torch.ones(actions, actions, dtype=torch.bool, device=mask.device).tril()
-    rows = len(mask)
-    return torch.cat([mask[:, None].expand(rows, actions, -1), order.expand(rows, actions, actions)], dim=-1)
+def rotate(x: Tensor, angles: Angles) -> Tensor:
+    """Rotate x [n, heads, t, d] by the angles of its positions; entry i of d pairs with entry i + d/2."""
+    cosine, sine = angles
+    first, second = x.float().chunk(2, dim=-1)
+    return torch.cat([first * cosine - second * sine, second * cosine + first * sine], dim=-1).to(x.dtype)
 
 
-def embed_time(t: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
-    """Embed flow times [...]: sines and cosines of periods from `min_period` to `max_period`, float64 [..., width].
+def split_heads(projected: Tensor, head_dim: int) -> Tensor:
+    """Split the heads: [n, t, heads · d] → [n, heads, t, d]."""
+    return projected.unflatten(-1, (-1, head_dim)).transpose(1, 2)
 
-    Computed in double precision, because the highest frequency has 250 periods between t = 0 and 1.
+
+def join_heads(x: Tensor) -> Tensor:
+    """Join the heads: [n, heads, t, d] → [n, t, heads · d]."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def project_key_value(layer: Any, normed: Tensor, angles: Angles) -> Tensor:
+    """Compute the memory [n, 2, G, t, d] of normed tokens [n, t, W]: rotated keys, and values."""
+    attention = layer.self_attn
+    key = rotate(split_heads(attention.k_proj(normed), attention.head_dim), angles)
+    return torch.stack([key, split_heads(attention.v_proj(normed), attention.head_dim)], dim=1)
+
+
+def group_mask(mask: Tensor, groups: int) -> Tensor:
+    """Expand a mask [n or 1, t or 1, s] of visible tokens to [n or 1, 1, g · t or 1, s], as `attend` takes it."""
+    return (mask if mask.shape[1] == 1 else mask.repeat(1, groups, 1))[:, None]
+
+
+def attend(layer: Any, normed: Tensor, memory: Tensor, mask: Tensor, angles: Angles) -> Tensor:
+    """Attend from normed tokens [n, t, W] to a memory [n, 2, G, s, d]; `mask` is from `group_mask`. Returns [n, t, W].
+
+    The query heads of one key-value head are treated as additional tokens of that head, so that keys and values are
+    neither repeated in memory nor read twice.
     """
-    fraction = torch.linspace(0, 1, width // 2, dtype=torch.float64, device=t.device)
-    period = min_period * (max_period / min_period) ** fraction
-    angle = t.double()[..., None] * (2 * math.pi / period)
-    return torch.cat([angle.sin(), angle.cos()], dim=-1)
+    attention, (key, value), tokens = layer.self_attn, memory.unbind(1), normed.shape[1]
+    query = rotate(split_heads(attention.q_proj(normed), attention.head_dim), angles)
+    query = query.unflatten(1, (key.shape[1], -1)).flatten(2, 3)
+    mixed = F.scaled_dot_product_attention(query, key, value, attn_mask=mask)
+    return attention.o_proj(join_heads(mixed.unflatten(2, (-1, tokens)).flatten(1, 2)))
+
+
+def finish_layer(layer: Any, hidden: Tensor, mixed: Tensor) -> Tensor:
+    """Apply the rest of a Llama layer: hidden tokens [n, t, W] and attention output → the next layer's tokens."""
+    hidden = hidden + mixed
+    return hidden + layer.mlp(layer.post_attention_layernorm(hidden))

@@ -25,11 +25,11 @@ from torch import Tensor, nn
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
 from embodied_rl.interfaces.policy import Context, FlowBackbone, PolicyInput, PolicySpec
-from embodied_rl_policies.gradient_checkpointing import recompute_activations
-from embodied_rl_policies.smolvla import lerobot_config
+from embodied_rl_policies.native import make_connector, make_smolvlm_vision
+from embodied_rl_policies.smolvla import config as sizes
 from embodied_rl_policies.smolvla.config import SmolVLAConfig
-from embodied_rl_policies.smolvla.native import make_connector, make_vision_tower
-from embodied_rl_policies.smolvla.network import Expert, LanguageModel, embed_time
+from embodied_rl_policies.smolvla.network import Expert, LanguageModel
+from embodied_rl_policies.vlm import embed_time, end_line, list_adapted, prepare_images, recompute_activations
 
 INITIAL_DEVIATION = 0.02
 
@@ -41,8 +41,8 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
     CAN_BE_EMPTY = True
     PROMPT_WORDS = ()
     LEROBOT_PROMPT = "smolvla_new_line_processor"
-    CHECKPOINT_NAMES = lerobot_config.NAMES
-    CHECKPOINT_UNREAD = lerobot_config.UNREAD
+    CHECKPOINT_NAMES = sizes.NAMES
+    CHECKPOINT_UNREAD = sizes.UNREAD
 
     config: SmolVLAConfig
 
@@ -59,22 +59,24 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
     ) -> None:
         """Build the network with fresh weights from torch's global generator.
 
-        Args:
-            config: sizes of the network.
-            action_dim: dimensions of the robot's actions, at most `config.action_dim`.
-            state_dim: dimensions of the robot's state, at most `config.state_dim`.
-            cameras: names of the cameras, in order; at least one.
-            image_size: (height, width) of the camera images in pixels; any size.
-            vocabulary_size: number of the tokenizer's token ids, including 0 for padding; at most `config.vocabulary`
-                if that is set.
-            token_length: L, the longest prompt in tokens.
-            auxiliary_names: must be empty; the network does not have a localisation head.
+        Dimensions of the robot, token ids (with 0 for padding) and prompts may not exceed those of `config`. Cameras,
+        at least one, are in order; their images have any size. `auxiliary_names` must be empty.
 
         Raises:
             UserError: the robot or tokenizer exceeds the configured sizes, no camera is given, or auxiliary names are.
         """
         super().__init__()
-        _check_fit(config, action_dim, state_dim, vocabulary_size, token_length)
+        for name, value in {
+            "action_dim": action_dim,
+            "state_dim": state_dim,
+            "vocabulary": vocabulary_size,
+            "token_length": token_length,
+        }.items():
+            limit = getattr(config, name)
+            if limit is not None and value > limit:
+                raise UserError(
+                    f"policy.{name}={limit} is less than the {value} that are needed.", code="policy-does-not-fit"
+                )
         if not cameras:
             raise UserError("SmolVLA needs a camera; give it one in the simulator's cameras.", code="camera-missing")
         if auxiliary_names:
@@ -93,26 +95,12 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
             feature_dim=config.expert_width,
             context_dim=config.width,
         )
-        self._build_vision()
-        self._build_decoders(config.vocabulary or vocabulary_size)
-
-    def _build_vision(self) -> None:
-        config = self.config
-        self.vision_model = make_vision_tower(
-            width=config.vision_width,
-            layers=config.vision_layers,
-            hidden=config.vision_hidden,
-            heads=config.vision_heads,
-            patch=config.patch,
-            resolution=config.resolution,
-        )
+        width = config.expert_width
+        self.vision_model = make_smolvlm_vision(config)
         self.connector = make_connector(
             vision_width=config.vision_width, width=config.width, pixel_shuffle=config.pixel_shuffle
         )
-
-    def _build_decoders(self, vocabulary: int) -> None:
-        config, width = self.config, self.config.expert_width
-        self.text_model, self.expert = LanguageModel(config, vocabulary), Expert(config)
+        self.text_model, self.expert = LanguageModel(config, config.vocabulary or vocabulary_size), Expert(config)
         self.state_proj = nn.Linear(config.state_dim, config.width)
         self.action_in_proj = nn.Linear(config.action_dim, width)
         self.action_time_mlp_in = nn.Linear(2 * width, width)
@@ -131,17 +119,12 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
     def checkpoint_sizes(
         cls, shapes: Mapping[str, tuple[int, ...]], config: Mapping[str, Any], given: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Read the sizes from tensors where possible, else from lerobot's configuration.
-
-        Raises:
-            UserError: tensors that determine sizes are missing, neither checkpoint nor user gives another size, or the
-                checkpoint requires a feature that this network does not support.
-        """
-        return lerobot_config.read_sizes(shapes, config, given)
+        """Read the sizes from tensors where possible, else from lerobot's configuration."""
+        return sizes.read_sizes(shapes, config, given)
 
     def unread_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the unused end of the language model."""
-        return lerobot_config.list_unused_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
+        return sizes.list_unused_shapes(self.config, self.text_model.embed_tokens.weight.shape[0])
 
     def checkpoint_config(self, form: str, steps: int) -> dict[str, Any]:
         """Return the configuration entries of lerobot's SmolVLA.
@@ -151,7 +134,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         """
         if form != "lerobot":
             raise UserError(f"{form} has no SmolVLA: give format=lerobot.", code="format-does-not-support-policy")
-        return lerobot_config.make_configuration(self.config, steps)
+        return sizes.make_configuration(self.config, steps)
 
     def perception_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of vision tower and connector."""
@@ -163,12 +146,7 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
     def adapted_modules(self) -> list[str]:
         """Return the used attention and feed-forward layers of language model and expert."""
-        attention, forward = ("k_proj", "v_proj", "q_proj", "o_proj"), ("gate_proj", "up_proj", "down_proj")
-        parts = [*(f"self_attn.{name}" for name in attention), *(f"mlp.{name}" for name in forward)]
-        last = self.config.layers - 1
-        language = [f"text_model.layers.{index}.{part}" for index in range(last) for part in parts]
-        read = [f"text_model.layers.{last}.{part}" for part in parts[:2]]
-        return [*language, *read, *(f"expert.layers.{index}.{part}" for index in range(last + 1) for part in parts)]
+        return list_adapted("text_model.", self.config.layers)
 
     def head_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of the projections of state, actions and time."""
@@ -177,11 +155,13 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
 
     def prompts(self, instructions: Sequence[str], state: Tensor) -> list[str]:
         """Return the instructions as prompts, each with a line feed at its end."""
-        return [text if text.endswith("\n") else f"{text}\n" for text in instructions]
+        return end_line(instructions)
 
     def perceive(self, inputs: PolicyInput) -> dict[str, Tensor]:
         """Compute the connector's output "image_features" [n, C, P, W] of the images."""
-        images = [prepare_images(inputs.images[name], self.config.resolution) for name in self.spec.cameras]
+        images = [
+            prepare_images(inputs.images[name], self.config.resolution, centred=False) for name in self.spec.cameras
+        ]
         pixels = torch.stack(images, dim=1).flatten(0, 1).to(self.dtype)
         embeddings = self.vision_model.embeddings
         patches = embeddings.patch_embedding(pixels).flatten(2).transpose(1, 2)
@@ -199,28 +179,19 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
             of the existing tokens at the input of the last layer.
         """
         features = inputs.features if inputs.features is not None else self.perceive(inputs)
-        tokens, mask = self._prefix_tokens(features["image_features"], inputs.tokens)
-        hidden, memory = self.text_model(tokens, mask)
+        scale = math.sqrt(self.config.width)
+        images = features["image_features"].to(self.dtype) * scale
+        if self.config.image_special_tokens:  # the start and end tokens of an image, which are not scaled
+            fake, whole = self.config.fake_image_token, self.config.global_image_token
+            frame = self.text_model.embed_tokens(torch.tensor([fake, whole, fake], device=images.device))
+            frame = frame.expand(*images.shape[:2], -1, -1)
+            images = torch.cat([frame[:, :, :2], images, frame[:, :, 2:]], dim=2)
+        embedded = torch.cat([images.flatten(1, 2), self.text_model.embed_tokens(inputs.tokens) * scale], dim=1)
+        present = inputs.tokens != 0
+        mask = F.pad(present, (embedded.shape[1] - present.shape[1], 0), value=True)
+        hidden, memory = self.text_model(embedded, mask)
         total = (hidden.float() * mask[..., None]).sum(dim=1)
         return {"mask": mask, "sum": total, "key_value": torch.stack(memory, dim=1)}
-
-    def _prefix_tokens(self, images: Tensor, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Build tokens [n, T, W] and mask bool [n, T] from image features [n, C, P, W] and prompt int64 [n, L]."""
-        scale = math.sqrt(self.config.width)
-        images = images.to(self.dtype) * scale
-        if self.config.image_special_tokens:
-            images = self._framed(images)
-        words = self.text_model.embed_tokens(tokens) * scale
-        embedded = torch.cat([images.flatten(1, 2), words], dim=1)
-        always = torch.ones_like(tokens[:, :1], dtype=torch.bool).expand(-1, embedded.shape[1] - tokens.shape[1])
-        return embedded, torch.cat([always, tokens != 0], dim=1)
-
-    def _framed(self, images: Tensor) -> Tensor:
-        """Put the start and end tokens of an image, which are not scaled, around each camera's tokens [n, C, P, W]."""
-        fake, whole = self.config.fake_image_token, self.config.global_image_token
-        frame = self.text_model.embed_tokens(torch.tensor([fake, whole, fake], device=images.device))
-        frame = frame.expand(*images.shape[:2], -1, -1)
-        return torch.cat([frame[:, :, :2], images, frame[:, :, 2:]], dim=2)
 
     def context(self, prefix: Mapping[str, Tensor], state: Tensor) -> Context:
         """Compute the context of all denoise steps from the output of `encode_prefix` and the state float32 [n, S].
@@ -251,34 +222,3 @@ class SmolVLA(ForeignCheckpoint, FlowBackbone):
         tokens = self.action_time_mlp_out(F.silu(self.action_time_mlp_in(both)))
         features = self.expert(tokens, tensors["mask"], [tensors[f"key_value/{i}"] for i in range(config.layers)])
         return self.action_out_proj(features).float(), features.float()
-
-
-def _check_fit(config: SmolVLAConfig, action_dim: int, state_dim: int, vocabulary_size: int, token_length: int) -> None:
-    needed = {
-        "action_dim": action_dim,
-        "state_dim": state_dim,
-        "vocabulary": vocabulary_size,
-        "token_length": token_length,
-    }
-    for name, value in needed.items():
-        limit = getattr(config, name)
-        if limit is not None and value > limit:
-            raise UserError(
-                f"policy.{name}={limit} is less than the {value} that are needed.", code="policy-does-not-fit"
-            )
-
-
-def prepare_images(images: Tensor, size: int) -> Tensor:
-    """Convert images: uint8 [n, h, w, 3] → float32 [n, 3, size, size] in [-1, 1]; pad to a square with black.
-
-    The longer side becomes `size` by bilinear interpolation without anti-aliasing, as in lerobot's SmolVLA, which
-    places the picture in the lower right corner.
-    """
-    pixels = images.permute(0, 3, 1, 2).float() / 255
-    height, width = pixels.shape[-2:]
-    if (height, width) != (size, size):
-        ratio = max(height, width) / size
-        new = int(height / ratio), int(width / ratio)
-        resized = F.interpolate(pixels, size=new, mode="bilinear", align_corners=False)
-        pixels = F.pad(resized, (size - new[1], 0, size - new[0], 0))
-    return pixels * 2 - 1

@@ -1,7 +1,6 @@
 """Checkpoints are complete after any interruption, and the best and the newest are kept and found."""
 
 import errno
-import json
 import os
 import stat
 import warnings
@@ -164,9 +163,3 @@ def test_a_failed_write_of_safetensors_is_converted_to_an_oserror(folder, monkey
     monkeypatch.setattr(checkpoint, "save_file", full)
     with pytest.raises(StorageError, match=r"disk is full"):
         checkpoint.save_checkpoint(folder, 30, tensors(30), {})
-
-
-def test_no_pickle_lies_in_a_checkpoint(folder):
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    assert {path.name for path in files} == {checkpoint.TENSORS, checkpoint.STATE, "last"}
-    assert json.loads((folder / "00000020" / checkpoint.STATE).read_text())["step"] == 20

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from embodied_rl.actors.learning import checkpoint
-from embodied_rl.actors.learning.checkpoint import CheckpointError
 from tests.support.refusals import refuses
 from tests.support.stepped_tensors import assert_equal, tensors
 
@@ -20,15 +19,6 @@ def test_a_truncated_newest_checkpoint_falls_back(folder, keep_bytes):
         step, found, _ = checkpoint.load_latest_checkpoint(folder)
     assert step == 10
     assert_equal(found, 10)
-
-
-def test_one_flipped_bit_is_noticed(folder):
-    file = folder / "00000020" / checkpoint.TENSORS
-    content = bytearray(file.read_bytes())
-    content[-3] ^= 1
-    file.write_bytes(content)
-    with refuses("checkpoint-damaged", kind=CheckpointError):
-        checkpoint.load_checkpoint(folder / "00000020")
 
 
 @pytest.mark.parametrize("text", ["", '{"step": 20', "[]", '{"step": 20, "metadata": {}}'])

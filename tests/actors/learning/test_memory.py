@@ -6,7 +6,6 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from embodied_rl.actors.learning import memory_budget, update_memory
 from embodied_rl.actors.learning.memory_budget import LiveBytes, measure_peak
@@ -101,38 +100,6 @@ def test_acting_peaks_where_it_is_counted() -> None:
     assert count_acting(outline, ROWS) - inputs == pytest.approx(allocated(act), rel=0.1)
 
 
-def test_gradient_checkpointing_is_smaller_and_a_kept_prefix_smaller_still() -> None:
-    rows = {
-        (train, saving): count_update(
-            networks.lay_out("pi0", TINY, train=train, gradient_checkpointing=saving)
-        ).row_bytes
-        for train in ("full", "expert")
-        for saving in (False, True)
-    }
-    assert rows["full", True] < 0.8 * rows["full", False] and rows["expert", True] < 0.8 * rows["expert", False]
-    assert rows["expert", False] < 0.5 * rows["full", False]
-
-
-def test_tensors_saved_by_autograd_are_alive_after_the_forward_pass() -> None:
-    """The part of the peak that waits for the backward pass: storages seen by `saved_tensors_hooks`, weights aside."""
-    actor, trace = real("pi0", "full")
-    known = {parameter.untyped_storage().data_ptr() for parameter in actor.parameters()}
-    known |= {value.untyped_storage().data_ptr() for value in trace.values()}
-    saved: dict[int, tuple[Tensor, int]] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in known:
-            saved[storage.data_ptr()] = (tensor, storage.nbytes())
-        return tensor
-
-    with LiveBytes() as live, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        found = actor.evaluate(trace)
-    total = sum(size for _, size in saved.values())
-    assert found.log_prob.requires_grad and total > 0
-    assert total <= live.now == pytest.approx(total, rel=0.02)
-
-
 def test_live_bytes_of_simple_work() -> None:
     """[250] float32 is 1000 bytes; views and what was there before count nothing; the peak outlasts what it counted."""
     before = torch.zeros(250)
@@ -167,16 +134,6 @@ def test_moments_and_gradients_are_those_of_the_optimiser() -> None:
     assert counted.recorded == sum(value[0].nbytes for value in trace.values())
 
 
-def test_adam_on_an_accelerator_copies_trainable_parameters_once() -> None:
-    """By the implementation that torch takes there; the first step makes the moments."""
-    weights = [torch.zeros(300, 50), torch.zeros(700)]
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-    adam = torch.optim.Adam(weights, foreach=True)
-    adam.step()
-    assert measure_peak(adam.step) == pytest.approx(4 * (300 * 50 + 700), rel=0.01)
-
-
 def test_the_largest_micro_batch() -> None:
     """100 held, 20 for Adam's step; micro-batches of 5 + 8 a row, from 11 rows on 12 a row; 2 of the trace."""
     peaks = ((1, 13), (11, 93), (21, 213), (31, 333))
@@ -186,13 +143,6 @@ def test_the_largest_micro_batch() -> None:
     assert [found.needed(rows) for rows in (0, 1, 2)] == [120, 120, 125]
     assert [found.most_rows(size) for size in (119, 120, 124, 125, 134, 135, 228, 229)] == [0, 1, 1, 2, 2, 3, 11, 12]
     assert found.most_rows(100 + 453 + 82) == 41
-
-
-def test_products_in_bfloat16_make_copies_of_the_weights_once() -> None:
-    """A micro-batch's peak has a part that does not depend on its rows; without autocast there is next to none."""
-    exact, mixed = (count_update(networks.lay_out("pi0", TINY, train="expert"), autocast=way) for way in (False, True))
-    assert mixed.row_bytes < exact.row_bytes and mixed.peak(0) > 0.4 * mixed.gradients / 2
-    assert exact.peak(0) < 0.1 * exact.gradients
 
 
 def test_nothing_of_full_size_is_allocated() -> None:

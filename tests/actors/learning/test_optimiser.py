@@ -1,10 +1,13 @@
 """Adam over named groups: rates, one norm over all groups, and a state that continues to the bit."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch import nn
 
-from embodied_rl.actors.learning.optimiser import Optimiser
+from embodied_rl.actors.learning.optimiser import LightAdam, Optimiser
 from embodied_rl.runtime.ranks.collective import Ranks
 
 
@@ -79,3 +82,43 @@ def test_state_and_load_continue_to_the_bit() -> None:
     follow(other, resumed, gradients[3:])
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert straight.state().keys() == resumed.state().keys()
+
+
+SCRIPT = """
+import sys
+import torch
+from embodied_rl.actors.learning.optimiser import LightAdam
+weight = torch.nn.Parameter(torch.ones(3))
+adam = LightAdam([{"params": [weight], "name": "all", "lr": 0.1}], betas=(0.9, 0.95), eps=1e-8)
+weight.sum().backward()
+adam.step()
+adam.zero_grad()
+adam.load_state_dict(adam.state_dict())
+sys.exit("torch._dynamo" in sys.modules)
+"""
+
+
+def test_its_steps_are_those_of_pytorch() -> None:
+    torch.manual_seed(0)
+    start = torch.randn(4, 3)
+    weights = [torch.nn.Parameter(start.clone()) for _ in range(2)]
+    settings = {"betas": (0.9, 0.95), "eps": 1e-8}
+    kinds = (LightAdam, torch.optim.Adam)
+    adams = [kind([{"params": [w], "lr": 0.01}], **settings) for kind, w in zip(kinds, weights, strict=True)]
+    for _ in range(5):
+        gradient = torch.randn(4, 3)
+        for adam, weight in zip(adams, weights, strict=True):
+            adam.zero_grad()
+            (weight * gradient).sum().backward()
+            adam.step()
+        assert torch.equal(*weights)
+    assert not torch.equal(weights[0], start)
+    ours, theirs = (adam.state_dict()["state"][0] for adam in adams)
+    assert ours.keys() == theirs.keys() and all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_it_loads_no_compiler() -> None:
+    done = subprocess.run([sys.executable, "-c", SCRIPT], check=False, timeout=200)
+    assert done.returncode == 0

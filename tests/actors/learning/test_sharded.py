@@ -1,7 +1,5 @@
 """A learner spread over ranks: the same updates, whole weights for all who ask, checkpoints for any number of ranks."""
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -172,21 +170,3 @@ def test_a_sharded_learner_needs_a_gpu_for_each_rank(monkeypatch: pytest.MonkeyP
     assert sharded.shard_network(network, "replicated", Two(1)) is None and connected == ["meta"]
     assert sharded.shard_network(torch.nn.Linear(2, 2), "replicated", Two(1)) is None and connected == ["meta"]
     assert sharded.shard_network(network, "sharded", Ranks()) is None, "a single process shares with nobody"
-
-
-@pytest.mark.process
-@pytest.mark.usefixtures("forks")
-def test_a_single_process_needs_no_process_group(tmp_path: Path) -> None:
-    """Neither to learn nor to write and read checkpoints of its own."""
-    code = (
-        "import sys; from tests.support import spreading;"
-        "from pathlib import Path; from torch import distributed;"
-        "from embodied_rl.runtime.ranks.launch import Ranks;"
-        "run = spreading.learned('full', Ranks(), True, spreading.rollouts_of(0)[:2]);"
-        "spreading.save(Path(sys.argv[1]), 2, run, Ranks()); spreading.resumed(Path(sys.argv[1]), 2, Ranks(), [], 0);"
-        "assert not distributed.is_initialized();"
-        "print([name for name in sys.modules if name.startswith('torch.distributed.checkpoint')])"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert (ended.returncode, ended.stdout.strip()) == (0, "[]"), ended.stderr

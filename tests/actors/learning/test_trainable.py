@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import trainable
-from embodied_rl.assembly import build
+from embodied_rl.assembly import build, networks
 from embodied_rl.checkpoints.policy_file import load_network, read_metadata, save_backbone
 from embodied_rl.config.freeze import freeze_config, thaw_config
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
@@ -115,18 +115,6 @@ def test_adapters_and_heads_learn_and_the_rest_stays(family: str) -> None:
 
 
 @families
-def test_merged_adapters_give_the_same_network(family: str) -> None:
-    network, _ = new(family)
-    names = list(network.state_dict())
-    trainable.choose_trainable(network, "lora", LoraNode(2, 6.0))
-    learn(network)
-    before = velocity(network)
-    trainable.merge_adapters(network)
-    assert list(network.state_dict()) == names
-    torch.testing.assert_close(velocity(network), before, rtol=0, atol=1e-6)
-
-
-@families
 def test_an_adapter_adds_alpha_over_rank_times_b_times_a(family: str) -> None:
     network, _ = new(family)
     name = "expert.layers.0.mlp.up_proj"
@@ -158,31 +146,13 @@ def test_adapters_survive_a_file(tmp_path: Path, family: str, node: LoraNode) ->
     torch.testing.assert_close(velocity(merged), velocity(network), rtol=0, atol=1e-6)
 
 
-@families
-def test_stored_adapters_go_on_learning(tmp_path: Path, family: str) -> None:
-    """With the rank they were made with."""
-    network, robot = new(family)
-    trainable.choose_trainable(network, "lora", LoraNode(3))
-    learn(network)
-    file = tmp_path / "policy.safetensors"
-    save_backbone(file, network, robot, family, thaw_config(network.config))
-    node = PolicyNode(family, checkpoint=str(file), train="lora", lora=LoraNode(3))
-    again, _ = build.build_backbone(node, SPEC)
-    trainable.choose_trainable(again, node.train, node.lora)
-    assert torch.equal(velocity(again), velocity(network))
-    before = copied(again)
-    learn(again)
-    changed = moved(again, before)
-    assert changed and not any(".base_layer." in name or name.startswith("vision") for name in changed)
-
-
 def maker(family: str) -> Callable[[Any], FlowBackbone]:
     """What `load_network` is given."""
     cls = FAMILIES[family]
 
     def make(metadata: Any) -> FlowBackbone:
         options = freeze_config(cls.Config, metadata.config, "policy")
-        return build.choose_backbone_maker(cls, options)(metadata.embodiment, ())
+        return networks.make_backbone(cls, options, metadata.embodiment, ())
 
     return make
 

@@ -12,20 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.bridge.executor_settings import choose_settings
 from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.robots.reading import load_robot
-from embodied_rl.schema import BridgeConfig
 from tests.support.bridging import RealTimeBench
 from tests.support.policy_serving import DEADLINE, running_policy
-from tests.support.refusals import refuses
 from tests.support.robots import describe_policy
 
 pytestmark = pytest.mark.thorough
 ROBOT = load_robot("tabletop")
 SPEC = replace(describe_policy(ROBOT), horizon=50, executed=50)
-CONFIG = BridgeConfig("tabletop", "ws://127.0.0.1:1")
 RAMP_S = measure_longest_ramp(ROBOT.limits, 1 / ROBOT.command_hz)
 
 
@@ -74,18 +70,3 @@ def test_a_robot_whose_policy_server_is_killed_stops_within_the_open_loop_budget
     stopped = (bench.now_ns - killed) / 1e9
     print(f"{strategy}: still after {stopped:.2f} s")
     assert stopped <= ROBOT.open_loop_s + 1 / ROBOT.control_hz + RAMP_S
-
-
-def test_limits_of_open_loop_motion_come_from_the_robots_file() -> None:
-    made = choose_settings(CONFIG, ROBOT, SPEC, [0.01])
-    assert made.budget == 12 and made.strategy == "naive"
-    stop = replace(CONFIG, strategy="stop")
-    assert choose_settings(stop, ROBOT, SPEC, [0.01]).replan == 12
-    still = choose_settings(replace(CONFIG, lockstep=True), ROBOT, SPEC, [])
-    assert (still.replan, still.strategy) == (50, "stop"), "time stands still between commands"
-    with refuses("replan-too-long", "open_loop_s=1"):
-        choose_settings(replace(stop, replan=20), ROBOT, SPEC, [0.01])
-    with refuses("latency-too-long", "open_loop_s"):
-        choose_settings(replace(CONFIG, replan=12), ROBOT, SPEC, [0.01])
-    with refuses("latency-too-long", "silence_s=0.2"):
-        choose_settings(CONFIG, replace(ROBOT, silence_s=0.2), SPEC, [0.3])

@@ -41,7 +41,7 @@ def make_request(sequence: int = 1, prefix: Any = None, episode: int | None = No
 
 
 def test_a_result_belongs_to_its_request() -> None:
-    answer = ChunkClient(RecordingPolicy(), "naive", None, lambda: 0.0).infer(make_request(sequence=9))
+    answer = ChunkClient(RecordingPolicy(), "naive", None).infer(make_request(sequence=9))
     assert answer.chunk is not None
     assert (answer.chunk.sequence, answer.chunk.epoch, answer.chunk.step, answer.chunk.policy_version) == (9, 2, 5, 7)
     assert answer.chunk.actions.shape == (4, 2)
@@ -50,8 +50,8 @@ def test_a_result_belongs_to_its_request() -> None:
 def test_only_a_continuing_policy_gets_the_committed_prefix() -> None:
     prefix = np.ones((2, 2), np.float32)
     continuing, naive = RecordingPolicy(), RecordingPolicy()
-    ChunkClient(continuing, "prefix", None, lambda: 0.0).infer(make_request(prefix=prefix))
-    ChunkClient(naive, "naive", None, lambda: 0.0).infer(make_request(prefix=prefix))
+    ChunkClient(continuing, "prefix", None).infer(make_request(prefix=prefix))
+    ChunkClient(naive, "naive", None).infer(make_request(prefix=prefix))
     np.testing.assert_array_equal(continuing.asked[0]["prefix"], prefix[None])
     np.testing.assert_array_equal(continuing.asked[0]["committed"], [2])
     assert naive.asked[0]["prefix"] is None
@@ -59,7 +59,7 @@ def test_only_a_continuing_policy_gets_the_committed_prefix() -> None:
 
 def test_requests_of_episodes_have_noise_keys() -> None:
     policy = RecordingPolicy()
-    client = ChunkClient(policy, "stop", 11, lambda: 0.0)
+    client = ChunkClient(policy, "stop", 11)
     client.infer(make_request(episode=4))
     client.infer(make_request())
     keys = policy.asked[0]["keys"]
@@ -69,7 +69,7 @@ def test_requests_of_episodes_have_noise_keys() -> None:
 
 @pytest.mark.parametrize("error", [NoPolicyAnswer("it is away"), UserError("no such word")])
 def test_a_failure_is_a_result(error: Exception) -> None:
-    client = ChunkClient(RecordingPolicy(raises=error), "naive", None, lambda: 0.0)
+    client = ChunkClient(RecordingPolicy(raises=error), "naive", None)
     answer = client.infer(make_request())
     assert answer.chunk is None
     assert str(error) in answer.failure
@@ -78,7 +78,7 @@ def test_a_failure_is_a_result(error: Exception) -> None:
 
 def test_a_newer_request_replaces_a_waiting_one_without_blocking() -> None:
     policy = RecordingPolicy(gate=threading.Event())
-    thread = AsyncInference(ChunkClient(policy, "naive", None, lambda: 0.0))
+    thread = AsyncInference(ChunkClient(policy, "naive", None))
     thread.submit(make_request(1))
     wait_for(lambda: len(policy.asked) == 1)
     thread.submit(make_request(2))
@@ -93,7 +93,7 @@ def test_a_newer_request_replaces_a_waiting_one_without_blocking() -> None:
 
 
 def test_an_unexpected_exception_is_kept_and_reported() -> None:
-    thread = AsyncInference(ChunkClient(RecordingPolicy(raises=ZeroDivisionError("odd")), "naive", None, lambda: 0.0))
+    thread = AsyncInference(ChunkClient(RecordingPolicy(raises=ZeroDivisionError("odd")), "naive", None))
     thread.submit(make_request())
     answers: list[Any] = []
     wait_for(lambda: bool(answers.extend(thread.take_results()) or answers))

@@ -17,7 +17,7 @@ from embodied_rl.deployment.execution.return_points import (
 )
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput
 from tests.deployment.bridge.test_activation import ROBOT
-from tests.deployment.bridge.test_real_time import MovingPolicy, assert_ramped, is_still
+from tests.deployment.bridge.test_real_time import MovingPolicy, assert_ramped
 from tests.support.bridging import RealTimeBench
 from tests.support.control_loop import ControlLoop
 from tests.support.demonstrations import write_episode
@@ -159,28 +159,7 @@ def test_a_human_who_touches_the_joystick_takes_over_from_a_return(tmp_path: Pat
     assert_ramped(operator.bench)
 
 
-def test_without_a_point_of_the_task_a_return_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "points.json"
-    point = ReturnPoint("elsewhere", "sweep the floor", (0.5, 0.0, 0.2, None))
-    save_return_points(ReturnPoints(ROBOT.name, NAMES, (point,)), file)
-    operator = Operator(return_points=str(file))
-    operator.bench.run(0.3)
-    operator.press("hold")
-    operator.bench.run(0.5)
-    before = operator.tool.copy()
-    operator.press("go_back")
-    operator.bench.run(0.5)
-    assert is_still(operator.bench) and operator.tool == pytest.approx(before, abs=1e-3)
-    assert operator.status["mode"] == "hold"
-    assert "return was refused: robot 'tabletop' has no return point of the task" in operator.status["why"]
-    assert "they are of: sweep the floor" in operator.status["why"]
-
-
 def test_a_refused_store(tmp_path: Path) -> None:
-    operator = Operator()
-    operator.press("hold")
-    operator.press("store")
-    assert "store was refused: start with return_points=<file>" in operator.status["why"]
     operator = Operator(return_points=str(tmp_path / "points.json"))
     operator.bench.bridge.episodes.instruction = "x" * 501
     operator.press("hold")

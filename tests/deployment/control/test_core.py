@@ -5,12 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.control.control_step import find_material
 from embodied_rl.deployment.control.core import DeploymentCore
+from embodied_rl.deployment.control.mode_targets import find_material
 from embodied_rl.deployment.execution.limits import CommandLimits
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest, Reason
-from embodied_rl.deployment.execution.motion import MotionStep
-from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State
+from embodied_rl.deployment.execution.tick import Mode, MotionStep, OperatorInput, State
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import ARM, HORIZON, TOOL, ControlLoop, make_policy, make_settings
 from tests.support.refusals import refuses

@@ -221,14 +221,6 @@ def test_a_stamp_may_be_ahead_of_the_known_clock_by_50_ms_and_of_an_estimated_on
     assert camera.gate.counts["future"] == (not taken)
 
 
-def test_a_paused_simulation_is_stale() -> None:
-    camera = Camera()
-    camera.send(10)
-    stamp = camera.now + camera.ahead - 0.01
-    camera.send(5, stamp=stamp)
-    assert camera.explain() == f"front: {Fault.STANDS_STILL}"
-
-
 def send_both(gate: FreshnessGate, names: Iterable[str], now: float, finite: bool = True) -> bool:
     return gate.observe({name: StreamReading(int(now * 1e9), now, str(now).encode()) for name in names}, now, finite)
 

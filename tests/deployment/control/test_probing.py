@@ -79,7 +79,7 @@ def test_a_robot_that_moves_as_it_is_measured_passes_once_and_is_where_it_was(ma
     assert loop.last.source == Source.POLICY and len(loop.last.command) == count, "it has passed"
 
 
-MISREAD = pytest.mark.parametrize(
+@pytest.mark.parametrize(
     ("matrix", "place"),
     [
         (np.diag([math.pi / 180] * 2), (0.6, -0.4)),
@@ -92,31 +92,23 @@ MISREAD = pytest.mark.parametrize(
     ],
     ids=["degrees", "sign", "sign at 0", "order", "order at equal places", "radians", "dead encoder"],
 )
-
-
-@MISREAD
-def test_an_arm_whose_driver_means_something_else_is_deactivated(matrix, place: tuple[float, float]) -> None:
-    loop = arm(matrix, place)
-    why = run(loop)
-    assert loop.core.state == State.INACTIVE and loop.core.mode == Mode.HOLD
-    assert why.split()[0] in ("shoulder", "elbow") and "measured to move by" in why
-    assert not [each for each in loop.ticks if each.source == Source.POLICY]
-    assert "asked" not in loop.core.status().counts
-    with refuses("probe-failed"):
-        loop.core.activate(loop.measured)
-
-
-@MISREAD
-def test_an_arm_is_sent_no_farther_than_to_where_it_is_misread(matrix, place: tuple[float, float]) -> None:
-    """As its controller does with the first command."""
+def test_an_arm_whose_driver_means_something_else_is_deactivated_before_it_moves_far(
+    matrix, place: tuple[float, float]
+) -> None:
     loop = arm(matrix, place)
     loop.ask(Mode.RUN)
     farthest = 0.0
     for _ in range(400):
         loop.tick()
         farthest = max(farthest, float(np.abs(loop.aim - np.array(place)).max()))
-    misread = float(np.abs(matrix @ place - np.array(place)).max())
-    assert misread <= farthest <= misread + 1.01 * DISTANCE * 0.3
+    why, misread = loop.core.status().why, float(np.abs(matrix @ place - np.array(place)).max())
+    assert misread <= farthest <= misread + 1.01 * DISTANCE * 0.3, "as its controller does with the first command"
+    assert loop.core.state == State.INACTIVE and loop.core.mode == Mode.HOLD
+    assert why.split()[0] in ("shoulder", "elbow") and "measured to move by" in why
+    assert not [each for each in loop.ticks if each.source == Source.POLICY]
+    assert "asked" not in loop.core.status().counts
+    with refuses("probe-failed"):
+        loop.core.activate(loop.measured)
 
 
 @pytest.mark.parametrize(

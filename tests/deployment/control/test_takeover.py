@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import settings as budget
 from hypothesis import strategies as st
 
-from embodied_rl.deployment.control.takeover import Takeover
+from embodied_rl.deployment.control.mode_targets import Takeover
 from embodied_rl.deployment.execution.limits import CommandLimits
 from tests.support.control_loop import ARM, TOOL, make_settings
 

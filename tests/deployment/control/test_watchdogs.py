@@ -96,7 +96,6 @@ def test_a_measured_speed_that_stays_the_same_to_the_bit_is_frozen_before_its_tr
 
 def test_a_reason_from_before_the_clock_went_back_ends_after_the_settling_time() -> None:
     watchdogs, zeros = Watchdogs(make_settings(tracking_error=(0.1, 0.1)), None), np.zeros(2)
-    watchdogs.forget()
     watchdogs.update(100.0, np.ones(2), zeros)
     seen = []
     for now in (50.0, 50.4, 50.6):
@@ -106,13 +105,8 @@ def test_a_reason_from_before_the_clock_went_back_ends_after_the_settling_time()
 
 
 def test_a_clock_that_went_back_hides_no_frozen_state() -> None:
-    watchdogs, place, rest = (
-        Watchdogs(make_settings(TOOL, tracking_error=(0.1, 0.1, np.inf)), None),
-        np.zeros(3),
-        np.zeros(3),
-    )
-    watchdogs.forget()
-    watchdogs.update(100.0, rest, place)
+    watchdogs, place = Watchdogs(make_settings(TOOL, tracking_error=(0.1, 0.1, np.inf)), None), np.zeros(3)
+    watchdogs.update(100.0, place, place)
     found = []
     for tick in range(20):
         watchdogs.update(50.0 + 0.02 * tick, np.array([0.21 if tick else 0.0, 0.0, 0.0]), place)
@@ -197,6 +191,10 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
     assert found in first and said[found].startswith(f"front: the same picture for {0.02 * (found - 30):.2f} s, though")
 
 
+HALF = CommandLimits((replace(TOOL.entries[0], low=-np.inf), *TOOL.entries[1:]))
+UNMEASURED = {"keeps": (False,) * 3, "tracking_error": (1.0,) * 3}
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "data"),
     [
@@ -208,21 +206,10 @@ def test_a_picture_that_stays_while_the_robot_moves_is_frozen(step: float, first
         ({"measured": (True,)}, "entries-mismatch", ("measured", 1, 2)),
         ({"tracking_error": (0.0, 1.0)}, "value-out-of-range", ("shoulder", "tracking_error=0.0")),
         ({"streams": (StreamRule("front", 0.1),), "measured": (True, False)}, "measuring-stream-missing", ("streams",)),
-        (
-            {"limits": TOOL, "measured": (True, False, False), "keeps": (False,) * 3, "tracking_error": (1.0,) * 3},
-            "entry-not-measured",
-            ("y", "-1…1"),
-        ),
-        (
-            {
-                "limits": CommandLimits((replace(TOOL.entries[0], low=-np.inf),)),
-                **dict.fromkeys(("measured", "keeps"), (False,)),
-                "tracking_error": (1.0,),
-            },
-            "entry-not-measured",
-            ("x", "-inf…1"),
-        ),
+        ({"limits": TOOL, "measured": (True, False, False), **UNMEASURED}, "entry-not-measured", ("y", "-1…1")),
+        ({"limits": HALF, "measured": (False,) * 3, **UNMEASURED}, "entry-not-measured", ("x", "-inf…1")),
         ({"streams": (StreamRule("a", 0.1, measures=True), StreamRule("a", 0.1))}, "stream-twice", ("a",)),
+        ({"lost_s": 0.01}, "command-timeout-too-short", ("lost_s=0.01",)),
     ],
 )
 def test_invalid_settings_are_refused(changes: dict, code: str, data: tuple) -> None:

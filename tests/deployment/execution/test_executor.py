@@ -6,8 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.execution.executor import Executor, Latency
-from embodied_rl.deployment.execution.hold import make_hold
+from embodied_rl.deployment.execution.executor import Executor, Latency, make_hold
 from embodied_rl.deployment.execution.messages import Chunk, Why
 from embodied_rl.deployment.execution.settings import Settings
 from embodied_rl.interfaces.sim import Source

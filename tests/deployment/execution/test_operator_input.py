@@ -304,12 +304,7 @@ def test_a_twist_is_taken_in_its_own_unit(dead_zone: float) -> None:
         (OperatorDevice(axes=(AxisUse("x", "-1", 1),)), JOY, "operator-axis-unknown", "'-1'"),
         (OperatorDevice(axes=(AxisUse("x", "256", 1),)), JOY, "operator-axis-unknown", "'256'"),
         (OperatorDevice(axes=(AxisUse("x", "0", 1), AxisUse("elbow", "0", 1))), JOY, "operator-axis-twice", "axes"),
-        (
-            OperatorDevice(places=(ButtonUse("x", 0, 0),)),
-            JOY,
-            "operator-button-needs-position",
-            "'x' is a displacement",
-        ),
+        (OperatorDevice(places=(ButtonUse("x", 0, 0),)), JOY, "operator-button-needs-position", "'x' is a disp"),
         (OperatorDevice(places=(ButtonUse("grip", 0, 3),)), JOY, "value-out-of-range", "value=3 of 'grip'"),
         (OperatorDevice(deadman=1, success=1), JOY, "operator-button-twice", "button 1"),
         (OperatorDevice(places=(ButtonUse("wrist", 0, 0),)), JOY, "entry-unknown", "'wrist'"),

@@ -12,11 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryLimits
-from embodied_rl.deployment.execution.return_motion import ReturnMotion, ReturnSettings, choose_distances
 from embodied_rl.deployment.execution.return_points import (
     MOST_POINTS,
+    ReturnMotion,
     ReturnPoint,
     ReturnPoints,
+    ReturnSettings,
+    choose_distances,
     load_return_points,
     make_return_point,
     save_return_points,

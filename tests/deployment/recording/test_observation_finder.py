@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_rl.deployment.recording import observation_finder
-from embodied_rl.deployment.recording.episodes import RecordedStep
+from embodied_rl.deployment.recording import alignment
+from embodied_rl.deployment.recording.alignment import SLACK_NS, ObservationFinder, StepSources
 from embodied_rl.deployment.recording.mcap_reader import RecordedChannel, RecordedMessage
-from embodied_rl.deployment.recording.observation_finder import SLACK_NS, ObservationFinder, StepSources
-from embodied_rl.deployment.recording.steps import STEPS, ControlStep
+from embodied_rl.deployment.recording.steps import STEPS, ControlStep, RecordedStep
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.interfaces.sim import Source
 
@@ -139,7 +138,7 @@ def test_the_work_is_linear(monkeypatch: pytest.MonkeyPatch) -> None:
         def passed(self, value: bool) -> None:
             self.__dict__["was"] = value
 
-    monkeypatch.setattr(observation_finder, "StepSources", CountedSources)
+    monkeypatch.setattr(alignment, "StepSources", CountedSources)
     count = 300
     steps = [make_step(each, each, each, {TOPICS["joints"]: 7}) for each in range(count)]
     messages = [(TOPICS["joints"], each, 7) for each in range(count)] + [(STEPS, each, each) for each in range(count)]

@@ -10,7 +10,7 @@ import pytest
 from rosbags.rosbag2 import StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
-from embodied_rl.datasets.robot_recordings import list_frames
+from embodied_rl.datasets.lerobot.collected import list_frames
 from embodied_rl.deployment.recording.commanded_steps import CommandedSteps
 from embodied_rl.deployment.recording.conversion import Conversion
 from embodied_rl.deployment.recording.mcap_reader import RecordingError
@@ -110,21 +110,6 @@ def test_a_bag_without_labels_is_one_episode(
     np.testing.assert_allclose(seen, np.arange(10) * 0.001, atol=1e-6)  # the last measurement before the step
 
 
-def test_labels_and_pauses_separate_episodes(
-    tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
-) -> None:
-    bag = make()
-    bag.write(0.0, "/instruction", TEXT, data="open the drawer")
-    drive(bag, 0.0, 0.5)
-    bag.write(0.5, "/label", TEXT, data="success")
-    drive(bag, 0.51, 0.4)
-    drive(bag, 3.0, 0.3)  # after 2 s without commands
-    bag.close()
-    _, parts = convert(tmp_path / "bag", messages, arm)
-    assert [(part.label, len(part.steps)) for part in parts] == [("success", 5), ("", 4), ("", 3)]
-    assert {part.episode.instruction for part in parts} == {"open the drawer"}
-
-
 def test_labels_apply_to_earlier_and_instructions_to_later_commands(
     tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
 ) -> None:
@@ -181,16 +166,6 @@ def test_commands_of_two_topics_are_combined(tmp_path: Path, messages: Messages)
     assert conversion.omissions == {"steps before each position had been commanded": 2}
 
 
-def test_a_bag_without_commands_on_one_of_two_topics_is_refused(tmp_path: Path, messages: Messages) -> None:
-    robot = change_robot(tmp_path, "ur5e", cameras=None, **WITH_HAND)
-    bag = Bag(tmp_path / "bag", StoragePlugin.MCAP, messages, robot)
-    for tick in range(50):
-        bag.write(tick / 100, robot.command.name, robot.command.type_name, data=np.zeros(5))
-    bag.close()
-    with refuses("recording-without-episodes", "/hand", kind=RecordingError):
-        convert(tmp_path / "bag", messages, robot)
-
-
 def test_velocities_of_two_topics_are_averaged_separately(tmp_path: Path, messages: Messages) -> None:
     turn = {"topic": "/turn", "kind": "twist"}
     robot = change_robot(tmp_path, "mobile_base", cameras=None, commands={"turn": turn}, actions__turn__command="turn")
@@ -205,14 +180,15 @@ def test_velocities_of_two_topics_are_averaged_separately(tmp_path: Path, messag
     assert (executed[:5, 1] == 1).all() and (executed[-4:, 1] == 0).all()
 
 
-def test_a_bag_without_commands_is_refused_with_both_topics(
-    tmp_path: Path, messages: Messages, arm: RobotDescription, make: Callable[[], Bag]
-) -> None:
-    bag = make()
-    bag.observe(0.0, 0.0)
+def test_a_bag_without_commands_on_each_topic_is_refused(tmp_path: Path, messages: Messages) -> None:
+    robot = change_robot(tmp_path, "ur5e", cameras=None, **WITH_HAND)
+    bag = Bag(tmp_path / "bag", StoragePlugin.MCAP, messages, robot)
+    for tick in range(50):
+        bag.write(tick / 100, robot.command.name, robot.command.type_name, data=np.zeros(5))
     bag.close()
-    with refuses("recording-without-episodes", "/policy_bridge/steps", arm.command.name, kind=RecordingError):
-        convert(tmp_path / "bag", messages, arm)
+    topics = ("/policy_bridge/steps", robot.command.name, "/hand")
+    with refuses("recording-without-episodes", *topics, kind=RecordingError):
+        convert(tmp_path / "bag", messages, robot)
 
 
 def test_a_command_of_another_type_is_refused(tmp_path: Path, messages: Messages, arm: RobotDescription) -> None:

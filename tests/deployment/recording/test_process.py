@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from embodied_rl.deployment.recording import process as recording_process
+from embodied_rl.deployment.recording.bag_writer import RecorderSettings
 from embodied_rl.deployment.recording.process import RecorderProcess, start_recorder
-from embodied_rl.deployment.recording.recorder import RecorderSettings
 from embodied_rl.deployment.recording.recording_folder import Recording
 from embodied_rl.deployment.recording.topics import RecordedTopic
 from embodied_rl.deployment.transport.environment import RosEnvironment

@@ -69,11 +69,6 @@ def test_a_pose_survives_serialisation(tmp_path: Path, turning: bool) -> None:
         assert message.pose.orientation.x == 1.0
 
 
-def test_forward_sends_the_tabletop_s_numbers_in_their_order() -> None:
-    mapping = CommandMapping(load_robot("tabletop"), MESSAGES)
-    assert send(mapping, np.array([0.1, -0.2, 0.3, -1.0])).data.tolist() == [0.1, -0.2, 0.3, -1.0]
-
-
 def test_forward_follows_the_controller_s_order(tmp_path: Path) -> None:
     mapping = CommandMapping(change_robot(tmp_path, command__order=["gripper", "z", "x", "y"]), MESSAGES)
     command = np.array([1.0, 2.0, 3.0, 4.0])

@@ -1,6 +1,7 @@
 """Pictures in all supported encodings, and refusals of invalid ones."""
 
 import io
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,10 @@ def compress(pixels: Any, kind: str, described: str = "") -> Any:
     Image.fromarray(pixels).save(file, kind)
     data = np.frombuffer(file.getvalue(), np.uint8)
     return MESSAGES.make("sensor_msgs/msg/CompressedImage", format=described or kind, data=data)
+
+
+def halve(message: Any) -> Any:
+    return replace(message, data=message.data[: len(message.data) // 2])
 
 
 @pytest.mark.parametrize("padding", [0, 5])
@@ -85,9 +90,8 @@ def test_nearest_takes_pixels_from_edge_to_edge() -> None:
 
 def test_bilinear_differs_from_area() -> None:
     area = read_picture(make_image(RGB, "rgb8"), CameraEntry("f", "f", 3, 4, resize="area"))
-    assert not np.array_equal(
-        area, read_picture(make_image(RGB, "rgb8"), CameraEntry("f", "f", 3, 4, resize="bilinear"))
-    )
+    bilinear = read_picture(make_image(RGB, "rgb8"), CameraEntry("f", "f", 3, 4, resize="bilinear"))
+    assert not np.array_equal(area, bilinear)
 
 
 @pytest.mark.parametrize(
@@ -104,6 +108,8 @@ def test_bilinear_differs_from_area() -> None:
         (compress(RGB, "gif"), EXACT, "format 'gif'"),
         (compress(RGB, "png", "jpeg"), EXACT, "not a JPEG"),
         (make_image(np.zeros((1, 0, 3), np.uint8), "rgb8"), EXACT, "of 0×1 pixels"),
+        (halve(compress(RGB, "png")), EXACT, "not a PNG"),
+        (compress(np.zeros((1, LARGEST_SIDE + 1, 3), np.uint8), "png"), EXACT, "too many to decode"),
     ],
 )
 def test_invalid_pictures_are_refused(message: Any, camera: CameraEntry, words: str) -> None:
@@ -112,28 +118,11 @@ def test_invalid_pictures_are_refused(message: Any, camera: CameraEntry, words: 
     assert words in str(raised.value)
 
 
-def test_a_truncated_file_is_refused() -> None:
-    message = compress(RGB, "png")
-    message.data = message.data[:-30]
-    with pytest.raises(UnusableMessageError, match="not a PNG"):
-        read_picture(message, EXACT)
-
-
-def test_a_too_large_picture_is_not_decoded() -> None:
-    wide = compress(np.zeros((1, LARGEST_SIDE + 1, 3), np.uint8), "png")
-    with pytest.raises(UnusableMessageError, match="too many to decode"):
-        read_picture(wide, EXACT)
-
-
 def test_a_camera_info_of_another_size_is_refused() -> None:
     info = MESSAGES.make("sensor_msgs/msg/CameraInfo", height=480, width=640)
     with pytest.raises(UnusableMessageError, match="8×6 pixels, and its CameraInfo has 640×480"):
         read_picture(make_image(RGB, "rgb8"), EXACT, info)
     read_picture(make_image(RGB, "rgb8"), EXACT, MESSAGES.make("sensor_msgs/msg/CameraInfo", height=6, width=8))
-
-
-BROKEN = compress(RGB, "jpeg")
-BROKEN.data = BROKEN.data[: len(BROKEN.data) // 2]
 
 
 @pytest.mark.parametrize(
@@ -147,9 +136,8 @@ BROKEN.data = BROKEN.data[: len(BROKEN.data) // 2]
         compress(RGB[:4], "png"),
         compress(RGB, "png", "32FC1; compressedDepth png"),
         compress(RGB, "jpeg"),
-        BROKEN,
+        halve(compress(RGB, "jpeg")),
     ],
-    ids=["sound", "encoding", "size", "length", "png", "png size", "depth", "jpeg", "half a jpeg"],
 )
 def test_the_quick_check_refuses_what_reading_refuses(message: Any) -> None:
     said = []

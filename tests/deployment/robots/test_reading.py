@@ -1,16 +1,22 @@
 """A robot's file is plain data; invalid and unknown keys are refused by name."""
 
+import copy
 import math
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from embodied_rl.deployment.robots.reading import load_robot, read_robot
+from embodied_rl.deployment.rosetta.contract_reading import read_contract
+from embodied_rl.deployment.rosetta.contract_writing import write_contract
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl_sims.tabletop.settings import TabletopConfig, spec_of
 from tests.support.refusals import refuses
-from tests.support.robots import change_robot, write_robot
+from tests.support.robots import change_robot, read_keys, write_robot
 
 MOVE = "actions__move_x__"
 TOPIC = "topics__tool__"
@@ -101,7 +107,7 @@ def test_a_folder_of_configurations_comes_first(tmp_path: Path) -> None:
         ({"cameras__front__topic": "joints"}, "camera-type-unsupported", "cameras.front.topic=joints"),
         ({"cameras__front__topic": "back"}, "name-unknown", "cameras.front.topic: 'back'"),
         ({"cameras__front__info": "front"}, "camera-type-unsupported", "cameras.front.info=front"),
-        ({"cameras__front__height": 0}, "value-out-of-range", "cameras.front: height=0"),
+        ({"cameras__front__height": 0}, "value-out-of-range", "cameras.front.height=0"),
         ({"cameras__front__resize": "cubic"}, "value-unknown", "cameras.front.resize: unknown value 'cubic'"),
         ({"command__kind": "servo"}, "value-unknown", "command.kind: unknown value 'servo'"),
         ({"command__type": "control_msgs/msg/JointJog"}, "command-type-unsupported", "JointJog"),
@@ -142,6 +148,32 @@ def test_an_invalid_description_is_refused_by_its_key(
     assert data in str(raised.value) and str(raised.value).startswith(str(tmp_path / "mine.yaml"))
     assert code in (None, raised.value.code)
     assert "\n" not in str(raised.value)
+
+
+BOX = {f"actions__drive__limits__{bound}": value for bound, value in (("low", -1), ("high", 1))}
+
+
+@pytest.mark.parametrize(
+    ("robot", "changes", "code", "data"),
+    [
+        ("franka", {"command__horizon_s": 0.05}, "trajectory-horizon-invalid", "command.horizon_s=0.05"),
+        ("franka", {"command__horizon_s": 0.3}, "trajectory-horizon-invalid", "command.horizon_s=0.3"),
+        ("franka", {"command__horizon_s": 2.0}, "value-out-of-range", "command.horizon_s=2"),
+        ("franka", {"actions__joint1__limits__speed": 0.5}, "trajectory-speed-too-high",
+         "actions.joint1.limits.speed=0.5"),
+        ("franka", {"actions__joint1__kind": "velocity", "actions__joint1__tracking_error": None},
+         "action-kind-unsupported", "actions.joint1.kind=velocity"),
+        ("franka", {"command__order": ["fr3_joint1"]}, "command-order-invalid", "command.order=['fr3_joint1']"),
+        ("mobile_base", {"actions__drive__target": "linear.w"}, "action-target-invalid", "target='linear.w'"),
+        ("mobile_base", {"actions__drive__kind": "position", **BOX}, "action-kind-unsupported", "drive.kind=position"),
+        ("mobile_base", {"command__kind": "pose", "command__type": None}, "action-target-invalid", "'linear.x'"),
+    ],
+)  # fmt: skip
+def test_commands_that_do_not_suit_their_kind(
+    tmp_path: Path, robot: str, changes: dict[str, Any], code: str, data: str
+) -> None:
+    with refuses(code, data):
+        change_robot(tmp_path, robot, **changes)
 
 
 def test_actions_are_divided_among_command_topics(tmp_path: Path) -> None:
@@ -201,3 +233,54 @@ def test_numbers_with_exponents_are_numbers(tmp_path: Path) -> None:
 def test_an_unknown_name_is_refused_with_the_known_ones() -> None:
     with refuses("robot-unknown", "'tabletop'"):
         load_robot("tabeltop")
+
+
+ODD = (
+    None, True, [], {}, "", "x", "../../etc/passwd", -1, 0, 1e308, [[]], [{}], {"a": 1}, {1: 2}, "{{x}}", "a\nb", "é\0",
+)  # fmt: skip
+EACH = 40
+
+
+def list_places(node: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every key and every place of a list."""
+    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    return [place for key, value in items for place in ((*way, key), *list_places(value, (*way, key)))]
+
+
+def spoil(keys: Any, draw: random.Random) -> Any:
+    spoilt = copy.deepcopy(keys)
+    *way, last = draw.choice(list_places(spoilt))
+    node = spoilt
+    for key in way:
+        node = node[key]
+    node[last] = draw.choice(ODD)
+    return spoilt
+
+
+def count_refused(file: Path, keys: Any, draw: random.Random, read: Callable[[Path], object]) -> int:
+    """Read `EACH` spoilt files, and return how many were refused, each in one short message with the file's name."""
+    refused = 0
+    for _ in range(EACH):
+        file.write_text(yaml.safe_dump(spoil(keys, draw)))
+        try:
+            read(file)
+        except UserError as error:
+            refused += 1
+            assert str(error).startswith(str(file)) and len(str(error)) < 1500
+    return refused
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", ["tabletop", "franka", "mobile_base"])
+def test_a_spoilt_file_of_a_robot(tmp_path: Path, name: str) -> None:
+    assert count_refused(tmp_path / "robot.yaml", read_keys(name), random.Random(7), read_robot) > EACH / 2
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("carrying", [True, False])
+def test_a_spoilt_contract(tmp_path: Path, carrying: bool) -> None:
+    robot = write_robot(tmp_path, "franka", cameras__wrist__resize="nearest", cameras__wrist__fit="stretch")
+    keys = yaml.safe_load(write_contract(robot))
+    if not carrying:
+        del keys["x-embodied-rl"]
+    assert count_refused(tmp_path / "contract.yaml", keys, random.Random(8), read_contract) > EACH / 3

@@ -11,12 +11,9 @@ from embodied_rl.config.option_files import find_config_folder, list_options
 from embodied_rl.deployment.robots.mapping import ObservationMapping
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.messages import Messages
-from tests.support.refusals import refuses
-from tests.support.robots import change_robot
 
 MESSAGES = Messages()
 SO101 = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
-BOX = {f"actions__drive__limits__{bound}": value for bound, value in (("low", -1), ("high", 1))}
 UR = ("shoulder_pan_joint", "shoulder_lift_joint", "elbow_joint", "wrist_1_joint", "wrist_2_joint", "wrist_3_joint")
 
 
@@ -119,33 +116,3 @@ def test_the_base_reads_its_odometry() -> None:
     odom: Any = MESSAGES.make("nav_msgs/msg/Odometry")
     odom.twist.twist.linear.x, odom.twist.twist.angular.z = 0.1, -0.5
     assert ObservationMapping(load_robot("mobile_base")).read_state({"odom": odom}).tolist() == [0.1, -0.5]
-
-
-@pytest.mark.parametrize(
-    ("changes", "code", "data"),
-    [
-        ({"command__horizon_s": 0.05}, "trajectory-horizon-invalid", "command.horizon_s=0.05"),
-        ({"command__horizon_s": 0.3}, "trajectory-horizon-invalid", "command.horizon_s=0.3"),
-        ({"command__horizon_s": 2.0}, "value-out-of-range", "command.horizon_s=2"),
-        ({"actions__joint1__limits__speed": 0.5}, "trajectory-speed-too-high", "actions.joint1.limits.speed=0.5"),
-        ({"actions__joint1__kind": "velocity", "actions__joint1__tracking_error": None},
-         "action-kind-unsupported", "actions.joint1.kind=velocity"),
-        ({"command__order": ["fr3_joint1"]}, "command-order-invalid", "command.order=['fr3_joint1']"),
-    ],
-)  # fmt: skip
-def test_an_invalid_trajectory_is_refused(tmp_path: Path, changes: dict[str, Any], code: str, data: str) -> None:
-    with refuses(code, data):
-        change_robot(tmp_path, "franka", **changes)
-
-
-@pytest.mark.parametrize(
-    ("changes", "code", "data"),
-    [
-        ({"actions__drive__target": "linear.w"}, "action-target-invalid", "actions.drive.target='linear.w'"),
-        ({"actions__drive__kind": "position", **BOX}, "action-kind-unsupported", "actions.drive.kind=position"),
-        ({"command__kind": "pose", "command__type": None}, "action-target-invalid", "actions.drive.target='linear.x'"),
-    ],
-)
-def test_an_invalid_base_is_refused(tmp_path: Path, changes: dict[str, Any], code: str, data: str) -> None:
-    with refuses(code, data):
-        change_robot(tmp_path, "mobile_base", **changes)

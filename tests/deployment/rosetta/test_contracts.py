@@ -1,7 +1,6 @@
 """Conversion of robot files to contracts of rosetta and back; unsupported and invalid keys are refused."""
 
 import copy
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -191,40 +190,21 @@ def test_a_mobile_base_stops_by_zeros(tmp_path: Path) -> None:
     assert said["actions"]["action"]["select"] == ["twist.linear.x", "twist.angular.z"]
 
 
-def change_fps(said: dict[str, Any]) -> None:
-    said["fps"] = 20
-
-
-def change_select(said: dict[str, Any]) -> None:
-    said["actions"]["action"]["select"].reverse()
-
-
-def add_adjunct(said: dict[str, Any]) -> None:
-    said["adjunct"] = []
-
-
-def break_ours(said: dict[str, Any]) -> None:
-    said[OURS]["actions"]["joint1"]["limits"]["low"] = 9
-
-
 @pytest.mark.parametrize(
-    ("change", "code", "data"),
+    ("path", "value", "code", "data"),
     [
-        (change_fps, "contract-contradicts-robot", "fps"),
-        (change_select, "contract-contradicts-robot", "actions.action.select"),
-        (add_adjunct, "contract-contradicts-robot", "adjunct"),
-        (break_ours, "", "actions.joint1.limits.low=9"),
+        ("fps", 20, "contract-contradicts-robot", "fps"),
+        (f"{ACTION}|select", ["position.fr3_joint1"], "contract-contradicts-robot", "actions.action.select"),
+        ("adjunct", [], "contract-contradicts-robot", "adjunct"),
+        (f"{OURS}|actions|joint1|limits|low", 9, "", "actions.joint1.limits.low=9"),
     ],
 )
 def test_a_contract_that_contradicts_its_robot_file_is_refused(
-    tmp_path: Path, change: Callable[[dict[str, Any]], None], code: str, data: str
+    tmp_path: Path, path: str, value: Any, code: str, data: str
 ) -> None:
-    contract = tmp_path / "contract.yaml"
-    said = yaml.safe_load(write_contract(plain_franka(tmp_path)))
-    change(said)
-    contract.write_text(yaml.dump(said, Dumper=_WithoutReferences, sort_keys=False))
+    contract = yaml.safe_load(write_contract(plain_franka(tmp_path)))
     with pytest.raises(UserError) as raised:
-        read_contract(contract)
+        read_contract(change_contract(tmp_path, path, value, contract))
     assert data in str(raised.value) and raised.value.code.startswith(code)
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.transport.messages import MessageError
-from embodied_rl.deployment.transport.qos import PROFILES, QoS
+from embodied_rl.deployment.transport.qos import QoS
 from embodied_rl.interfaces.errors import TransportError
 from tests.support.refusals import refuses
-from tests.support.transports import HAS_ROS, JOINTS, STAND_IN, Pair, list_kinds
+from tests.support.transports import JOINTS, Pair
 
 KEPT = QoS(depth=50)
 STAMP = {"stamp": {"sec": 7, "nanosec": 8}, "frame_id": "base"}
@@ -40,13 +40,6 @@ MESSAGES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_all_transports_are_tested() -> None:
-    """rclpy is replaced by a fake without ROS 2; the skip reports that."""
-    assert list_kinds() == ["in_process", "dds", "rclpy" if HAS_ROS else STAND_IN]
-    if not HAS_ROS:
-        pytest.skip("rclpy cannot be imported: ROS 2 is not installed")
-
-
 @pytest.mark.parametrize("reliability", ["reliable", "best_effort"])
 def test_messages_arrive_in_order_with_both_times(pair: Pair, reliability: Any) -> None:
     before = pair.talker.now()
@@ -54,21 +47,13 @@ def test_messages_arrive_in_order_with_both_times(pair: Pair, reliability: Any) 
     for step in range(20):
         publisher.publish(pair.joints([step]))
         pair.wait(0.001)
-    assert pair.spin_for(20)
-    assert [message.position.tolist() for message in pair.got] == [[step] for step in range(20)]
-    assert all(before <= source <= received <= pair.listener.now() for received, source in pair.times)
-    sources = [source for _, source in pair.times]
-    assert sources == sorted(sources) and len(set(sources)) == 20
-
-
-def test_callbacks_get_the_times_of_publishing_and_receiving(pair: Pair) -> None:
-    publisher, before = pair.connect(KEPT), pair.talker.now()
-    publisher.publish(pair.joints([0]))
     published = pair.talker.now()
     pair.wait(0.2)
-    assert pair.spin_for(1)
-    ((received_ns, source_ns),) = pair.times
-    assert before <= source_ns <= published < received_ns <= pair.listener.now()
+    assert pair.spin_for(20)
+    assert [message.position.tolist() for message in pair.got] == [[step] for step in range(20)]
+    assert all(before <= source <= published < received <= pair.listener.now() for received, source in pair.times)
+    sources = [source for _, source in pair.times]
+    assert sources == sorted(sources) and len(set(sources)) == 20
 
 
 @pytest.mark.parametrize("type_name", MESSAGES)
@@ -178,14 +163,6 @@ def test_different_types_are_reported(pair: Pair) -> None:
     publisher.publish(pair.joints([0]))
     pair.spin_in_vain()
     assert pair.got == []
-
-
-@pytest.mark.parametrize("name", PROFILES)
-def test_a_profile_matches_itself(pair: Pair, name: str) -> None:
-    publisher = pair.connect(name)
-    publisher.publish(pair.joints([1]))
-    assert pair.spin_for(1)
-    assert publisher.find_mismatches() == ()
 
 
 def test_a_second_publisher_is_discovered(pair: Pair) -> None:

@@ -15,7 +15,7 @@ from cyclonedds.topic import Topic
 
 from embodied_rl.deployment.transport import extras, raw_cdr
 from embodied_rl.deployment.transport.dds import DdsTransport
-from embodied_rl.deployment.transport.dds_types import DdsTypes, make_qos
+from embodied_rl.deployment.transport.dds_discovery import DdsTypes, make_qos
 from embodied_rl.deployment.transport.environment import RosEnvironment
 from embodied_rl.deployment.transport.messages import DISTROS, Messages
 from embodied_rl.deployment.transport.opening import open_transport
@@ -77,13 +77,6 @@ def test_invalid_bytes_are_not_sent(node: DdsTransport) -> None:
         publisher.send(b"\0\1\0\0" + b"\xff" * 40)
 
 
-def test_two_nodes_of_a_process_may_publish_one_topic(node: DdsTransport, environment: RosEnvironment) -> None:
-    with DdsTransport(environment, "other") as other:
-        mine, theirs = (each.create_publisher("/a", JOINTS, QoS()) for each in (node, other))
-        assert node.spin_until(lambda: len(node.list_publishers("/a")) == 2, LONG_S)
-        assert {each.gid: each.own for each in node.list_publishers("/a")} == {mine.gid: True, theirs.gid: False}
-
-
 def test_a_domain_has_one_configuration_in_a_process(node: DdsTransport, environment: RosEnvironment) -> None:
     with refuses("dds-domain-configured-otherwise", environment.domain):
         DdsTransport(replace(environment, tag="another"), "other")
@@ -134,12 +127,6 @@ def test_an_unknown_transport_is_refused() -> None:
 def test_an_invalid_node_name_is_refused(environment: RosEnvironment) -> None:
     with refuses("node-name-invalid", "'my node'"):
         open_transport("dds", "my node", environment)
-
-
-def test_the_environment_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ROS_SECURITY_ENABLE", "true")
-    with refuses("ros-security-unsupported"):
-        open_transport("dds")
 
 
 def test_waiting_messages_are_taken_in_batches(node: DdsTransport) -> None:

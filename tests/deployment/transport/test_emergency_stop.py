@@ -84,25 +84,21 @@ def test_without_identification_a_later_publisher_cannot_release() -> None:
     assert topic.open("fence")[1](False)
 
 
-def test_transports_identify_publishers_as_declared(pair: Pair) -> None:
+@pytest.mark.parametrize("late", [False, True])
+def test_a_subscription_gets_the_state_of_all_publishers_and_who_said_it(pair: Pair, late: bool) -> None:
     received: list[tuple[bytes | None, bool]] = []
-    note = lambda message, *_: received.append((subscription.publisher, bool(message.data)))  # noqa: E731
-    subscription = pair.listener.create_subscription("/estop", BOOL, STOP_QOS, note)
+
+    def listen() -> None:
+        note = lambda message, *_: received.append((subscription.publisher, bool(message.data)))  # noqa: E731
+        subscription = pair.listener.create_subscription("/estop", BOOL, STOP_QOS, note)
+
     publishers = [pair.talker.create_publisher("/estop", BOOL, "latched") for _ in range(2)]
+    if not late:
+        listen()
     for publisher, pressed in zip(publishers, (True, False), strict=True):
         publisher.publish(pair.talker.messages.make(BOOL, data=pressed))
+    if late:
+        listen()
     assert pair.listener.spin_until(lambda: len(received) == 2, 30) or len(received) == 2
-    expected = {
-        (each.gid if pair.listener.identifies_publishers else None, n == 0) for n, each in enumerate(publishers)
-    }
-    assert set(received) == expected
-
-
-def test_a_late_subscription_gets_the_state_of_all_publishers(pair: Pair) -> None:
-    publishers = [pair.talker.create_publisher("/estop", BOOL, "latched") for _ in range(2)]
-    for publisher, pressed in zip(publishers, (True, False), strict=True):
-        publisher.publish(pair.talker.messages.make(BOOL, data=pressed))
-    received: list[bool] = []
-    pair.listener.create_subscription("/estop", BOOL, STOP_QOS, lambda message, *_: received.append(bool(message.data)))
-    assert pair.listener.spin_until(lambda: len(received) == 2, 30) or len(received) == 2
-    assert sorted(received) == [False, True]
+    known = pair.listener.identifies_publishers
+    assert set(received) == {(each.gid if known else None, n == 0) for n, each in enumerate(publishers)}

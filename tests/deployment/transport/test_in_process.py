@@ -27,17 +27,6 @@ def test_topics_are_delivered_in_the_order_of_publishing() -> None:
     assert listener.spin_once() == 5 and came == order
 
 
-def test_times_come_from_the_clock() -> None:
-    now = [START_NS]
-    talker, listener = open_nodes("talker", "listener", clock=lambda: now[0])
-    times: list[tuple[int, int]] = []
-    listener.create_subscription("/a", JOINTS, QoS(), lambda _, received, source: times.append((received, source)))
-    talker.create_publisher("/a", JOINTS, QoS()).publish(talker.messages.make(JOINTS))
-    now[0] += 250
-    listener.spin_once()
-    assert times == [(START_NS + 250, START_NS)]
-
-
 def test_messages_published_in_a_callback_arrive_at_the_next_spin() -> None:
     (node,) = open_nodes("node")
     count = 0

@@ -40,6 +40,7 @@ def test_state_matches_both_reliabilities() -> None:
         assert find_incompatible(other, request("state")) is None
 
 
-def test_a_subscription_has_no_lifespan() -> None:
+def test_profiles_match_themselves_and_a_subscription_has_no_lifespan() -> None:
+    assert not [name for name in PROFILES if find_incompatible(offer(name), request(name))]
     assert request(QoS(lifespan_s=1.0)) == QoS()
     assert set(PROFILES) == {"sensor_data", "state", "command", "latched", "deadman", "clock"}

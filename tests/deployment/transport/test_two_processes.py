@@ -6,7 +6,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -69,24 +68,6 @@ def exchange(node: Transport, name: str, messages: list[Any]) -> list[Any]:
         node.spin_once()
     assert node.spin_until(lambda: len(got) == len(messages), LONG_S), len(got)
     return got
-
-
-def test_messages_arrive_complete_and_in_order(node: Transport, echo: object) -> None:
-    sent = [node.messages.make(TYPES["joints"], position=[step, -step]) for step in range(200)]
-    assert [each.position.tolist() for each in exchange(node, "joints", sent)] == [[step, -step] for step in range(200)]
-
-
-def test_a_large_image_is_reassembled(node: Transport, echo: object) -> None:
-    picture = np.random.default_rng(1).integers(0, 256, 1080 * 1920 * 3, dtype=np.uint8)
-    sent = node.messages.make(TYPES["image"], height=1080, width=1920, encoding="rgb8", step=5760, data=picture)
-    (got,) = exchange(node, "image", [sent])
-    assert np.array_equal(got.data, picture) and (got.height, got.width, got.encoding) == (1080, 1920, "rgb8")
-
-
-def test_a_late_node_gets_the_latched_message(node: Transport, echo: object) -> None:
-    got: list[str] = []
-    node.create_subscription("/status", "std_msgs/msg/String", "latched", lambda message, *_: got.append(message.data))
-    assert node.spin_until(lambda: bool(got), LONG_S) and got == ["ready"]
 
 
 def test_the_other_process_is_discovered_while_it_runs(
@@ -160,16 +141,6 @@ def test_invalid_datagrams_are_ignored(node: Transport, echo: object, environmen
             noise.sendto(header + random.bytes(int(size)), ("127.0.0.1", port))
     sent = [node.messages.make(TYPES["joints"], position=[step]) for step in range(20)]
     assert [each.position[0] for each in exchange(node, "joints", sent)] == list(range(20))
-
-
-def test_another_tag_is_not_discovered(node: Transport, environment: RosEnvironment) -> None:
-    other = start_echo(replace(environment, tag="another"))
-    try:
-        node.spin_until(lambda: False, 1.0)
-        assert node.list_publishers("/status") == ()
-    finally:
-        other.kill()
-        other.communicate()
 
 
 def test_exceptions_of_the_spinning_thread_are_raised(node: Transport, echo: object) -> None:

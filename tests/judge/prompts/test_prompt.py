@@ -1,14 +1,17 @@
-"""Prompts are data: those that are shipped are sound, and what is wrong in one of one's own is named."""
+"""Prompts are data: the shipped ones are sound, faults are named, and answers become numbers."""
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.scorer import RANGES
+from embodied_rl.judge.prompts.answer_parser import expect_value, read_log_probabilities
 from embodied_rl.judge.prompts.prompt import FOLDER, list_prompts, load_prompt
 from embodied_rl.judge.prompts.prompt_parts import PromptPictures, PromptText
 from embodied_rl.serving.limits import RequestLimits
@@ -191,11 +194,6 @@ def test_what_is_wrong_is_named(tmp_path: Path, changes: dict[str, Any], says: s
         load_prompt(write(tmp_path, **changes))
 
 
-@pytest.mark.parametrize("changes", [PAIR, TRAJECTORY, {"frames": 4, "user": ["frames"]}])
-def test_what_is_right_is_not(tmp_path: Path, changes: dict[str, Any]) -> None:
-    assert load_prompt(write(tmp_path, **changes)).kind == changes.get("kind", "absolute")
-
-
 def test_a_file_that_is_no_prompt(tmp_path: Path) -> None:
     for text, says in PLANTED.items():
         (tmp_path / "bad.yaml").write_text(text)
@@ -203,3 +201,47 @@ def test_a_file_that_is_no_prompt(tmp_path: Path) -> None:
             load_prompt(str(tmp_path / "bad.yaml"))
     with pytest.raises(UserError, match="progress_digit"):
         load_prompt("progress_digits")
+
+
+DIGITS = {str(digit): digit / 9 for digit in range(10)}
+
+
+def tokens(**probabilities: float) -> list[tuple[str, float]]:
+    return [(token, math.log(each)) for token, each in probabilities.items()]
+
+
+def test_the_value_is_the_expectation() -> None:
+    score = expect_value([("3", math.log(0.5)), ("6", math.log(0.3)), ("the", math.log(0.2))], DIGITS)
+    assert score.value == pytest.approx((3 / 9 * 0.5 + 6 / 9 * 0.3) / 0.8)
+
+
+def test_confidence_is_one_minus_the_share_of_entropy() -> None:
+    assert expect_value(tokens(**{"4": 1.0}), DIGITS).confidence == pytest.approx(1.0)
+    even = expect_value([(str(digit), math.log(0.1)) for digit in range(10)], DIGITS)
+    assert even.confidence == pytest.approx(0.0, abs=1e-9) and even.value == pytest.approx(0.5)
+    shares = np.array([0.7, 0.3])
+    two = expect_value(tokens(**{"1": 0.7, "2": 0.3}), DIGITS)
+    assert two.confidence == pytest.approx(1 + (shares * np.log(shares)).sum() / np.log(10))
+
+
+@pytest.mark.parametrize("said", [[], [("I", -0.01)], [("3", math.log(0.3)), ("I", math.log(0.7))], [("3", -math.inf)]])
+def test_an_answer_of_something_else_is_no_score(said: list[tuple[str, float]]) -> None:
+    score = expect_value(said, DIGITS)
+    assert score.reason == "unsure" and math.isnan(score.value)
+
+
+def test_sums_above_one_by_rounding_stay_within_the_range() -> None:
+    score = expect_value([("9", 1e-9), (" 9", math.log(1e-9))], DIGITS)
+    assert score.value <= 1.0
+
+
+@pytest.mark.parametrize(
+    "entries",
+    [
+        None, {}, "x", [1], [{}], [{"token": "3"}], [{"token": 3, "logprob": -1}], [{"token": "3", "logprob": "x"}],
+        [{"token": "3", "logprob": True}], [{"token": "3", "logprob": math.nan}], [{"token": "3", "logprob": 2.0}],
+    ],
+)  # fmt: skip
+def test_what_is_no_list_of_log_probabilities_is_refused(entries: object) -> None:
+    with pytest.raises(ValueError, match="top_logprobs"):
+        read_log_probabilities(entries)

@@ -1,20 +1,27 @@
-"""The service never holds up who asks, never makes a score up, and says why one is missing."""
+"""The service never holds up its caller, never makes a score up, and gives the reason of a missing one."""
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import Reason, Score, ScoreRequest, ScorerError
+from embodied_rl.interfaces.scorer import Reason, Score, ScoreKind, ScoreRequest, ScorerError
 from embodied_rl.judge.requests import request_queue
 from embodied_rl.judge.requests import service as service_module
 from embodied_rl.judge.requests.attempts import RETRIES
+from embodied_rl.judge.requests.request_queue import RequestQueue, Ticket, hash_request
 from embodied_rl.judge.requests.service import ScoreService, ServiceLimits
+from embodied_rl.judge.scorers import shared_images
+from embodied_rl.judge.scorers.shared_images import Picture, SharedImages
 from tests.support.ended import wait_for
 from tests.support.refusals import refuses
 from tests.support.scoring import DEADLINE, ToldScorer, read_code, request, serving
@@ -146,14 +153,6 @@ def test_no_more_requests_are_in_flight_than_allowed() -> None:
     assert scorer.most_at_once == 3
 
 
-@pytest.mark.parametrize("reason", ["busy", "failed"])
-def test_a_passing_failure_is_tried_again(reason: Reason) -> None:
-    scorer = ToldScorer(raising(reason, times=1))
-    with serving(scorer) as service:
-        assert ask(service, request(9))[0].value == 9 / 255
-    assert len(scorer.calls) == 2
-
-
 @pytest.mark.parametrize("reason, attempts", [("busy", 1 + RETRIES), ("failed", 1 + RETRIES), ("refused", 1)])
 def test_a_lasting_failure_has_its_reason(reason: Reason, attempts: int) -> None:
     scorer = ToldScorer(raising(reason))
@@ -169,11 +168,14 @@ def test_a_scorer_that_hangs_is_given_up() -> None:
         assert service.status in ("degraded", "down")
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), -0.01, 1.5])
-def test_a_value_outside_of_its_range_is_no_score(value: float) -> None:
-    with serving(ToldScorer(lambda asked: Score(value))) as service:
+@pytest.mark.parametrize(
+    "answer",
+    [*map(Score, (math.nan, math.inf, -0.01, 1.5)), *(Score(0.5, done=done) for done in (-0.1, 1.5, math.nan))],
+)
+def test_a_value_outside_of_its_range_is_no_score(answer: Score) -> None:
+    with serving(ToldScorer(lambda asked: answer)) as service:
         score = ask(service, request())[0]
-    assert score.reason == "range" and score.value != score.value
+    assert (score.reason, score.done) == ("range", None) and math.isnan(score.value)
 
 
 def test_too_few_answers_are_a_failure() -> None:
@@ -195,14 +197,6 @@ def test_a_scorer_that_is_gone_is_not_waited_for(caplog: pytest.LogCaptureFixtur
     assert {score.reason for score in scores} <= {"refused", "unavailable"}
     assert len(scorer.calls) < 60
     assert sum("The scorer is down" in line.message for line in caplog.records) == 1
-
-
-def test_a_request_refused_for_good_does_not_end_scoring() -> None:
-    """Another attempt at it is in vain; the next request may be answered."""
-    scorer = ToldScorer(raising("refused", times=1, permanent=True))
-    with serving(scorer, in_flight=1) as service:
-        assert ask(service, request(1))[0].reason == "refused" and len(scorer.calls) == 1
-        assert service.status == "healthy" and ask(service, request(2))[0].valid
 
 
 def test_a_busy_scorer_is_sent_less_and_is_not_down() -> None:
@@ -431,8 +425,66 @@ def test_a_budget_is_spent_to_the_last_request_and_then_nobody_is_asked(
     assert caplog.text.count("is not asked any more") == 1
 
 
-@pytest.mark.parametrize("done", [-0.1, 1.5, float("nan")])
-def test_done_is_a_probability_or_the_score_is_not_valid(done: float) -> None:
-    with serving(ToldScorer(lambda asked: Score(0.5, done=done), cacheable=False)) as service:
-        (score,) = ask(service, request(1))
-    assert (score.reason, score.done) == ("range", None)
+def test_abandoned_requests_take_no_place_and_leave_the_order_as_it_is() -> None:
+    queue = RequestQueue(ToldScorer().traits, most=6, apart=False)
+    tickets = [Ticket(request(priority), priority, 0.0) for priority in (1, 4, 2, 5, 6, 3)]
+    assert queue.add(tickets) == []
+    tickets[0].score = Score.invalid("late")
+    queue.remove_answered()
+    assert queue.add([Ticket(request(7), 7, 0.0)]) == [] and len(queue) == 6
+    assert [queue.take()[0][0].priority for _ in range(6)] == [2, 3, 4, 5, 6, 7]
+    queue.add(tickets[1:3])
+    assert queue.clear() == tickets[1:3] and len(queue) == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"instruction": "go right"}, {"kind": "pair"}, {"frames": request(8).frames}, {"first": request(8).first},
+        {"frames": {"side": request(7).frames["top"]}}, {"state": np.ones(3, np.float32)},
+        {"state_before": np.ones(3, np.float32)},
+    ],
+    ids=["words", "kind", "frames", "first frame", "camera", "state", "state before"],
+)  # fmt: skip
+def test_questions_that_differ_have_another_hash(other: dict[str, Any]) -> None:
+    asked, differs = request(7), replace(request(7), **other)
+    assert hash_request(asked, "it") != hash_request(differs, "it")
+    assert hash_request(differs, "it") == hash_request(replace(differs, decision=3), "it")
+    assert hash_request(differs, "it") != hash_request(differs, "another")
+
+
+@pytest.mark.parametrize(
+    "kind, given_up, codes", [("pair", False, [0, 1, 3]), ("pair", True, [1, 2, 3]), ("absolute", False, [1, 2, 3])]
+)
+def test_a_pair_shows_what_was_before_the_one_that_it_replaces(
+    kind: ScoreKind, given_up: bool, codes: list[int]
+) -> None:
+    """Not of one that was given up, whose episode has ended."""
+    shown = np.zeros((4, 1, 1, 3), np.uint8) + np.arange(4, dtype=np.uint8)[:, None, None, None]
+    states = np.eye(3, dtype=np.float32)
+    earlier = replace(request(), frames={"top": shown[:3]}, state_before=states[0], state=states[1])
+    later = replace(request(decision=2), frames={"top": shown[1:]}, state_before=states[1], state=states[2])
+    first, second = (Ticket(replace(each, kind=kind), 0, 0.0, slot="a") for each in (earlier, later))
+    queue = RequestQueue(ToldScorer().traits, most=6, apart=False)
+    queue.add([first])
+    first.score = Score.invalid("late") if given_up else None
+    assert queue.add([second]) == [first]
+    asked = second.request
+    assert asked.frames["top"][:, 0, 0, 0].tolist() == codes and asked.decision == 2
+    assert asked.state_before is not None and np.array_equal(asked.state_before, states[codes[0]])
+    assert np.array_equal(asked.state, states[2])
+
+
+def test_pictures_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = [Picture(np.full((2, 2, 3), code, np.uint8)) for code in range(5)]
+    hashed: list[bytes] = []
+    real = shared_images.hashlib.sha256
+    monkeypatch.setattr(shared_images.hashlib, "sha256", lambda data: hashed.append(data) or real(data))
+    found = set()
+    for end in range(1, 6):
+        frames = SharedImages({"top": tuple(shown[:end])})
+        asked = replace(request(), frames=frames, first=SharedImages({"top": shown[0]}))
+        found.add(hash_request(asked, "it"))
+        plain = replace(asked, frames=dict(frames), first=dict(asked.first))
+        assert hash_request(plain, "it") in found, "arrays are the same question"
+    assert len(found) == 5

@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path as Folder
 from types import SimpleNamespace
 from typing import Any
@@ -10,14 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.interfaces.scorer import Score, ScoreKind, ScoreRequest
+from embodied_rl.interfaces.scorer import Score, ScoreKind
 from embodied_rl.judge.requests.request_queue import Ticket
 from embodied_rl.judge.reward import scoring_writer
 from embodied_rl.judge.reward.decision_scores import DecisionScores
-from embodied_rl.judge.reward.pair_progress import advance
-from embodied_rl.judge.reward.score_counts import summarise_scores
-from embodied_rl.judge.scorers.replay import ReplayConfig, ReplayScorer
-from embodied_rl.judge.scorers.score_log import read_scores
+from embodied_rl.judge.reward.score_table import advance, summarise_scores
+from embodied_rl.judge.scorers.score_log import ReplayConfig, ReplayScorer, read_scores
 from embodied_rl.rollout.writer import Writer
 from tests.support.collecting import half_skilled, inline, make
 from tests.support.enumeration import GAMMA, walk
@@ -103,22 +100,6 @@ def test_a_log_repeats_scores_at_the_decisions_where_they_counted(tmp_path: Fold
     after, _ = run(tmp_path / "again", replay, envs(), wait_share=None, deadline=60.0)
     for one, other in zip(before, after, strict=True):
         assert one.potential.any() and (one.potential == other.potential).all() and (one.shaping == other.shaping).all()
-
-
-def test_a_pair_that_replaces_another_one_judges_both_changes(tmp_path: Folder) -> None:
-    """So that no change goes unjudged where not every question can be asked."""
-    shown: list[tuple[int, int]] = []
-
-    def compare(asked: ScoreRequest) -> Any:
-        frames = next(iter(asked.frames.values()))
-        shown.append((int(frames[-2].max()), int(frames[-1].max())))
-        return give_opinion(asked)
-
-    path = walk((1, 1, 0, 1, 1, 0, 1, 1, 0, 0, 0, 0, 1, 1), 0)
-    scorer = RowClockScorer(lambda scorer, call: call.begun + 2.5, compare, "pair")
-    run(tmp_path, scorer, [Environment([path], [False])], in_flight=1)
-    assert len(shown) < 8 and all(one[1] == other[0] for one, other in pairwise(shown))
-    assert path.states[0] == shown[0][0]
 
 
 def test_the_time_between_rollouts_is_no_reason_to_wait(tmp_path: Folder, monkeypatch: pytest.MonkeyPatch) -> None:

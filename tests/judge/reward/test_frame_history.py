@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from embodied_rl.interfaces.scorer import Span
-from embodied_rl.judge.reward.frame_history import FrameHistory
+from embodied_rl.judge.reward.scoring_requests import FrameHistory
 from embodied_rl.judge.scorers.shared_images import Picture
 from tests.support.collecting import SPEC
 

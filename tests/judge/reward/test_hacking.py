@@ -1,7 +1,6 @@
 """What is optimal on the tabletop under a critic that can be fooled: to swing the arm pays more than to do the task
 where rises are rewards, and nothing where the same critic shapes by a potential."""
 
-import asyncio
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,6 @@ import torch
 from embodied_rl.interfaces.algorithm import Discount
 from embodied_rl.interfaces.scorer import ScoreRequest
 from embodied_rl.interfaces.sim import Array, Episode, Observation
-from embodied_rl.judge.reward.modes.base import ModeOptions
 from embodied_rl.judge.reward.score_table import RolloutScores, Scores
 from embodied_rl.judge.reward.scoring_writer import MODES
 from embodied_rl.judge.scorers.scripted import ScriptedConfig, ScriptedScorer
@@ -21,6 +19,7 @@ from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.schema import RewardNode
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from embodied_rl_sims.tabletop import Tabletop, TabletopConfig
+from tests.support.scoring import score
 
 ROWS, DECISIONS, STEPS, WEIGHT = 14, 10, 5, 3.0
 DISCOUNT = Discount(0.994)
@@ -33,16 +32,13 @@ def judge(scorer: ScriptedScorer, seen: Observation) -> Array:
         ScoreRequest(row, 0, "absolute", "", {"front": image[None]}, {"front": image}, seen.state[row], progress=told)
         for row, (image, told) in enumerate(zip(seen.images["front"], seen.progress.tolist(), strict=True))
     ]
-    return np.array([score.value for score in asyncio.run(scorer.score(asked))])
+    return np.array([each.value for each in score(scorer, *asked)])
 
 
 def act(who: str) -> tuple[Rollout, RolloutScores]:
     """An episode in each row, whose time limit is its end, by the careful operator or an arm that swings."""
-    scorer, simulator = (
-        ScriptedScorer(ScriptedConfig(judge="hackable"), Tabletop.spec_of(CONFIG)),
-        Tabletop(CONFIG, ROWS),
-    )
-    asyncio.run(scorer.open())
+    scorer = ScriptedScorer(ScriptedConfig(judge="hackable"), Tabletop.spec_of(CONFIG))
+    simulator = Tabletop(CONFIG, ROWS)
     made = Rollout.allocate(RowwiseFakeActor(FakeSimulator(1).spec, executed=STEPS), DECISIONS, ROWS)
     made.clear()
     seen, operate = simulator.reset([Episode(row, row % 7, 5000 + row) for row in range(ROWS)]), simulator.expert()
@@ -58,18 +54,14 @@ def act(who: str) -> tuple[Rollout, RolloutScores]:
             made.steps[t] += torch.from_numpy(result.steps)
             made.terminated[t] |= torch.from_numpy(result.terminated | result.truncated)
             seen = result.observation
-
-    def columns(value: Array) -> Scores:
-        return Scores(value, np.full(value.shape, np.nan), np.ones(value.shape, bool))
-
-    return made, RolloutScores(columns(said), columns(np.full(said.shape, np.nan)), columns(said[-1]))
+    return made, RolloutScores(Scores.of(said), Scores.of(np.full(said.shape, np.nan)), Scores.of(said[-1]))
 
 
 def earn(mode: str, rollout: Rollout, scores: RolloutScores) -> float:
     """The mean discounted return of the episodes from their beginning, their Φ(start) added in shaping."""
     rollout = replace(rollout, shaping=torch.zeros_like(rollout.shaping), bonus=torch.zeros_like(rollout.bonus))
     node = RewardNode(name="told", mode=mode, weight=WEIGHT)  # type: ignore[arg-type]
-    MODES[node.mode](ModeOptions(node, ROWS, DISCOUNT, limit_ends=True)).settle(rollout, scores)
+    MODES[node.mode](node, ROWS, DISCOUNT, limit_ends=True).settle(rollout, scores)
     reward = torch.where(rollout.valid, compose_reward(rollout, DISCOUNT), 0.0)
     after = make_discounts(rollout.steps, DISCOUNT.gamma, DISCOUNT.per)
     before = torch.cat([torch.ones_like(after[:1]), after[:-1]]).cumprod(0)

@@ -1,8 +1,7 @@
-"""What a scorer said in a rollout is kept with its own pictures, of a few episodes, and holds nothing up."""
+"""Strips of a few episodes are kept with their own pictures and scores, and nothing waits for them."""
 
 import base64
 import io
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -120,13 +119,10 @@ def test_large_pictures_are_held_small() -> None:
 def test_what_cannot_be_written_is_said_at_the_next_rollout(tmp_path: Path) -> None:
     (tmp_path / FOLDER.parts[0]).write_text("a file where the folder should be")
     keeper = StripKeeper(tmp_path, 0)
-    keeper._working = keeper._pool.submit(keeper._write, [("failure_high", follow([0.1], reached=False))])
+    ended = {0}
+    keeper._working = keeper._pool.submit(
+        keeper._follow, [answer(Score(0.1), 0, "absolute")], ended, ended, set(), False
+    )
     keeper.close()
     with refuses("folder-not-writable", "strips"):
         keeper.check()
-
-
-def test_files_are_json_that_anybody_can_read(tmp_path: Path) -> None:
-    collect_some(tmp_path, ToldScorer(cacheable=False))
-    found = json.loads((tmp_path / FOLDER / "last_0.json").read_text(encoding="utf-8"))
-    assert found["format"] == "embodied-rl strips" and len(found["strips"]) <= 4 * KEPT

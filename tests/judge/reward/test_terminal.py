@@ -3,54 +3,32 @@
 import logging
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
 
 from embodied_rl.interfaces.algorithm import Discount
-from embodied_rl.judge.reward.modes.base import ModeOptions
-from embodied_rl.judge.reward.modes.terminal import Terminal
-from embodied_rl.judge.reward.score_counts import summarise_scores
-from embodied_rl.judge.reward.score_table import RolloutScores, Scores
+from embodied_rl.judge.reward.score_table import RolloutScores, summarise_scores
+from embodied_rl.judge.reward.terminal import Terminal
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.schema import RewardNode
-from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
+from tests.support import scored_rollouts
+from tests.support.scored_rollouts import NAN
 
 EXECUTED, GAMMA = 4, 0.9
 DISCOUNT = Discount(GAMMA, "control_step")
-NAN = float("nan")
-ACTOR = RowwiseFakeActor(FakeSimulator(1).spec, executed=EXECUTED)
 
 
 def make_mode(discount: Discount | None = DISCOUNT, envs: int = 1, **keys: object) -> Terminal:
     node = replace(RewardNode(name="told", mode="terminal"), **keys)
-    return Terminal(ModeOptions(node, envs, discount, limit_ends=True))
+    return Terminal(node, envs, discount, limit_ends=True)
 
 
-def make_rollout(decision: list[int], *, cut: tuple[int, ...] = (), over: tuple[int, ...] = ()) -> Rollout:
-    """One environment; decisions `cut` and `over` truncate and terminate its episodes. The simulator rewards all."""
-    made = Rollout.allocate(ACTOR, len(decision), 1)
-    made.clear()
-    made.decision[:, 0] = torch.tensor(decision)
-    made.valid[:], made.steps[:], made.reward[:] = True, EXECUTED, 7.0
-    for row in cut:
-        made.truncated[row] = True
-    for row in over:
-        made.terminated[row] = True
-    return made
+def make_rollout(decision: list[int], **ends: tuple[int, ...]) -> Rollout:
+    return scored_rollouts.make_rollout(decision, **ends, executed=EXECUTED, reward=7.0)
 
 
 def tell(before: list[float], last: float = NAN, final: dict[int, float] | None = None) -> RolloutScores:
-    """What the scorer says of the observation before each decision, after the last one, and at truncations."""
-
-    def columns(done: np.ndarray) -> Scores:
-        return Scores(np.full(done.shape, 0.5), done, np.ones(done.shape, bool))
-
-    finals = np.full((len(before), 1), NAN)
-    for row, value in (final or {}).items():
-        finals[row] = value
-    return RolloutScores(columns(np.array(before)[:, None]), columns(finals), columns(np.array([last])))
+    return scored_rollouts.tell(before, last, final, "done")
 
 
 def learned(rollout: Rollout) -> list[bool]:

@@ -1,6 +1,5 @@
 """What each prompt shows of a request, in which order; and settings that do not fit it."""
 
-import asyncio
 import base64
 import io
 import json
@@ -20,6 +19,7 @@ from embodied_rl.judge.scorers.vlm import VlmConfig, VlmScorer
 from tests.judge.scorers.golden_answers import make_transformers, make_vllm
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
+from tests.support.scoring import score
 
 URL = "http://server.example/v1"
 TWO = replace(SPEC, cameras=(Camera("front", 8, 8), Camera("wrist", 8, 8), Camera("film", 8, 8, "video")))
@@ -69,26 +69,12 @@ def read_grey(url: str) -> int:
 
 def ask(server: Server, request: ScoreRequest, spec: Any = TWO, check: bool = False, **config: Any) -> Score:
     settings: dict[str, Any] = {"url": URL} | config
-
-    async def run() -> Score:
-        scorer = VlmScorer(VlmConfig(**settings), spec, httpx2.MockTransport(server))
-        await scorer.open()
-        try:
-            if check:
-                await scorer.check()
-            return (await scorer.score([request]))[0]
-        finally:
-            await scorer.close()
-
-    return asyncio.run(run())
+    return score(VlmScorer(VlmConfig(**settings), spec, httpx2.MockTransport(server)), request, check=check)[0]
 
 
 def write_reference(folder: Path, **cameras: Array) -> str:
     np.savez(folder / "episode.npz", allow_pickle=False, **{f"images/{name}": each for name, each in cameras.items()})
     return str(folder / "episode.npz")
-
-
-# -- what is shown --------------------------------------------------------------------------------------------------
 
 
 def test_a_pair_shows_the_earlier_picture_first() -> None:
@@ -166,9 +152,6 @@ def test_what_an_instruction_says_is_not_filled_in() -> None:
     assert "performing the task: press {count} {instruction}. You are" in server.shown()[-1]
 
 
-# -- whether it is done, beside -------------------------------------------------------------------------------------
-
-
 def answer_both(done: Any) -> Server:
     def answer(body: dict[str, Any]) -> Any:
         asks_done = "yes or no" in str(body["messages"])
@@ -197,9 +180,6 @@ def test_progress_counts_where_nothing_is_said_about_done() -> None:
             done_prompt="done_yesno",
             check=True,
         )
-
-
-# -- settings -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -234,14 +214,3 @@ def test_pictures_may_be_stretched_to_squares() -> None:
             part["image_url"]["url"] for part in server.bodies[-1]["messages"][-1]["content"] if "image_url" in part
         )
         assert Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))).size == size
-
-
-def test_each_prompt_says_which_frames_it_needs() -> None:
-    def look(prompt: str, **config: Any) -> tuple[Any, ...]:
-        traits = VlmScorer(VlmConfig(url=URL, prompt=prompt, **config), TWO).traits
-        return traits.kinds, traits.frames, traits.span
-
-    assert look("progress_digit") == (("absolute",), 1, "latest")
-    assert look("pair_delta", done_prompt="done_yesno") == (("pair",), 2, "latest")
-    assert look("topreward") == (("absolute",), 16, "episode")
-    assert look("gvl") == (("trajectory",), 15, "episode")

@@ -1,6 +1,5 @@
 """Robometer's client speaks the server's form, and reads its answers; what is no answer is no score."""
 
-import asyncio
 import io
 import json
 import math
@@ -20,6 +19,7 @@ from embodied_rl.interfaces.sim import Array, Camera
 from embodied_rl.judge.scorers.robometer import RobometerConfig, RobometerScorer
 from tests.support.collecting import SPEC
 from tests.support.refusals import refuses
+from tests.support.scoring import score
 
 URL = "http://server.example"
 ONE = replace(SPEC, cameras=(Camera("front", 8, 8),))
@@ -85,17 +85,8 @@ def ask(
         said = answer(sent)
         return said if isinstance(said, httpx2.Response) else httpx2.Response(200, json=said)
 
-    async def run() -> Sequence[Score]:
-        scorer = RobometerScorer(RobometerConfig(url=URL, **config), ONE, httpx2.MockTransport(reply))
-        await scorer.open()
-        try:
-            if check:
-                await scorer.check()
-            return await scorer.score(requests)
-        finally:
-            await scorer.close()
-
-    return asyncio.run(run())
+    scorer = RobometerScorer(RobometerConfig(url=URL, **config), ONE, httpx2.MockTransport(reply))
+    return score(scorer, *requests, check=check)
 
 
 def test_the_last_frame_counts() -> None:

@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from embodied_rl.mathematics.flow.committed import Committed
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler, ode_sample
+from embodied_rl.mathematics.flow.transition import Committed
 
 H, D, F, K, ROWS = 5, 3, 8, 4, 33
 KINDS = ("hybrid", "full", "noise")
@@ -81,17 +81,6 @@ def test_ratios_begin_at_one_with_committed_actions(kind: str, make_keys) -> Non
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_trace_matches_its_specification(kind: str, make_keys) -> None:
-    policy, sampler = TimedPolicy(), build(kind)
-    for known in (None, commit()):
-        trace = sampler.sample(policy, make_keys(ROWS), (H, D), True, committed=known).trace
-        expected = sampler.trace_spec(H, D, committed=known is not None)
-        assert {name: (tuple(value.shape[1:]), value.dtype) for name, value in trace.items()} == expected
-    assert torch.equal(trace["committed"], commit().counts)
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("explore", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_committed_is_the_plain_sampler_to_the_bit(kind: str, explore: bool, make_keys) -> None:
@@ -113,17 +102,6 @@ def test_without_exploring_it_is_the_deterministic_policy(make_keys) -> None:
         expected = ode_sample(policy, start, K, known)
         assert torch.equal(build("hybrid").sample(policy, keys, (H, D), False, committed=known).actions, expected)
     assert torch.equal(ode_sample(policy, start, K, commit_nothing()), ode_sample(policy, start, K))
-
-
-@torch.no_grad()
-def test_rows_without_committed_actions_are_not_disturbed(make_keys) -> None:
-    policy, keys = TimedPolicy(), make_keys(ROWS)
-    plain = build("full").sample(policy, keys, (H, D), True)
-    mixed = build("full").sample(policy, keys, (H, D), True, committed=commit())
-    free = commit().counts == 0
-    torch.testing.assert_close(mixed.actions[free], plain.actions[free])
-    torch.testing.assert_close(mixed.log_prob[free], plain.log_prob[free])
-    assert not torch.isclose(mixed.actions[~free][:, -1], plain.actions[~free][:, -1]).any()
 
 
 def coupled(theta: Tensor):

@@ -44,12 +44,6 @@ def test_weights_of_zero_are_the_plain_sampler_to_the_bit(sample) -> None:
     assert not torch.isclose(mixed[[1, 3]], plain[[1, 3]]).any()
 
 
-def test_replacement_keeps_fixed_actions_exactly() -> None:
-    weight = (torch.rand(ROWS, H, D, generator=torch.Generator().manual_seed(3)) < 0.4).float()
-    found = replace_sample(field, start(), K, PlannedActions(planned(), weight))
-    assert torch.equal(found[weight == 1], planned()[weight == 1])
-
-
 @torch.no_grad()
 def test_guidance_of_a_linear_field_is_the_closed_form() -> None:
     """With v = x M t + b, x̂₀ = x (1 - t² M) - t b, so that J is known: v' = v - w (Y - x̂₀) W (1 - t² M)ᵀ."""

@@ -5,7 +5,6 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.mathematics.flow.noise import NoiseStream, draw_normal
 from embodied_rl.mathematics.flow.sampler import FlowNoise, FlowSDE, Sampler, ode_sample
 
@@ -69,18 +68,6 @@ def test_recomputed_in_other_batches(kind, policy, make_keys):
 
 @torch.no_grad()
 @pytest.mark.parametrize("kind", KINDS)
-def test_samples_do_not_depend_on_the_batch(kind, policy, make_keys):
-    """A row alone draws what it draws among others."""
-    sampler, keys = build(kind), make_keys(9, seed=3, decision=2)
-    together = sampler.sample(policy, keys, (H, D), explore=True)
-    row = NoiseKeys(3, keys.episode[4:5], keys.decision[4:5])
-    alone = sampler.sample(policy, row, (H, D), explore=True)
-    assert torch.equal(alone.trace["step"], together.trace["step"][4:5])
-    torch.testing.assert_close(alone.actions, together.actions[4:5], rtol=0, atol=1e-5)
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
 def test_level_is_the_trace_s_own(kind, policy, make_keys):
     """Annealing the sampler after a rollout changes the next rollout and no recorded ratio."""
     sampler = build(kind)
@@ -121,20 +108,6 @@ def test_ode_calls_the_velocity_at_the_k_times(make_keys):
     seen.clear()
     FlowSDE(5, 0.5).sample(velocity, make_keys(2), (H, D), explore=True)
     assert seen == pytest.approx([1, 0.8, 0.6, 0.4, 0.2])
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", ["hybrid", "full"])
-def test_vanishing_noise_approaches_the_ode(kind, policy, make_keys):
-    """The distance from the ODE falls in proportion to a."""
-    keys = make_keys(64)
-    ode = build(kind).sample(policy, keys, (H, D), explore=False).actions
-    distance = []
-    for level in (1e-1, 1e-2, 1e-3):
-        sampler = FlowSDE(4, level, layers=kind)
-        distance.append(float((sampler.sample(policy, keys, (H, D), explore=True).actions - ode).abs().mean()))
-    assert distance[0] / distance[1] == pytest.approx(10, rel=0.15)
-    assert distance[1] / distance[2] == pytest.approx(10, rel=0.05)
 
 
 @torch.no_grad()
@@ -268,16 +241,6 @@ def test_traces_drawn_without_exploration_teach_nothing(kind, policy, make_keys)
     assert torch.equal(evaluation.log_prob, torch.zeros_like(evaluation.log_prob))
     for parameter in policy.parameters():
         assert torch.equal(parameter.grad, torch.zeros_like(parameter))
-
-
-@torch.no_grad()
-@pytest.mark.parametrize("kind", KINDS)
-def test_one_denoise_step(kind, policy, make_keys):
-    """K = 1 is finite, with standard deviation a for Flow-SDE."""
-    sampler = FlowNoise(1, 0.1, 0.2, F, D) if kind == "noise" else FlowSDE(1, 0.5, layers=kind)
-    sample = sampler.sample(policy, make_keys(6), (H, D), explore=True)
-    assert torch.isfinite(sample.actions).all()
-    assert torch.isfinite(sample.log_prob).all()
 
 
 @pytest.mark.parametrize(

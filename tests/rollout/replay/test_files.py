@@ -5,9 +5,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -19,8 +16,7 @@ import pytest
 import embodied_rl.rollout.replay.storage as module
 from embodied_rl.interfaces.sim import Camera
 from embodied_rl.rollout.replay.format import ReplayError, ReplayFormat
-from embodied_rl.rollout.replay.storage import ReplayStorage
-from embodied_rl.rollout.replay.transitions import PLAIN
+from embodied_rl.rollout.replay.storage import PLAIN, ReplayStorage
 from embodied_rl.system.atomic_write import StorageError
 from tests.support.collecting import SPEC, half_skilled, inline, make
 from tests.support.refusals import refuses
@@ -143,22 +139,6 @@ def test_a_process_that_ends_between_any_two_stores_leaves_a_storage_that_is_rig
         shutil.rmtree(folder)
         stores += 1
     assert stores > 100
-
-
-@pytest.mark.thorough
-@pytest.mark.process
-def test_kill_9_at_any_moment_leaves_whole_transitions(tmp_path: Path) -> None:
-    """Three times, on the same folder: each process continues where the one before it was killed, once round and more
-    after that."""
-    command, folder = [sys.executable, "-m", "tests.support.writing_without_end"], tmp_path / "replay"
-    rng = np.random.default_rng(0)
-    for seed in range(3):
-        process = subprocess.Popen([*command, folder, f"{seed}"], stdout=subprocess.PIPE)
-        assert process.stdout is not None and process.stdout.readline() == b"round\n"
-        time.sleep(0.05 * rng.random())
-        process.kill()
-        process.communicate(timeout=200)
-        assert assert_invented(ReplayStorage.open(folder))
 
 
 @pytest.mark.parametrize(
@@ -289,14 +269,6 @@ def test_the_space_is_taken_at_once(tmp_path: Path) -> None:
     with closing(ReplayStorage(layout(2000), tmp_path / "replay")) as storage:
         taken = sum(file.stat().st_blocks * 512 for file in (tmp_path / "replay").iterdir())
         assert taken >= storage.nbytes
-
-
-def test_flushing_keeps_everything(tmp_path: Path) -> None:
-    with closing(ReplayStorage(SMALL, tmp_path / "replay")) as storage:
-        script = Script(storage)
-        events(script)
-        storage.flush()
-        assert_holds(ReplayStorage.open(tmp_path / "replay"), script.expected())
 
 
 def test_the_example_of_the_documentation_reads_the_sampled_rows(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """Replay storage: samples equal the recorded transitions, also after overwriting and losses."""
 
-import gc
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -17,12 +15,10 @@ from tests.support.collecting import (
     CONFIG,
     SEED,
     SPEC,
-    KillingActor,
     N,
     T,
     assert_equal,
     copied,
-    fast_and_slow,
     half_skilled,
     inline,
     make,
@@ -77,25 +73,6 @@ def test_images_in_shared_memory_are_copied(closing: Callable) -> None:
     assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG)))
 
 
-@pytest.mark.thorough
-@pytest.mark.process
-@pytest.mark.parametrize(("call", "episode"), [(11, 1), (17, 2)], ids=["within a rollout", "across two"])
-def test_a_lost_episode_is_not_sampled_wherever_it_began(closing: Callable, call: int, episode: int) -> None:
-    """The worker dies in the second decision of its episodes; they began in this rollout, or in the one before."""
-    handles, storage = closing(fast_and_slow()), ReplayStorage(layout())
-    actor = KillingActor(handles[1], call)
-    collector, _ = make(handles, actor=actor, writers=[storage])
-    for _ in range(3):
-        collector.collect(actor)
-    actor.call = 0
-
-    def lost(env: int) -> dict[int, int] | None:
-        return {env + episode * N: 2} if env >= N // 2 else None
-
-    assert collector.lost_episodes == N // 2
-    assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG), lost))
-
-
 @pytest.mark.parametrize("seed", range(6))
 def test_any_order_of_events_equals_the_naive_recorder(seed: int) -> None:
     """Random decisions, ends and losses on small rings, checked after every event."""
@@ -113,42 +90,6 @@ def test_a_rollout_is_the_same_bits_with_a_storage_beside_it() -> None:
     actor = half_skilled()
     for _ in range(3):
         assert_equal(copied(with_storage.collect(actor)), copied(without.collect(actor)))
-
-
-def test_each_observation_is_stored_once() -> None:
-    """A row a decision and a row a truncation, and for each field one array with room for just the ring."""
-    storage = ReplayStorage(layout(40))
-    collector, actor = make(inline(2), writers=[storage], actor=half_skilled())
-    rows = 0
-    for _ in range(2):
-        rollout = collector.collect(actor)
-        rows += T * N + int(rollout.truncated.sum())
-    assert storage.state()["replay/rows"].sum() == rows
-    image, numbers, chunk = 8 * 8 * 3, 3 * 4 + 3 * 4 + 8, EXECUTED * (2 * 4 + 2 * 4 + 4 + 1 + 1)
-    assert storage.nbytes == N * 40 * (image + numbers + chunk + 9 * 8 + 1 + 8 + 1 + 1)
-
-
-@pytest.mark.thorough
-def test_memory_does_not_grow() -> None:
-    """Once it is made: many times what it has room for leaves less behind than it holds."""
-    storage, rng = ReplayStorage(layout(30, tracks=4)), np.random.default_rng(0)
-    script = Script(storage)
-
-    def memory(events: int) -> int:
-        for _ in range(events):
-            script.step(rng)
-            storage.sample(8, rng)
-            script.tracks = [[{}] for _ in script.tracks]
-        gc.collect()
-        return tracemalloc.get_traced_memory()[0]
-
-    for _ in range(10):
-        script.step(rng)
-    tracemalloc.start()
-    before, rows = memory(100), storage.state()["replay/rows"].sum()
-    assert memory(300) - before < storage.nbytes
-    assert storage.state()["replay/rows"].sum() - rows > 5 * storage.format.tracks * storage.format.slots
-    tracemalloc.stop()
 
 
 def test_whole_episodes_come_in_the_order_of_time() -> None:

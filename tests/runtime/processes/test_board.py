@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from embodied_rl.runtime.processes.base import Deadlines, NodeShare
 from embodied_rl.runtime.processes.board import SharedBoard, SharedBoardReader
+from embodied_rl.runtime.processes.handle import Deadlines, NodeShare
 from embodied_rl.runtime.processes.local import LocalRuntime
 
 

@@ -222,12 +222,6 @@ def test_user_errors_keep_their_code_and_other_errors_have_a_traceback(start: St
 
 
 @pytest.mark.process
-def test_reading_standard_input_raises(start: Start) -> None:
-    with pytest.raises(WorkerError, match="EOFError"):
-        _ = start("tests.support.guests:Asks").spec
-
-
-@pytest.mark.process
 @pytest.mark.parametrize(
     "fault, error, match",
     [("raise", WorkerError, "told to fail"), ("crash", WorkerDied, "SIGKILL"), ("physics", NotFinite, "nothing")],

@@ -56,12 +56,6 @@ def test_children_of_a_fork_have_the_state_of_new_interpreters(fresh: bool, tmp_
     assert found[1]["parent"] is True
 
 
-def test_a_fork_fails_as_a_new_interpreter_does(tmp_path: Path) -> None:
-    found, expected = (portray(tmp_path, "fail", fresh, dict(os.environ)) for fresh in (False, True))
-    assert found[0] == expected[0] == 1
-    assert found[2].startswith("Traceback") and found[2].splitlines()[-3:] == expected[2].splitlines()[-3:]
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_signals_reach_a_fork_and_it_is_reaped(number: signal.Signals, tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as out:
@@ -75,26 +69,8 @@ def test_signals_reach_a_fork_and_it_is_reaped(number: signal.Signals, tmp_path:
     assert gone(process.pid) and not Path(f"/proc/{process.pid}").exists()
 
 
-def test_several_forks_are_independent(tmp_path: Path) -> None:
-    files = [tmp_path / f"{number}" for number in range(4)]
-    processes = [forked.start(MODULE, [file.name], tmp_path, os.environ, file.open("w")) for file in files]
-    assert [process.wait(DEADLINE) for process in processes] == [0, 1, 2, 3]
-    assert [json.loads(file.read_text())["words"][1] for file in files] == ["0", "1", "2", "3"]
-
-
 @pytest.mark.parametrize("variables", [{"OMP_NUM_THREADS": "3"}, {"LC_ALL": "C"}, {"PYTHONPATH": "/nowhere"}])
 def test_variables_that_imports_read_need_a_new_interpreter(variables: dict[str, str], tmp_path: Path) -> None:
     with (tmp_path / "said").open("w+") as out:
         process = forked.start("json.tool", ["--help"], tmp_path, {**os.environ, **variables}, out)
         assert isinstance(process, subprocess.Popen) and process.wait(DEADLINE) == 0
-
-
-def test_orphans_are_not_adopted_afterwards(tmp_path: Path) -> None:
-    with (tmp_path / "said").open("w+") as out:
-        assert forked.start(MODULE, ["0"], tmp_path, os.environ, out).wait(DEADLINE) == 0
-    parent = subprocess.Popen(["sh", "-c", "sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True)
-    said, _ = parent.communicate(timeout=DEADLINE)
-    try:
-        assert f"PPid:\t{os.getpid()}\n" not in Path(f"/proc/{int(said)}/status").read_text()
-    finally:
-        os.kill(int(said), signal.SIGKILL)

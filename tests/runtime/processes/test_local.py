@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.interfaces.sim import Episode
-from embodied_rl.runtime.processes.handle import Handle, RestartLimitReached, WorkerDied, WorkerError, restart_and_reset
+from embodied_rl.runtime.processes.handle import Handle, RestartLimitReached, WorkerDied, WorkerError
 from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.testing.simulator_contract import assert_same, copy_observation
@@ -160,29 +160,6 @@ def test_a_stopped_worker_that_does_not_read_is_killed_at_the_deadline() -> None
         with pytest.raises(WorkerDied, match="stopped answering"):
             handle.submit("restore", {"position": np.zeros(10**6)}).result()
         assert time.monotonic() - started < 60
-
-
-def test_restarts_have_a_budget() -> None:
-    with worker(max_restarts=2) as handle:
-        for _ in range(2):
-            os.kill(handle.pid, signal.SIGKILL)
-            first = handle.pid
-            observation, restarts = restart_and_reset(handle, EPISODES[:3])
-            assert restarts == 1 and handle.pid != first
-            assert_same(observation, FakeSimulator(3).reset(EPISODES[:3]), "after a restart")
-        os.kill(handle.pid, signal.SIGKILL)
-        with pytest.raises(WorkerDied, match=r"simulator 7 .*2 times"):
-            restart_and_reset(handle, EPISODES[:3])
-
-
-def test_restarts_continue_if_the_new_worker_dies(tmp_path: Path) -> None:
-    with ProcessHandle(
-        "tests.support.faulty_simulator:FailFirst", {"num_envs": 3, "count": tmp_path / "count"}
-    ) as handle:
-        with pytest.raises(WorkerDied, match="exited with code 1"):
-            handle.submit("reset", EPISODES[:3]).result()
-        observation, restarts = restart_and_reset(handle, EPISODES[:3])
-        assert restarts == 2 and len(observation) == 3
 
 
 @pytest.mark.thorough

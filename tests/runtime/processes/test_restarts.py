@@ -20,7 +20,7 @@ from embodied_rl.runtime.processes.handle import (
     restart_worker,
 )
 from embodied_rl.runtime.processes.local import ProcessHandle
-from embodied_rl.runtime.processes.remote_handle import RestartBudget
+from embodied_rl.runtime.processes.remote import RestartBudget
 from embodied_rl.testing.fake_simulator import FakeSimulator
 
 EPISODES = [Episode(index, 0, seed=index) for index in range(2)]

@@ -16,15 +16,14 @@ import pytest
 
 from embodied_rl import schema
 from embodied_rl.commands.preparation import TrainingPreparation
-from embodied_rl.runtime.ranks import addresses, torchrun, torchrun_store
 from embodied_rl.runtime.ranks import launch as ranks
+from embodied_rl.runtime.ranks import torchrun, torchrun_store
 from embodied_rl.runtime.ranks.collective import make_store
-from embodied_rl.runtime.ranks.torchrun_place import TorchrunPlace
+from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from tests.support import forked
 from tests.support.refusals import refuses
 
 pytestmark = pytest.mark.thorough
-HERE = Path(__file__).parent
 PLACE = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
 Ended = list[tuple[int, str]]
 
@@ -148,7 +147,7 @@ def test_foreign_store_entries_are_not_executed(tmp_path: Path, key: str, encode
     Rank 0 reads the planted address at once, and rank 1 then waits until its timeout. Rank 1 has its interface set, so
     that it does not overwrite the planted address.
     """
-    own = {"patience": 6, "others": {addresses.INTERFACE: "lo"}} if key == "address/1" else {"patience": 30}
+    own = {"patience": 6, "others": {torchrun_store.INTERFACE: "lo"}} if key == "address/1" else {"patience": 30}
     (code, output), (other, silence) = start("agree", {}, planted={key: encode(Planted(tmp_path / "executed"))}, **own)
     assert not (tmp_path / "executed").exists()
     assert "Traceback" not in output + silence
@@ -239,9 +238,7 @@ def test_ranks_connect_by_loopback_on_one_node_and_else_by_their_routes(monkeypa
     assert torchrun_store.find_own_address(FakeStore({"address/1": "127.0.0.1"}), 1.0) == "127.0.0.1"
     asked = []
     routes = {"127.0.0.1": "127.0.0.1", "10.0.0.7": "10.0.0.5"}
-    monkeypatch.setattr(
-        torchrun_store.addresses, "find_address_towards", lambda host: asked.append(host) or routes[host]
-    )
+    monkeypatch.setattr(torchrun_store, "find_address_towards", lambda host: asked.append(host) or routes[host])
     assert torchrun_store.find_own_address(FakeStore({"address/1": "10.0.0.7"}), 1.0) == "10.0.0.5"
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     assert torchrun_store.find_own_address(FakeStore({"address/1": "10.0.0.7"}), 1.0) == "127.0.0.1"

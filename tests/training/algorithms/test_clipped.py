@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from embodied_rl.runtime.ranks.collective import Ranks
-from embodied_rl.training.algorithms.batch import as_batch
+from embodied_rl.training.algorithms.batch import FIGURES, EpochSums, as_batch
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
-from embodied_rl.training.algorithms.gradient_accumulation import FIGURES, PendingGradient, count_entries
 from tests.support.experience import (
     Table,
     changed,
@@ -138,26 +137,6 @@ def test_ranks_take_equally_many_steps_whatever_they_lost() -> None:
     assert orders[0] != orders[1]
 
 
-@pytest.mark.parametrize("level", ["token", "action", "chunk"])
-def test_two_ranks_follow_the_gradient_of_one_process(level: str) -> None:
-    """Also where they hold different numbers of executed actions and of chunks."""
-    torch.manual_seed(0)
-    gap, advantage = 0.1 * torch.randn(5, 2, 2), torch.randn(5)
-    mask = torch.tensor([[1, 1], [1, 0], [0, 0], [1, 1], [1, 0]]).bool()
-    shares = [torch.arange(1), torch.arange(1, 5)]
-
-    def rank(ranks) -> torch.Tensor:
-        actor, mine = Table(5), shares[ranks.rank]
-        batch = table_batch(gap, advantage, mask).select(mine)
-        batch.trace["row"] = mine
-        make_update(actor, ranks, level=level).run([batch], 0)
-        return actor.theta.grad
-
-    expected = table_gradient(gap, advantage, mask, level=level)
-    for gradient in on_ranks(rank):
-        torch.testing.assert_close(gradient, expected)
-
-
 @pytest.mark.parametrize(("iteration", "share"), [(0, 1.0), (50, 0.65), (100, 0.3)])
 def test_the_learning_rate_falls_linearly_whatever_came_before(iteration: int, share: float) -> None:
     """Adam's first step has the length of the learning rate."""
@@ -203,8 +182,9 @@ def test_the_first_minibatch_has_ratio_one(sampler: str) -> None:
     rollout = make_rollout(actor, decisions=1, num_envs=7)
     batch = as_batch(rollout, torch.randn(1, 7))
     actor.sampler.noise_level *= 0.5
-    pending = PendingGradient(actor.parameters(), count_entries(batch))
-    assert float(make_update(actor)._gradients(batch, pending)[FIGURES.index("worst_ratio")]) == 0
+    totals = EpochSums()
+    make_update(actor)._accumulate(batch, totals, None)
+    assert totals.figures[FIGURES.index("worst_ratio")] == 0
     many = make_rollout(make_actor(sampler), decisions=6)
     _, figures = make_update(make_actor(sampler)).run([as_batch(many, torch.randn(6, 5))], 0)
     assert 0 <= figures["worst_ratio"] < 1e-3 and figures["clip_share"] == 0
@@ -271,33 +251,3 @@ def test_state_and_load_continue_to_the_bit() -> None:
     for update in (straight, resumed):
         update.run([batch], 2)
     assert changed(actors[1], weights(actors[0])) == set()
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("level", ["token", "action", "chunk"])
-@pytest.mark.parametrize("critic", ["privileged", "prefix"])
-def test_micro_batches_give_the_gradient_and_the_figures_of_the_whole(level: str, critic: str) -> None:
-    """Rows differ in how many actions count; learned noise has an entropy, and a critic on the prefix learns along."""
-    found = []
-    for micro_batch in (None, 3, 1, "auto"):
-        actor = make_actor("noise", critic, auxiliary=True, detach=False)
-        rollout = make_rollout(actor)
-        returns = torch.linspace(-1, 1, rollout.value.numel()).reshape(rollout.value.shape)
-        advantage = torch.sin(torch.arange(rollout.value.numel()).reshape(rollout.value.shape) * 1.7)
-        batch = as_batch(rollout, advantage, value=rollout.value, returns=returns)
-        with torch.no_grad():  # so that ratios are not 1 and some are clipped
-            for parameter in actor.backbone.parameters():
-                parameter.add_(0.005 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-        settings = {"level": level, "entropy": 0.01, "auxiliary": 0.5, "micro_batch": micro_batch}
-        update = make_update(actor, **settings)
-        update.value_loss = lambda part, value: (value - part.returns).square().mean()
-        _, figures = update.run([batch], 0, update.optimiser)
-        found.append(({name: p.grad for name, p in actor.named_parameters() if p.grad is not None}, figures))
-    whole, figures = found[0]
-    assert figures["clip_share"] > 0
-    largest = max(gradient.abs().max() for gradient in whole.values())
-    for gradients, others in found[1:]:
-        assert gradients.keys() == whole.keys()
-        assert others == pytest.approx(figures, rel=1e-3, abs=1e-5)
-        for name, gradient in whole.items():
-            assert (gradients[name] - gradient).abs().max() <= 1e-2 * gradient.abs().max() + 1e-5 * largest

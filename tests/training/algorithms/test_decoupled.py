@@ -99,26 +99,6 @@ def test_an_update_of_stale_data_starts_at_ratio_one(sampler: str) -> None:
     assert 0 < importance["importance_capped"] < 1
 
 
-@pytest.mark.parametrize("method", ["ppo", "grpo"])
-def test_distances_are_those_to_the_policy_at_the_start(method: str) -> None:
-    """In one epoch of one minibatch they are 0; with ratios to the one that decided they are not."""
-
-    def figures(**settings: Any) -> dict[str, float]:
-        actor, rollout = stale_rollout(make_actor(), decisions=4, num_envs=6, group_size=2)
-        rollout.truncated[-1] = True
-        settings |= {"epochs": 1, "minibatch": 10**6, "lr": 1e-4}
-        if method == "ppo":
-            return make_ppo(actor, **settings).update([rollout], 0)
-        return make_grpo(actor, success_low=-9, success_high=9, **settings).update([rollout], 0)
-
-    decoupled, plain = figures(), figures(decoupled=False)
-    assert decoupled["worst_ratio"] < 1e-4 and decoupled["kl"] < 1e-6
-    assert plain["worst_ratio"] > 1e-3 and plain["kl"] > 1e-5
-    assert decoupled.keys() - plain.keys() == {"importance", "importance_capped"}
-    unweighted = figures(importance_cap=1.0)["policy_loss"]
-    assert unweighted != decoupled["policy_loss"]
-
-
 @pytest.mark.parametrize(("micro_batch", "calls"), [(None, [8, 8, 2]), (5, [5, 5, 5, 3])])
 def test_stale_rows_alone_are_evaluated_and_fresh_ones_stay_to_the_bit(micro_batch: Any, calls: list[int]) -> None:
     """Of 20 stale rows two are lost; no more at once than an update takes."""
@@ -133,21 +113,6 @@ def test_stale_rows_alone_are_evaluated_and_fresh_ones_stay_to_the_bit(micro_bat
     assert torch.equal(decoupled.log_prob[~stale], batch.log_prob[~stale])
     assert (decoupled.weight[~stale] == 1).all()
     assert (decoupled.log_prob[stale] != batch.log_prob[stale]).any(dim=2).any(dim=1).all()
-
-
-@pytest.mark.parametrize("sampler", ["hybrid", "noise"])
-def test_where_the_policy_stood_still_it_is_ppo(sampler: str) -> None:
-    """Earlier versions with the same weights: all importance weights are 1 but for the last digits."""
-    actors = [make_actor(sampler), make_actor(sampler)]
-    actors[1].version = 3
-    rollout = make_rollout(actors[0])
-    plain, stale = (make_ppo(actor, epochs=2, lr=1e-3).update([rollout], 0) for actor in actors)
-    assert stale.pop("importance") == pytest.approx(1, abs=1e-4)
-    assert stale.pop("importance_capped") == 0
-    assert stale == pytest.approx(plain, rel=1e-2, abs=1e-4)
-    found = weights(actors[1])
-    for name, parameter in weights(actors[0]).items():
-        torch.testing.assert_close(found[name], parameter, rtol=0, atol=4e-4, msg=name)
 
 
 @pytest.mark.parametrize("critic", ["privileged", "prefix"])

@@ -56,20 +56,6 @@ def test_gradients_by_hand(weight: float, ratio: float, advantage: float, cap: f
     assert found.item() == pytest.approx(expected, abs=1e-5)
 
 
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_weight_covers_the_level_of_its_ratio(level: str) -> None:
-    """log w of .3 and .1 in one action, -.2 and .5 in the other; every ratio counts alike."""
-    log_weight = torch.tensor([[[0.3, 0.1], [-0.2, 0.5]]])
-    found = table_update(torch.zeros(1, 2, 2), -log_weight, torch.zeros(1, 2, 2), torch.ones(1), level=level)
-    by_level = {
-        "token": [[exp(0.3), exp(0.1)], [exp(-0.2), exp(0.5)]],
-        "action": [[exp(0.4)] * 2, [exp(0.3)] * 2],
-        "chunk": [[2.0, 2.0]] * 2,  # e^.7 = 2.01 is truncated
-    }
-    count = {"token": 4, "action": 2, "chunk": 1}[level]
-    torch.testing.assert_close(found[0], -torch.tensor(by_level[level]) / count)
-
-
 class Gaussian(Actor):
     """Independent normal entries of two actions around a linear function of the state, in double precision."""
 

@@ -19,8 +19,6 @@ from tests.support.experience import make_update, on_ranks
 LEVELS = ["token", "action", "chunk"]
 ENTROPY, AUXILIARY = 0.05, 0.7
 ROWS, FEATURES = 40, 5
-RANKS = (slice(0, 11), slice(11, ROWS))
-SEGMENTS = (slice(0, 5), slice(5, 12), slice(12, ROWS))
 Gradients = dict[str, Tensor]
 
 
@@ -130,31 +128,13 @@ def test_one_process_takes_the_gradient_of_the_formulas(level: str, micro_batch:
 
 @pytest.mark.parametrize("micro_batch", [None, 3])
 @pytest.mark.parametrize("level", LEVELS)
-def test_two_ranks_take_the_gradient_of_one_process_with_all_rows(level: str, micro_batch: int | None) -> None:
-    actor, batch = experience()
-    wanted = by_formula(actor, batch, level)
-    parts = [batch.select(torch.arange(ROWS)[part]) for part in RANKS]
-    for found in on_ranks(lambda ranks: learned(actor, ranks, level, [parts[ranks.rank]], micro_batch)):
-        assert_same(found, wanted)
-
-
-@pytest.mark.parametrize("micro_batch", [None, 3])
-@pytest.mark.parametrize("level", LEVELS)
-def test_segments_add_up_to_the_gradient_of_all_rows_at_once(level: str, micro_batch: int | None) -> None:
-    actor, batch = experience()
-    wanted = by_formula(actor, batch, level)
-    parts = [batch.select(torch.arange(ROWS)[part]) for part in SEGMENTS]
-    assert_same(learned(actor, Ranks(), level, parts, micro_batch), wanted)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_segments_on_two_ranks_do_as_well(level: str) -> None:
-    """One of them has nothing in one segment, and only a human's actions in another."""
+def test_segments_on_two_ranks_add_up_to_the_gradient_of_all_rows(level: str, micro_batch: int | None) -> None:
+    """One rank has nothing in one segment, and only a human's actions in another."""
     actor, batch = experience()
     wanted = by_formula(actor, batch, level)
     shares = [[range(1, 5), range(30, 32), range(0)], [range(0, 1), range(5, 30), range(32, ROWS)]]
     parts = [[batch.select(torch.tensor(list(rows), dtype=torch.int64)) for rows in mine] for mine in shares]
-    for found in on_ranks(lambda ranks: learned(actor, ranks, level, parts[ranks.rank])):
+    for found in on_ranks(lambda ranks: learned(actor, ranks, level, parts[ranks.rank], micro_batch)):
         assert_same(found, wanted)
 
 

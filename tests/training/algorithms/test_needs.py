@@ -3,7 +3,7 @@
 import pytest
 
 from embodied_rl.assembly import build
-from embodied_rl.interfaces.algorithm import Discount, Needs, join_states, split_state
+from embodied_rl.interfaces.algorithm import Discount, Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.schema import AlgoNode
 from embodied_rl.training.algorithms.grpo import GRPO, GRPOConfig
@@ -55,9 +55,3 @@ def test_noise_that_would_grow_is_refused() -> None:
 def test_a_clip_bound_of_0_is_refused_by_every_method(name: str, bound: str) -> None:
     with refuses("clip-out-of-range", f"algo.{bound}=0"):
         build.find_method(AlgoNode(name, options={bound: 0.0}))
-
-
-def test_states_of_parts_come_apart_again() -> None:
-    parts = {"a": {"x": 1, "b/y": 2}, "b": {"x": 3}}
-    whole = join_states(parts)  # type: ignore[arg-type]  names alone matter here
-    assert {name: split_state(whole, name) for name in parts} == parts

@@ -11,9 +11,9 @@ from embodied_rl.actors.flow import PRIVILEGED
 from embodied_rl.interfaces.sim import Source
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.algorithms.batch import Batch
+from embodied_rl.training.algorithms.ppo import PPO
 from tests.support.experience import (
-    Table,
-    ThreadRanks,
     changed,
     make_actor,
     make_ppo,
@@ -26,6 +26,11 @@ from tests.support.experience import (
 )
 
 SAMPLERS = ["hybrid", "full", "noise"]
+
+
+def with_advantages(ppo: PPO, rollout: Rollout) -> Batch:
+    """The rows that PPO learns from."""
+    return next(ppo._batches([rollout], {}))
 
 
 def hand_rollout(**changes: Any) -> Rollout:
@@ -65,7 +70,7 @@ def hand_rollout(**changes: Any) -> Rollout:
 )
 def test_advantages_by_hand(settings: dict, changes: dict, advantage: list[float]) -> None:
     ppo = make_ppo(make_actor(), gamma=0.5, lam=0.5, normalise=False, **settings)
-    batch = ppo._with_advantages(hand_rollout(**changes))
+    batch = with_advantages(ppo, hand_rollout(**changes))
     assert batch.advantage.tolist() == pytest.approx(advantage)
     assert batch.returns.tolist() == pytest.approx([a + v for a, v in zip(advantage, [10, 20, 30], strict=True)])
 
@@ -74,14 +79,14 @@ def test_a_time_limit_that_ends_the_task_is_not_bootstrapped() -> None:
     """With γ = 1/2 per control step: δ₁ = 4 - 20 = -16, although the final observation has a value."""
     rollout = hand_rollout()
     rollout.end_at_time_limit()
-    batch = make_ppo(make_actor(), gamma=0.5, lam=0.5, normalise=False)._with_advantages(rollout)
+    batch = with_advantages(make_ppo(make_actor(), gamma=0.5, lam=0.5, normalise=False), rollout)
     assert batch.advantage.tolist() == pytest.approx([-3 + 1 / 8 * -16, -16, -16])
 
 
 def test_normalised_advantages_have_mean_0_and_deviation_1_over_valid_rows() -> None:
     rollout = hand_rollout(valid=[[True], [False], [True]])
     ppo = make_ppo(make_actor(), gamma=0.5, lam=0.5)
-    assert ppo._with_advantages(rollout).advantage[[0, 2]].tolist() == pytest.approx([1, -1], abs=1e-4)
+    assert with_advantages(ppo, rollout).advantage[[0, 2]].tolist() == pytest.approx([1, -1], abs=1e-4)
 
 
 @pytest.mark.parametrize("level", ["action", "chunk"])
@@ -102,13 +107,6 @@ def test_two_ranks_learn_what_one_process_learns_from_all_their_data(critic: str
     for gradients in on_ranks(lambda ranks: learn(ranks, parts[ranks.rank])):
         for name, gradient in expected.items():
             torch.testing.assert_close(gradients[name], gradient, rtol=1e-3, atol=1e-5, msg=name)
-
-
-def test_ranks_of_this_module_are_ranks() -> None:
-    """What the tests above rest on."""
-    gathered = on_ranks(lambda ranks: (ranks.gather(ranks.rank), ranks.any_(ranks.rank == 1)), 3)
-    assert gathered == [([0, 1, 2], True)] * 3
-    assert issubclass(ThreadRanks, Ranks)
 
 
 @pytest.mark.thorough
@@ -164,7 +162,7 @@ def test_a_critic_on_the_network_learns_with_the_policy(critic: str) -> None:
     rollout = make_rollout(actor, decisions=6)
     rollout.terminated[:] = True
     ppo = make_ppo(actor, lr=0.0, perception_lr=0.0, critic_lr=0.02, epochs=10)
-    targets = ppo._with_advantages(rollout)
+    targets = with_advantages(ppo, rollout)
 
     def error() -> float:
         with torch.no_grad():
@@ -268,8 +266,3 @@ def test_state_and_load_continue_to_the_bit(critic: str) -> None:
     figures = [ppo.update([rollouts[2]], 2) for ppo in (straight, resumed)]
     assert figures[0] == figures[1]
     assert changed(actors[1], weights(actors[0])) == set()
-
-
-def test_ppo_needs_a_critic() -> None:
-    with pytest.raises((AssertionError, KeyError)):
-        make_ppo(Table(1))

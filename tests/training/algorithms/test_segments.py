@@ -16,7 +16,6 @@ from tests.support.experience import (
     make_ppo,
     make_rollout,
     make_update,
-    on_ranks,
     table_batch,
     weights,
 )
@@ -32,21 +31,6 @@ def segment(part: slice) -> Batch:
     made = table_batch(GAP[part], ADVANTAGE[part], MASK[part])
     made.trace["row"] = torch.arange(12)[part]
     return made
-
-
-@pytest.mark.parametrize("micro_batch", [None, 2])
-@pytest.mark.parametrize("level", ["token", "action", "chunk"])
-def test_small_segments_make_one_step(level: str, micro_batch: int | None) -> None:
-    """Segments of 2, 7 and 3 rows, which hold different shares of executed actions, over which entropy is a mean."""
-    tables, updates = [Table(12), Table(12)], []
-    for table, batches in zip(tables, ([segment(slice(0, 12))], map(segment, PARTS)), strict=True):
-        updates.append(make_update(table, level=level, micro_batch=micro_batch, entropy=0.1))
-        updates[-1].run(batches, 0)
-    assert [update.updates for update in updates] == [1, 1]
-    assert tables[0].theta.grad is not None and tables[1].theta.grad is not None
-    assert tables[0].theta.grad.abs().max() > 0.01
-    torch.testing.assert_close(tables[1].theta.grad, tables[0].theta.grad)
-    torch.testing.assert_close(tables[1].theta, tables[0].theta)
 
 
 @pytest.mark.parametrize(
@@ -207,21 +191,3 @@ def test_grpo_compares_within_each_segment() -> None:
     figures = make_grpo(together, **settings).update([one, other], 0)
     assert figures["kept_share"] == 1
     torch.testing.assert_close(together.theta.grad, (few * first + many * second) / (few + many))
-
-
-def test_ranks_take_the_same_steps_on_segments() -> None:
-    """Two ranks with half of the rows each follow one process with all of them."""
-    shares = [[slice(0, 1), slice(2, 5), slice(9, 10)], [slice(1, 2), slice(5, 9), slice(10, 12)]]
-
-    def rank(ranks) -> tuple[Tensor, int]:
-        table = Table(12)
-        update = make_update(table, ranks, minibatch=8)
-        update.run(map(segment, shares[ranks.rank]), 0)
-        return table.theta.detach(), update.updates
-
-    table = Table(12)
-    alone = make_update(table, minibatch=8)
-    alone.run(map(segment, PARTS), 0)
-    for theta, steps in on_ranks(rank):
-        assert steps == alone.updates == 2
-        torch.testing.assert_close(theta, table.theta.detach())

@@ -66,7 +66,9 @@ def test_a_file_of_costs_is_read_as_written(tmp_path):
         ("[]", ""),
         ('{"costs": {"stepp": {"fixed": 1}}}', "'stepp'. Did you mean 'step'"),
         ('{"costs": {"step": {"fixed": 1}, "update": {}}}', ": inference "),
-        ('{"costs": {"step": {"fixed": 1}, "update": {}, "inference": 3}}', ": inference "),
+        ('{"costs": {"step": {"fixed": 1}, "update": {}, "inference": 3}}', ": inference: "),
+        ('{"costs": {"step": {"fixed": -1}, "update": {}, "inference": {}}}', "step.fixed"),
+        ('{"costs": {"step": {"fixed": 1}, "update": {}, "inference": {}, "switch": NaN}}', ""),
     ],
 )
 def test_a_wrong_file_of_costs_is_refused(tmp_path, content, names):

@@ -6,11 +6,16 @@ from math import prod
 
 import pytest
 
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import Allocation, Resources
 from embodied_rl.training.planner.costs import Costs, LinearCost
-from embodied_rl.training.planner.events import EventClock, SimulatedJob
-from embodied_rl.training.planner.model import DRAWS, Workload, predict_iteration, predict_rollout
-from embodied_rl.training.planner.resources import Resources
+from embodied_rl.training.planner.model import (
+    DRAWS,
+    EventClock,
+    SimulatedJob,
+    Workload,
+    predict_iteration,
+    predict_rollout,
+)
 
 NOTHING = LinearCost()
 

@@ -4,11 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import (
+    Allocation,
+    Resources,
+    describe_placement,
+    make_bundles,
+    place_bundles,
+)
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload
-from embodied_rl.training.planner.node_placement import describe_placement, make_bundles, place_bundles
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import choose_allocation
 from tests.support.refusals import refuses
 

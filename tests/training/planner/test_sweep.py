@@ -5,10 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from embodied_rl.training.planner.allocation import Allocation
+from embodied_rl.training.planner.allocation import Allocation, Resources
 from embodied_rl.training.planner.costs import Costs, LinearCost
 from embodied_rl.training.planner.model import Workload
-from embodied_rl.training.planner.resources import Resources
 from embodied_rl.training.planner.search import choose_allocation, predict_candidate
 from tests.support.refusals import refuses
 

@@ -14,7 +14,7 @@ from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.policy import Actor
-from embodied_rl.mathematics.objectives.reduce import Level, reduce_log_prob
+from embodied_rl.mathematics.objectives.losses import Level, reduce_log_prob
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.rewards import compose_reward
 from embodied_rl.runtime.ranks.collective import Ranks

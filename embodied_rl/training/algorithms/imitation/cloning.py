@@ -9,7 +9,7 @@ conventions are openpi's: t ~ Beta(1.5, 1) · 0.999 + 0.001, x_t = t·noise + (1
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import Literal
@@ -24,7 +24,6 @@ from embodied_rl.interfaces.algorithm import Needs
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone, PolicyInput
 from embodied_rl.interfaces.trust import Text
-from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
 
 ROWS_AT_ONCE = 512
 REPORT_EVERY = 200
@@ -92,6 +91,36 @@ def draw_flow_times(rows: int, generator: torch.Generator) -> Tensor:
 
 
 @dataclass(frozen=True)
+class ExecutedPrefix:
+    """The executed actions of the chunks of n rows, from which prefixes of random length are drawn.
+
+    Attributes:
+        actions: float32 [n, H, D] in the model's units, as executed: with disturbances, after clipping.
+        least: int64 [n], actions of the shortest prefix of each row, at most `most`.
+        most: actions of the longest prefix.
+    """
+
+    actions: Tensor
+    least: Tensor
+    most: int
+
+    def select(self, rows: Tensor) -> "ExecutedPrefix":
+        """Return the given rows."""
+        return replace(self, actions=self.actions[rows], least=self.least[rows])
+
+    def to(self, device: torch.device) -> "ExecutedPrefix":
+        """Return a copy on `device`."""
+        return replace(self, actions=self.actions.to(device), least=self.least.to(device))
+
+    def draw(self, generator: torch.Generator) -> Tensor:
+        """Draw each row's prefix, of uniform length from `least` to `most`; return bool [n, H], set in the prefix."""
+        least = self.least[:, None]
+        choices = self.most + 1 - least
+        length = least + (torch.rand(choices.shape, generator=generator).to(least.device) * choices).long()
+        return torch.arange(self.actions.shape[1], device=least.device) < length
+
+
+@dataclass(frozen=True)
 class CloningBatch:
     """The data that one cloning step learns from.
 
@@ -150,9 +179,7 @@ class SFT:
     """Supervised fine-tuning of one backbone, on the device it lives on.
 
     Args:
-        config: of all stages.
         backbone: changed in place.
-        seed: of every draw.
         report: called with the progress.
         autocast: compute matrix products in bfloat16.
     """
@@ -184,7 +211,7 @@ class SFT:
                 predicted = self.backbone.predict_auxiliary(features)
             loss = F.smooth_l1_loss(predicted.float(), targets[rows].to(self._device), beta=0.1)
             _descend(optimiser, parameters, loss)
-            if _should_log(step, config.localise_steps):
+            if (step + 1) % REPORT_EVERY == 0 or step + 1 == config.localise_steps:
                 self._report("localise", step + 1, {"loss": loss.item()})
 
     def clone(self, inputs: PolicyInput, actions: Tensor, prefix: ExecutedPrefix | None = None) -> None:
@@ -225,7 +252,14 @@ class SFT:
         for step in range(steps):
             _schedule(optimiser, lr, step, steps)
             batch = next(batches)
-            inputs = _add_feature_noise(batch.inputs, config.feature_noise, self._generator).to(self._device)
+            inputs = batch.inputs
+            if inputs.features is not None and config.feature_noise:  # so that the expert relies on no last digits
+                noisy = {
+                    name: value + config.feature_noise * torch.randn(value.shape, generator=self._generator)
+                    for name, value in inputs.features.items()
+                }
+                inputs = PolicyInput(inputs.images, inputs.state, inputs.tokens, noisy)
+            inputs = inputs.to(self._device)
             padding = None if batch.padding is None else batch.padding.to(self._device)
             actions = batch.actions.to(self._device)
             prefix = None if batch.prefix is None else batch.prefix.to(self._device)
@@ -235,7 +269,7 @@ class SFT:
                 )
             _descend(optimiser, parameters, loss)
             losses.append(loss.item())
-            if _should_log(step, steps):
+            if (step + 1) % REPORT_EVERY == 0 or step + 1 == steps:
                 self._report("clone", step + 1, {"loss": fmean(losses)})
 
 
@@ -265,21 +299,6 @@ def _perceive(backbone: FlowBackbone, inputs: PolicyInput) -> dict[str, Tensor]:
         message = "algo.frames and a frozen perception need a policy with a separate perception (`perceive`)."
         raise UserError(message, code="perception-missing")
     return features
-
-
-def _add_feature_noise(inputs: PolicyInput, scale: float, generator: torch.Generator) -> PolicyInput:
-    """Return the inputs with a little noise on the features, so that the expert does not rely on their last digits."""
-    if inputs.features is None or not scale:
-        return inputs
-    noisy = {
-        name: value + scale * torch.randn(value.shape, generator=generator) for name, value in inputs.features.items()
-    }
-    return PolicyInput(inputs.images, inputs.state, inputs.tokens, noisy)
-
-
-def _should_log(step: int, steps: int) -> bool:
-    """Return whether a step, counted from 0, is logged: each `REPORT_EVERY`th, and the last."""
-    return (step + 1) % REPORT_EVERY == 0 or step + 1 == steps
 
 
 def _schedule(optimiser: torch.optim.Optimizer, peak: float, step: int, steps: int) -> None:

@@ -1,8 +1,9 @@
-"""Cloning batches from a LeRobotDataset on disk, streamed in the units and under the names of an embodiment."""
+"""Cloning batches from a LeRobotDataset on disk, in the units and names of an embodiment, and the steps to clone."""
 
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,17 +11,19 @@ import torch
 from numpy.typing import NDArray
 
 from embodied_rl.actors.embodiment import Embodiment
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import FlowBackbone
-from embodied_rl.interfaces.sim import Observation
+from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.schema import SftConfig
-from embodied_rl.training.algorithms.imitation.cloning import CloningBatch, SFTConfig
-from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix
-from embodied_rl.training.algorithms.imitation.step_sources import count_steps_ahead
+from embodied_rl.training.algorithms.imitation.cloning import CloningBatch, ExecutedPrefix, SFTConfig
 
 if TYPE_CHECKING:
     from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
 
+NAMES = {source.name.lower(): source for source in Source}
+_ABSENT = {Source.HOLD}
+"""Sources that are left out by default: a robot that holds still while a policy infers shows no task."""
 STATISTIC_ROWS = 100_000
 """Frames whose states are read for statistics, evenly spaced, at most."""
 
@@ -38,11 +41,7 @@ def open_dataset(folder: str) -> "closing[LeRobotDataset]":
 
 
 def check_stages(config: SftConfig, options: SFTConfig) -> None:
-    """Check that no stage is configured that needs a simulator's operator.
-
-    Raises:
-        UserError: one is.
-    """
+    """Check that no stage is configured that needs a simulator's operator; raise `UserError` otherwise."""
     if options.frames or options.steps:
         raise UserError(
             f"dataset={config.dataset}: algo.frames={options.frames} and algo.steps={options.steps} belong to scripted "
@@ -52,7 +51,7 @@ def check_stages(config: SftConfig, options: SFTConfig) -> None:
 
 
 def match_dataset(dataset: "LeRobotDataset", embodiment: Embodiment) -> dict[str, str]:
-    """Return the dataset's camera for each camera of an embodiment, after checking state and actions, too.
+    """Return the dataset's camera of the same name, or of the view's, for each camera; check state and actions, too.
 
     Raises:
         UserError: a camera, the state or the actions of the dataset do not fit.
@@ -66,7 +65,17 @@ def match_dataset(dataset: "LeRobotDataset", embodiment: Embodiment) -> dict[str
                 "choose the simulator (or the settings of it) that the dataset was recorded with.",
                 code="dataset-size-mismatch",
             )
-    return match_cameras(dataset.cameras, embodiment)
+    known, found = dataset.cameras, dict[str, str]()
+    for camera, view in zip(embodiment.cameras, embodiment.view_names, strict=True):
+        name = next((name for name in (camera, view) if name in known), None)
+        if name is None:
+            raise UserError(
+                f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
+                "Say which is which with policy.cameras, or choose another dataset.",
+                code="dataset-camera-missing",
+            )
+        found[camera] = name
+    return found
 
 
 def read_states(dataset: "LeRobotDataset") -> NDArray[np.float32]:
@@ -120,20 +129,79 @@ def rename_cameras(observation: Observation, names: Mapping[str, str]) -> Observ
     return replace(observation, images={camera: observation.images[name] for camera, name in names.items()})
 
 
-def match_cameras(known: Mapping[str, Any], embodiment: Embodiment) -> dict[str, str]:
-    """Return the dataset's camera for each camera of the embodiment: that of the same name, or of the view's name.
+@dataclass(frozen=True, eq=False)
+class ChosenSteps:
+    """The steps to clone.
+
+    Attributes:
+        mask: bool [frames]; None for all.
+        note: one line for the user about omitted steps, or why none can be omitted; None for no note.
+    """
+
+    mask: NDArray[np.bool_] | None = None
+    note: str | None = None
+
+
+def choose_steps(dataset: "LeRobotDataset", sources: Sequence[str] | None) -> ChosenSteps:
+    """Choose the steps that are cloned.
+
+    Args:
+        dataset: to clone; without valid sources, all its steps are cloned.
+        sources: names of `NAMES`; None takes all but `_ABSENT`.
 
     Raises:
-        UserError: the dataset has neither camera.
+        UserError: a name is unknown, or no step is left; or names were given, and the dataset has no valid sources.
     """
-    found: dict[str, str] = {}
-    for camera, view in zip(embodiment.cameras, embodiment.view_names, strict=True):
-        name = next((name for name in (camera, view) if name in known), None)
-        if name is None:
-            raise UserError(
-                f"The policy sees camera {camera!r} (as {view!r}); the dataset shows {', '.join(known) or 'none'}. "
-                "Say which is which with policy.cameras, or choose another dataset.",
-                code="dataset-camera-missing",
-            )
-        found[camera] = name
-    return found
+    for name in sources or ():
+        if name not in NAMES:
+            message = f"sources: '{name}' is not one of {', '.join(NAMES)}.{suggest_name(name, tuple(NAMES))}"
+            raise UserError(message, code="source-unknown")
+    if sources is not None and not sources:
+        message = f"sources=[] leaves nothing to clone; choose among {', '.join(NAMES)}."
+        raise UserError(message, code="dataset-no-steps-left")
+    wanted = set(NAMES.values()) - _ABSENT if sources is None else {NAMES[name] for name in sources}
+    found, problem = _read_sources(dataset)
+    if found is None:
+        if sources is not None:
+            message = f"dataset={dataset.folder} {problem}: the sources of its steps are unknown. Leave out sources=."
+            raise UserError(message, code="dataset-without-sources")
+        other = problem.startswith("has a feature")
+        return ChosenSteps(None, f"The dataset {problem}: all its steps are cloned" if other else None)
+    mask = np.isin(found, sorted(wanted))
+    if mask.all():
+        return ChosenSteps()
+    if not mask.any():
+        there = ", ".join(Source(value).name.lower() for value in sorted(set(found.tolist())))
+        raise UserError(
+            f"dataset={dataset.folder}: no step is left to clone; its steps were decided by: {there}. "
+            f"Choose with sources=[{there.partition(',')[0]}].",
+            code="dataset-no-steps-left",
+        )
+    counts = Counter(Source(value).name.lower() for value in found[~mask].tolist())
+    parts = ", ".join(f"{number} by {name}" for name, number in counts.most_common())
+    note = f"{int((~mask).sum())} of {len(mask)} steps are not cloned ({parts}); sources=[…] chooses others"
+    return ChosenSteps(mask, note)
+
+
+def count_steps_ahead(chosen: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Return for each step the number of consecutive cloned steps from it on, int64 [frames]; 0 if it is not cloned.
+
+    A chunk of actions ends there, as at the end of its episode.
+    """
+    steps = np.arange(len(chosen))
+    following = np.minimum.accumulate(np.where(chosen, len(chosen), steps)[::-1])[::-1]
+    return following - steps
+
+
+def _read_sources(dataset: "LeRobotDataset") -> tuple[NDArray[Any] | None, str]:
+    """Return the source of each step, uint8 [frames], or None and the reason why it is unknown."""
+    from embodied_rl.datasets.lerobot.info import SOURCE
+
+    if (feature := dataset.info.features.get(SOURCE)) is None:
+        return None, f"has no feature '{SOURCE}'"
+    if feature.dtype != "uint8" or feature.shape != (1,):
+        return None, f"has a feature '{SOURCE}' of another kind ({feature.dtype}, {feature.shape})"
+    found = dataset.column(SOURCE, np.arange(len(dataset))).ravel()
+    if (highest := int(found.max(initial=0))) > max(Source):
+        return None, f"has a feature '{SOURCE}' with another meaning (its values go up to {highest})"
+    return found, ""

@@ -83,7 +83,6 @@ def record_demonstrations(
         episodes: run in batches of `simulator.num_envs`.
         chunk: H, number of actions recorded with each control step.
         disturbance: disturbance of the operator's moves.
-        seed: of the disturbance.
         faulty: use the operator with systematic faults.
         longest: control steps after which an episode is cut; None cuts none.
         prefix: length of the longest prefix that a policy gets; without `disturbance.keep`, rows that need a longer

@@ -18,14 +18,13 @@ from embodied_rl.training.algorithms.imitation import cloning_data
 from embodied_rl.training.algorithms.imitation.cloning import (
     SFT,
     CloningBatch,
+    ExecutedPrefix,
     SFTConfig,
     conditional_flow_matching_loss,
 )
 from embodied_rl.training.algorithms.imitation.demonstrations import find_least_prefix
-from embodied_rl.training.algorithms.imitation.prefixes import ExecutedPrefix, check_prefix
 from embodied_rl_policies.pocket import Pocket
 from tests.support.experience import MODEL_DIM, SMALL, weights
-from tests.support.refusals import refuses
 
 
 class Copying(FlowBackbone):
@@ -132,12 +131,6 @@ def test_a_batch_takes_its_prefix_to_the_network_s_device() -> None:
     prefix = ExecutedPrefix(torch.zeros(2, 3, 1), torch.zeros(2, dtype=torch.int64), 1)
     moved = CloningBatch(blank(2), torch.zeros(2, 3, 1), prefix=prefix).prefix
     assert moved is not None and moved.to(torch.device("meta")).least.device.type == "meta"
-
-
-def test_some_actions_must_be_left_to_learn() -> None:
-    check_prefix(4, 5)
-    with refuses("prefix-too-long", "algo.prefix=5", "algo.prefix=4"):
-        check_prefix(5, 5)
 
 
 @pytest.mark.parametrize("prefix", [0, 2])

@@ -10,16 +10,15 @@ import pytest
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.datasets.lerobot import stream
-from embodied_rl.datasets.lerobot.dataset_reader import LeRobotDataset
+from embodied_rl.datasets.lerobot.dataset_reader import DatasetSamples, LeRobotDataset
 from embodied_rl.datasets.lerobot.dataset_writer import DatasetWriter
 from embodied_rl.datasets.lerobot.info import Feature, make_features
-from embodied_rl.datasets.lerobot.samples import DatasetSamples
 from embodied_rl.interfaces.sim import Observation, Source
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import SimNode
 from embodied_rl.testing.fakes import FakeSimulator
 from embodied_rl.training.algorithms.imitation import cloning_data
-from embodied_rl.training.algorithms.imitation.step_sources import choose_steps, count_steps_ahead
+from embodied_rl.training.algorithms.imitation.cloning_data import choose_steps, count_steps_ahead
 from embodied_rl_policies.pocket import Pocket
 from tests.support.experience import MODEL_DIM, SMALL
 from tests.support.making_datasets import FEATURES, frame, made

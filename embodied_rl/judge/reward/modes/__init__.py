@@ -1,1 +1,0 @@
-"""What training makes of the scores of a rollout: one mode a file."""

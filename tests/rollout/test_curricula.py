@@ -1,0 +1,86 @@
+"""The weights of each method against their formulas, and what is refused."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.sim import SimulatorSpec, Task
+from embodied_rl.rollout.curricula import SuccessRate, SuccessRateConfig, Weighted, WeightedConfig
+from tests.support.refusals import refuses
+
+TASKS = (Task("push0", "push"), Task("lift0", "lift"), Task("lift1", "lift"), Task("press", "press"))
+SPEC = SimulatorSpec((), (), ("x",), (-1.0,), (1.0,), 10.0, 10, TASKS)
+
+
+def finished(task: int, success: bool) -> EpisodeRecord:
+    """An episode that ended; whether the goal held at the end is another matter."""
+    return EpisodeRecord(0, task, 0, "train", success, False, 5, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("weights", "expected"),
+    [
+        ({}, [1, 0.5, 0.5, 1]),
+        ({"push": 3}, [3, 0.5, 0.5, 1]),
+        ({"lift": 3}, [1, 1.5, 1.5, 1]),
+        ({"lift1": 0.25}, [1, 0.5, 0.125, 1]),
+        ({"lift": 2, "lift0": 3, "push": 0}, [0, 3, 1, 1]),
+        ({"press": 3}, [1, 0.5, 0.5, 3]),  # a family of one task of the same name counts once
+    ],
+)
+def test_a_weight_multiplies_the_uniform_one(weights: dict[str, float], expected: list[float]) -> None:
+    assert Weighted(WeightedConfig(weights), SPEC).weights().tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("weights", "named"),
+    [
+        ({"lfit": 1}, "Did you mean 'lift'?"),
+        ({"push_0": 1}, "Did you mean 'push0'?"),
+        ({"push": -0.5}, "curriculum.weights.push"),
+        ({"push": float("nan")}, "curriculum.weights.push"),
+        ({"push": float("inf")}, "curriculum.weights.push"),
+        ({"push": 0, "lift0": 0, "lift1": 0, "press": 0}, "curriculum.weights"),
+    ],
+)
+def test_wrong_weights_are_refused(weights: dict[str, float], named: str) -> None:
+    with refuses("curriculum-setting-invalid", named):
+        Weighted(WeightedConfig(weights), SPEC)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=40),
+    st.floats(0.01, 1.0),
+    st.floats(0.001, 1.0),
+)
+def test_success_rate_is_floor_plus_variance(outcomes: list[tuple[int, bool]], rate: float, floor: float) -> None:
+    """The running mean in closed form: (1 − rate)^n / 2 + rate · Σ (1 − rate)^(n − 1 − j) success_j of each task."""
+    curriculum = SuccessRate(SuccessRateConfig(floor, rate), SPEC)
+    half = len(outcomes) // 2
+    for part in (outcomes[:half], outcomes[half:]):
+        curriculum.update([finished(*outcome) for outcome in part])
+    for task, uniform in enumerate((1, 0.5, 0.5, 1)):
+        own = [success for drawn, success in outcomes if drawn == task]
+        n = len(own)
+        mean = 0.5 * (1 - rate) ** n + sum(rate * (1 - rate) ** (n - 1 - j) * own[j] for j in range(n))
+        assert curriculum.weights()[task] == pytest.approx(uniform * (floor + mean * (1 - mean)), abs=1e-12)
+
+
+def test_success_rate_goes_on_from_its_state() -> None:
+    records = [finished(task, task % 2 == 0) for task in (0, 1, 2, 3, 0, 0)]
+    one, other = (SuccessRate(SuccessRateConfig(), SPEC) for _ in range(2))
+    one.update(records)
+    state = one.state()
+    one.update(records)
+    other.load(state)
+    other.update(records)
+    assert np.array_equal(one.weights(), other.weights())
+
+
+@pytest.mark.parametrize("settings", [{"floor": 0.0}, {"floor": -1.0}, {"rate": 0.0}, {"rate": 1.1}])
+def test_wrong_settings_of_success_rate_are_refused(settings: dict[str, float]) -> None:
+    (name,) = settings
+    with refuses("curriculum-setting-invalid", f"curriculum.{name}"):
+        SuccessRate(SuccessRateConfig(**settings), SPEC)
