@@ -7,6 +7,7 @@ from rich.console import Console
 
 from embodied_rl.config.freeze import to_yaml
 from embodied_rl.critic.assessment import assess_judge
+from embodied_rl.critic.dataset_episodes import add_mismatches
 from embodied_rl.critic.evaluation.calibration_fit import FILE as CALIBRATION
 from embodied_rl.critic.evaluation.calibration_fit import (
     calibrate,
@@ -26,7 +27,7 @@ from embodied_rl.critic.evaluation.critic_report import (
 )
 from embodied_rl.critic.evaluation.episode_source import EpisodeSource, find_source
 from embodied_rl.critic.evaluation.html_report import write_page
-from embodied_rl.critic.sequence_scoring import add_mismatches, build_scorer, choose_kind, judge_episodes, make_limits
+from embodied_rl.critic.sequence_scoring import build_scorer, choose_kind, judge_episodes, make_limits
 from embodied_rl.interfaces.scorer import Scorer
 from embodied_rl.judge.reward.run_scoring import check_scorer, name_model
 from embodied_rl.schema import CriticEvalConfig

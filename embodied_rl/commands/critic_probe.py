@@ -3,8 +3,7 @@
 import asyncio
 
 from embodied_rl.config import plugins
-from embodied_rl.critic.evaluation.fake_inputs import make_fake_spec
-from embodied_rl.critic.evaluation.server_probe import ProbeLimits, probe_server
+from embodied_rl.critic.evaluation.server_probe import ProbeLimits, make_fake_spec, probe_server
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.vlm import PICTURE_SIZE, VlmConfig
 from embodied_rl.schema import CriticProbeConfig

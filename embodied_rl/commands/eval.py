@@ -32,11 +32,10 @@ from embodied_rl.deployment.policy_client.client import PolicyClient, connect
 from embodied_rl.evaluate.benchmark import EvaluationPart, combine_results, find_delay, make_parts
 from embodied_rl.evaluate.metadata import describe_delays, describe_policy, make_metadata, measure_end
 from embodied_rl.evaluate.protocol import Results, evaluate_policy
-from embodied_rl.evaluate.result_file import FILE as RESULTS
-from embodied_rl.evaluate.result_file import ResultFile
-from embodied_rl.evaluate.resumption import FILE as EVALUATION
 from embodied_rl.evaluate.resumption import (
+    EPISODES,
     LAST,
+    ResultFile,
     add_hardware,
     begin_evaluation,
     check_same,
@@ -44,6 +43,7 @@ from embodied_rl.evaluate.resumption import (
     choose_output_folder,
     read_evaluation,
 )
+from embodied_rl.evaluate.resumption import FILE as EVALUATION
 from embodied_rl.evaluate.video import AT_ONCE, film_episodes
 from embodied_rl.interfaces.errors import RunFailed, UserError
 from embodied_rl.interfaces.policy import Actor, DeployedPolicy
@@ -218,9 +218,9 @@ def finish_evaluation(evaluation: PlannedEvaluation, out: Path) -> int:
     """
     command, began = describe_resume(evaluation, out), time.perf_counter()
     try:
-        with ResultFile(out / RESULTS, [each for part in evaluation.parts for each in part.episodes]) as kept:
+        with ResultFile(out / EPISODES, [each for part in evaluation.parts for each in part.episodes]) as kept:
             if kept.torn:
-                print(f"The last line of {RESULTS} was incomplete; its episode runs again.")
+                print(f"The last line of {EPISODES} was incomplete; its episode runs again.")
             if kept.found:
                 print(f"{len(kept.found)} of {sum(len(part.episodes) for part in evaluation.parts)} episodes are done.")
             for line in dict.fromkeys(delay.describe() for delay in evaluation.delays if delay is not None):

@@ -1,15 +1,15 @@
-"""What a scorer's answers are worth: every measure, with its interval, from the sequences of an evaluation.
+"""Measures of a scorer, with intervals, from the sequences of an evaluation.
 
-An episode that succeeded is measured up to the first frame of its success: what comes later is another matter.
+An episode that succeeded is measured up to the first frame of its success.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from embodied_rl.critic.judged_episode import JudgedEpisode, JudgedGoal
+from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.measures import (
     Estimate,
     ReliabilityBin,
@@ -57,7 +57,7 @@ MEANINGS: Mapping[str, str] = {
     "tau_reachable": "the most that τ-a can be here",
     "valid": "requests with a valid score",
 }
-"""The measures in the order of a report, and what they are in words."""
+"""Measure → text of the report, in the report's order."""
 FAMILY_MEASURES = ("voc", "failures", "gap_object", "gap_task", "done_recall", "done_false")
 """Measures reported for each family."""
 
@@ -85,27 +85,25 @@ class Assessment:
 def assess_judge(
     episodes: Sequence[JudgedEpisode], judged: Sequence[JudgedSequence], threshold: float, seed: int
 ) -> Assessment:
-    """Measure what a scorer's answers are worth.
-
-    Args:
-        episodes: what was judged.
-        judged: the answers.
-        threshold: from which probability on "done" counts as said.
-        seed: of the resamples.
-    """
+    """Measure a scorer."""
     says_done = any(np.isfinite(each.done).any() for each in judged)
-    shown = judged if says_done else [_take_progress_as_done(each) for each in judged]
-    kept = lambda family: [each for each in shown if episodes[each.episode].family == family]  # noqa: E731
-    families = {name: _measure(episodes, kept(name), threshold, seed) for name in sorted({e.family for e in episodes})}
-    progress, done = (_pool(shown, select) for select in (_progress_pairs, _done_pairs))
+    shown = judged if says_done else [replace(each, done=each.values) for each in judged]
+    families: dict[str, dict[str, Estimate]] = {}
+    for family in sorted({episode.family for episode in episodes}):
+        own = [each for each in shown if episodes[each.episode].family == family]
+        found = _measure(episodes, own, threshold, seed)
+        families[family] = {name: found[name] for name in FAMILY_MEASURES}
+    known = [each for each in shown if each.goal.true]
+    _, progress, progress_truth = pool_frames((each.episode, each.values, each.goal.progress) for each in known)
+    _, done, done_truth = pool_frames((each.episode, each.done, each.goal.done) for each in known)
     measures = _measure(episodes, shown, threshold, seed)
     if not says_done:  # progress is no probability
         measures["done_calibration"] = Estimate(None)
     return Assessment(
         measures,
-        {name: {key: each[key] for key in FAMILY_MEASURES} for name, each in families.items()},
-        sort_into_bins(progress[1], progress[2]) if len(progress[1]) else (),
-        sort_into_bins(done[1], done[2]) if says_done and len(done[1]) else (),
+        families,
+        sort_into_bins(progress, progress_truth) if len(progress) else (),
+        sort_into_bins(done, done_truth) if says_done and len(done) else (),
         count_reasons(judged),
         "done" if says_done else "progress",
     )
@@ -113,18 +111,10 @@ def assess_judge(
 
 def find_success(episode: JudgedEpisode) -> int | None:
     """Return the first frame in which the robot's goal holds; None for a failure."""
-    found = find_first(episode.goals[0])
-    return len(episode.state) - 1 if found is None and episode.success else found
-
-
-def find_first(goal: JudgedGoal) -> int | None:
-    """Return the first frame in which a goal holds, or None."""
-    return int(np.argmax(goal.done)) if goal.done.any() else None
-
-
-def _take_progress_as_done(judged: JudgedSequence) -> JudgedSequence:
-    fields = (judged.episode, judged.goal, judged.values, judged.values, judged.reasons, judged.gains, judged.back)
-    return JudgedSequence(*fields)
+    done = episode.goals[0].done
+    if done.any():
+        return int(np.argmax(done))
+    return len(episode.state) - 1 if episode.success else None
 
 
 def _measure(
@@ -134,7 +124,6 @@ def _measure(
     own = {each.episode: each for each in judged if each.goal.relation == "own"}
     others = [each for each in judged if each.goal.relation != "own"]
     found = _measure_order(episodes, own, others, seed)
-    found |= _measure_pairs(episodes, own, seed)
     found |= _measure_gaps(episodes, own, others, seed)
     found |= _measure_done(episodes, own, others, threshold, seed)
     found |= _measure_truth(episodes, own, judged, seed)
@@ -146,37 +135,29 @@ def _measure(
 def _measure_order(
     episodes: Sequence[JudgedEpisode], own: Mapping[int, JudgedSequence], others: Sequence[JudgedSequence], seed: int
 ) -> dict[str, Estimate]:
-    voc, failures = Tally(), Tally()
-    for number, each in own.items():
-        success = find_success(episodes[number])
-        if success is not None:
-            voc.add_correlation(number, each.values[: success + 1], np.arange(success + 1))
-        elif each.goal.true:
-            failures.add_correlation(number, each.values, each.goal.progress)
-    found = {"voc": voc.estimate(seed), "failures": failures.estimate(seed)}
-    for relation in ("object", "place", "task"):
-        tally = Tally()
-        for each in others:
-            if each.goal.relation == relation and each.goal.true:
-                tally.add_correlation(each.episode, each.values, each.goal.progress)
-        found[f"other_{relation}"] = tally.estimate(seed)
-    return found
-
-
-def _measure_pairs(
-    episodes: Sequence[JudgedEpisode], own: Mapping[int, JudgedSequence], seed: int
-) -> dict[str, Estimate]:
-    reverse, swap = Tally(), Tally()
+    """Compare the order of frames with that of time or truth, and pairs with the same pairs in reverse."""
+    names = ("voc", "failures", "voc_reversed", "swap_error", "other_object", "other_place", "other_task")
+    tallies = {name: Tally() for name in names}
     gains: list[float] = []
     for number, each in own.items():
-        if (success := find_success(episodes[number])) is None or not len(each.gains):
+        success = find_success(episodes[number])
+        if success is None:
+            if each.goal.true:
+                tallies["failures"].add_correlation(number, each.values, each.goal.progress)
             continue
-        both = each.gains + each.back
-        swap.add(number, float(np.nanmean(np.abs(both))) if np.isfinite(both).any() else math.nan)
-        reverse.add_correlation(number, add_up_gains(each.back[:success][::-1]), np.arange(success + 1))
-        gains += [gain for gain in each.gains[:success].tolist() if math.isfinite(gain)]
+        tallies["voc"].add_correlation(number, each.values[: success + 1], np.arange(success + 1))
+        if len(each.gains):
+            both = each.gains + each.back
+            swap = float(np.nanmean(np.abs(both))) if np.isfinite(both).any() else math.nan
+            tallies["swap_error"].add(number, swap)
+            back = add_up_gains(each.back[:success][::-1])
+            tallies["voc_reversed"].add_correlation(number, back, np.arange(success + 1))
+            gains += [gain for gain in each.gains[:success].tolist() if math.isfinite(gain)]
+    for each in others:
+        if each.goal.true:
+            tallies[f"other_{each.goal.relation}"].add_correlation(each.episode, each.values, each.goal.progress)
     losses = estimate_share(sum(gain < 0 for gain in gains), len(gains))
-    return {"voc_reversed": reverse.estimate(seed), "negative_share": losses, "swap_error": swap.estimate(seed)}
+    return {name: tally.estimate(seed) for name, tally in tallies.items()} | {"negative_share": losses}
 
 
 def _measure_gaps(
@@ -189,13 +170,13 @@ def _measure_gaps(
         end = find_success(episodes[each.episode])
         if end is None or each.goal.progress[end] > CLEAR or each.goal.done[end]:
             continue
-        said, true = gaps[each.goal.relation]
-        said.add(each.episode, float(own[each.episode].values[end] - each.values[end]))
+        predicted, true = gaps[each.goal.relation]
+        predicted.add(each.episode, float(own[each.episode].values[end] - each.values[end]))
         if each.goal.true:
             true.add(each.episode, float(own[each.episode].goal.progress[end] - each.goal.progress[end]))
         if each.goal.relation == "object":
             wrong.add(each.episode, float(each.values[end]))
-    found = {f"gap_{relation}": said.estimate(seed) for relation, (said, _) in gaps.items()}
+    found = {f"gap_{relation}": predicted.estimate(seed) for relation, (predicted, _) in gaps.items()}
     found |= {f"true_gap_{relation}": true.estimate(seed) for relation, (_, true) in gaps.items()}
     high = sum(value > CLEAR for value in wrong.values)
     return found | {"wrong_object": wrong.estimate(seed), "wrong_object_share": estimate_share(high, len(wrong.values))}
@@ -217,16 +198,17 @@ def _measure_done(
             best.append((highest, success is not None))
         if success and (before := _find_highest(each.done[:success])) is not None:
             early.append(before >= threshold)
-    wrong = [_find_highest(each.done) for each in others if not each.goal.done.any()]
+    highest_wrong = [_find_highest(each.done) for each in others if not each.goal.done.any()]
+    wrong = [score for score in highest_wrong if score is not None]
     scores, truth = np.array([score for score, _ in best]), np.array([true for _, true in best], bool)
-    said = scores >= threshold
-    right, false = int((said & truth).sum()), int((said & ~truth).sum())
+    positive = scores >= threshold
+    right, false = int((positive & truth).sum()), int((positive & ~truth).sum())
     return {
         "done_recall": estimate_share(right, int(truth.sum())),
         "done_precision": estimate_share(right, right + false),
         "done_false": estimate_share(false, int((~truth).sum())),
         "done_early": estimate_share(sum(early), len(early)),
-        "done_mismatch": estimate_share(sum(s is not None and s >= threshold for s in wrong), _count_known(wrong)),
+        "done_mismatch": estimate_share(sum(score >= threshold for score in wrong), len(wrong)),
         "done_average_precision": estimate_precision(scores, truth, seed),
     }
 
@@ -239,52 +221,32 @@ def _measure_truth(
     for each in judged:
         if each.goal.true and (valid := np.isfinite(each.values)).any():
             error.add(each.episode, float(np.mean(np.abs(each.values - each.goal.progress)[valid])))
-    ends = [(float(each.values[-1]), _measure_quality(episodes[number])) for number, each in own.items()]
-    known = np.array([each for each in ends if math.isfinite(each[0])]).reshape(-1, 2)
-    progress, done = (_pool(judged, select) for select in (_progress_pairs, _done_pairs))
+    ends: list[tuple[float, float]] = []
+    for number, each in own.items():
+        quality = float(each.goal.progress[-1]) if each.goal.true else float(episodes[number].success)
+        ends.append((float(each.values[-1]), quality))
+    ended = np.array([end for end in ends if math.isfinite(end[0])]).reshape(-1, 2)
+    known = [each for each in judged if each.goal.true]
+    progress = pool_frames((each.episode, each.values, each.goal.progress) for each in known)
+    done = pool_frames((each.episode, each.done, each.goal.done) for each in known)
     return {
         "progress_error": error.estimate(seed),
         "progress_calibration": estimate_calibration(*progress, seed),
         "done_calibration": estimate_calibration(*done, seed),
-        "tau": estimate_tau(known[:, 0], known[:, 1], seed),
-        "tau_reachable": Estimate(estimate_tau(known[:, 1], known[:, 1], seed).value, count=len(known)),
+        "tau": estimate_tau(ended[:, 0], ended[:, 1], seed),
+        "tau_reachable": Estimate(estimate_tau(ended[:, 1], ended[:, 1], seed).value, count=len(ended)),
     }
-
-
-def _measure_quality(episode: JudgedEpisode) -> float:
-    """Return an episode's final quality: the true progress of its last frame or, if unknown, success."""
-    own = episode.goals[0]
-    return float(own.progress[-1]) if own.true else float(episode.success)
 
 
 def _find_highest(values: Array) -> float | None:
     return float(np.nanmax(values)) if np.isfinite(values).any() else None
 
 
-def _count_known(values: Sequence[float | None]) -> int:
-    return sum(value is not None for value in values)
-
-
-_Pooled = tuple[Array, Array, Array]
-
-
-def _pool(judged: Sequence[JudgedSequence], select: Callable[[JudgedSequence], tuple[Array, Array]]) -> _Pooled:
-    """Return episode, score and truth of all valid frames with known truth, [m] each."""
-    parts = [(each.episode, *select(each)) for each in judged if each.goal.true]
-    masks = [np.isfinite(said) for _, said, _ in parts]
-    pairs = list(zip(parts, masks, strict=True))
-    if not pairs:
-        return np.zeros(0, np.int64), np.zeros(0), np.zeros(0)
-    return (
-        np.concatenate([np.full(int(mask.sum()), number) for (number, _, _), mask in pairs]),
-        np.concatenate([said[mask] for (_, said, _), mask in pairs]),
-        np.concatenate([true[mask] for (_, _, true), mask in pairs]),
-    )
-
-
-def _progress_pairs(judged: JudgedSequence) -> tuple[Array, Array]:
-    return judged.values, judged.goal.progress.astype(np.float64)
-
-
-def _done_pairs(judged: JudgedSequence) -> tuple[Array, Array]:
-    return judged.done, judged.goal.done.astype(np.float64)
+def pool_frames(frames: Iterable[tuple[int, Array, Array]]) -> tuple[Array, Array, Array]:
+    """Return episode, score and truth of all frames with a score, [m] each, from episodes with their frames."""
+    parts = [(np.zeros(0, np.int64), np.zeros(0), np.zeros(0, bool))]
+    for episode, score, truth in frames:
+        known = np.isfinite(score)
+        parts.append((np.full(known.sum(), episode), score[known], truth[known]))
+    episodes, scores, truths = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return episodes, scores, truths

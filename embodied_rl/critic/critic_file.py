@@ -1,7 +1,7 @@
-"""Read and write critics: one safetensors file holds the weights, and what builds the network around them.
+"""Read and write critics: one safetensors file with the weights and a header that describes the network.
 
-The file's header holds JSON under the key "embodied_rl_critic". Opening a file executes nothing of it: the policy that
-it names is looked up among those that are installed, and what it says about itself is data.
+The header holds JSON under the key "embodied_rl_critic". Opening a file executes nothing of it: the policy that it
+names is looked up among the installed ones.
 """
 
 import json
@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
@@ -29,23 +28,17 @@ from embodied_rl.system.untrusted_files import name_file, parse_json
 FORMAT = 1
 HEADER = "embodied_rl_critic"
 LARGEST_FILE = 4_000_000_000
-"""Bytes of a critic's file, at most."""
+"""Maximum bytes of a critic's file."""
 LARGEST_SPARE = 64_000_000
-"""Bytes of the backbone, at most, that the file does not hold: its action expert, which a critic never uses."""
+"""Maximum bytes of the backbone that the file does not hold: its action expert."""
 
 
 @dataclass(frozen=True)
 class CriticHeader:
-    """The keys of a critic's header.
+    """What a critic's file says about itself: the backbone's plug-in, and what builds the network around it.
 
-    Attributes:
-        format: version of this format.
-        policy: name of the backbone's plug-in.
-        config: its configuration, as plain JSON values.
-        auxiliary_names: what its localisation head predicts.
-        embodiment: robot, statistics and words that it was made for.
-        critic: sizes of what was trained.
-        provenance: how it was made, and what it is worth; plain JSON values.
+    `config` is the backbone's, `critic` the sizes of what was trained, `auxiliary_names` what the localisation head
+    predicts. All values are plain JSON.
     """
 
     format: int
@@ -59,11 +52,6 @@ class CriticHeader:
 
 def save_critic(critic: ProgressCritic, path: Path, provenance: Mapping[str, Any]) -> None:
     """Write a critic, without the parts of the backbone that it does not use.
-
-    Args:
-        critic: to be written; its words must not need a tokenizer.
-        path: of the file; its folder is created.
-        provenance: how it was made, as plain JSON values.
 
     Raises:
         StorageError: the disk is full or the folder cannot be written; an existing file stays unchanged.
@@ -88,27 +76,26 @@ def load_critic(path: Path) -> ProgressCritic:
 
     Raises:
         CheckpointError: the file is missing, damaged, a pickle, too large, or not a critic of a known format, or its
-            weights do not fit what it says about itself; the message names the entry.
+            weights do not fit its header; the message names the entry.
         UserError: its policy is not installed.
     """
     header, shapes = _read_header(path)
     with name_file(path):
         critic = _build(header, shapes, path)
-    own = critic.named_weights()
-    tensors = _read_tensors(path)
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(tensors[name])
+    with safe_open(path, "pt") as opened, torch.no_grad():
+        for name, value in critic.named_weights().items():
+            tensor = opened.get_tensor(name)
+            if not torch.isfinite(tensor).all():
+                raise CheckpointError(
+                    f"{path} is damaged: {name} holds numbers that are none.", code="checkpoint-damaged"
+                )
+            value.copy_(tensor)
     critic.name, critic.provenance = path.stem, header.provenance
     return critic.eval()
 
 
 def read_header(path: Path) -> CriticHeader:
-    """Read what a critic's file says about itself.
-
-    Raises:
-        CheckpointError: see `load_critic`.
-    """
+    """Read what a critic's file says about itself."""
     return _read_header(path)[0]
 
 
@@ -127,7 +114,12 @@ def _read_header(path: Path) -> tuple[CriticHeader, dict[str, tuple[int, ...]]]:
             shapes = {name: tuple(opened.get_slice(name).get_shape()) for name in opened.keys()}  # noqa: SIM118
             kinds = {name: opened.get_slice(name).get_dtype() for name in opened.keys()}  # noqa: SIM118
     except SafetensorError as error:
-        _refuse_pickle(path)
+        with path.open("rb") as raw:
+            if raw.read(4).startswith(PICKLE_STARTS):
+                raise CheckpointError(
+                    f"{path} is a pickle, which can run any code when opened; critics are safetensors files.",
+                    code="checkpoint-is-pickle",
+                ) from None
         raise CheckpointError(
             f"{path} is damaged, or no safetensors file: {error}.", code="checkpoint-damaged"
         ) from error
@@ -152,15 +144,6 @@ def _read_header(path: Path) -> tuple[CriticHeader, dict[str, tuple[int, ...]]]:
         return freeze_config(CriticHeader, data, HEADER), shapes
 
 
-def _refuse_pickle(path: Path) -> None:
-    with path.open("rb") as raw:
-        if raw.read(4).startswith(PICKLE_STARTS):
-            raise CheckpointError(
-                f"{path} is a pickle, which can run any code when opened; critics are safetensors files.",
-                code="checkpoint-is-pickle",
-            )
-
-
 def _build(header: CriticHeader, shapes: Mapping[str, tuple[int, ...]], path: Path) -> ProgressCritic:
     """Build the network of a header, after checking in outline that the file's weights fill it."""
     cls = plugins.find_plugin("policies", header.policy)
@@ -180,7 +163,15 @@ def _build(header: CriticHeader, shapes: Mapping[str, tuple[int, ...]], path: Pa
             f"{path}: its sizes make no network: {' '.join(str(error).split()):.200}", code="checkpoint-damaged"
         ) from error
     own = {name: tuple(value.shape) for name, value in outline.named_weights().items()}
-    _check_shapes(path, own, shapes)
+    differences = [f"{name} is missing" for name in own.keys() - shapes.keys()]
+    differences += [f"{name} has no place in this critic" for name in shapes.keys() - own.keys()]
+    both = own.keys() & shapes.keys()
+    differences += [f"{name} is {shapes[name]}, expected {own[name]}" for name in both if own[name] != shapes[name]]
+    if differences:
+        more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
+        raise CheckpointError(
+            f"{path} is damaged: {'; '.join(sorted(differences)[:3])}{more}.", code="checkpoint-damaged"
+        )
     held = sum(value.nbytes for value in outline.named_weights().values())
     spare = sum(value.nbytes for value in (*outline.parameters(), *outline.buffers())) - held
     if spare > LARGEST_SPARE:
@@ -189,24 +180,3 @@ def _build(header: CriticHeader, shapes: Mapping[str, tuple[int, ...]], path: Pa
             code="checkpoint-damaged",
         )
     return build()
-
-
-def _check_shapes(path: Path, own: Mapping[str, tuple[int, ...]], stored: Mapping[str, tuple[int, ...]]) -> None:
-    differences = [f"{name} is missing" for name in own.keys() - stored.keys()]
-    differences += [f"{name} has no place in this critic" for name in stored.keys() - own.keys()]
-    both = own.keys() & stored.keys()
-    differences += [f"{name} is {stored[name]}, expected {own[name]}" for name in both if own[name] != stored[name]]
-    if differences:
-        more = f" ({len(differences) - 3} more)" if len(differences) > 3 else ""
-        raise CheckpointError(
-            f"{path} is damaged: {'; '.join(sorted(differences)[:3])}{more}.", code="checkpoint-damaged"
-        )
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    with safe_open(path, "pt") as opened:
-        tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    for name, value in tensors.items():
-        if not torch.isfinite(value).all():
-            raise CheckpointError(f"{path} is damaged: {name} holds numbers that are none.", code="checkpoint-damaged")
-    return tensors

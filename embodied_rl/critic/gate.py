@@ -1,12 +1,9 @@
-"""The gate: what a scorer must have shown on episodes it was not trained on before its scores become a reward.
+"""The gate: criteria that a scorer must meet on held-out episodes before its scores become a reward.
 
-A judge that rises with time has a high VOC, and may have no idea which object was meant. So VOC never decides alone:
-the judge must also distinguish the goal from others, and give failures no progress.
-
-The thresholds separate what was measured on the tabletop. Critics on a policy's features have a VOC of .93 … .98, gaps
-of .69 … .89, 0.4 … 2.6 % of wrong objects above one half, and .61 … .77 on failures; one that learned from pixels, and
-confuses objects has .94, .22 … .52, 48 % and .44. A policy learned from "done" of the first kind alone, although
-a tenth of it was false.
+A judge that rises with time has a high VOC even if it confuses objects. So it must also distinguish the goal from
+others, and give failures no progress. The thresholds separate what was measured on the tabletop. Critics on a policy's
+features have a VOC of .93 … .98, gaps of .69 … .89, 0.4 … 2.6 % of wrong objects above one half, and .61 … .77 on
+failures; one that learned from pixels, and confuses objects, has .94, .22 … .52, 48 % and .44.
 
 A measure passes with its whole 95 % interval: none wrong of 31 may still be 11 % in truth.
 """
@@ -26,14 +23,7 @@ USES: tuple[Use, ...] = ("shaping", "terminal")
 
 @dataclass(frozen=True)
 class Criterion:
-    """A threshold.
-
-    Attributes:
-        measure: its name in a report.
-        least, most: one of them is the threshold.
-        why: what is wrong beyond it.
-        uses: for which it holds.
-    """
+    """A threshold."""
 
     measure: str
     why: str
@@ -58,42 +48,34 @@ what `terminal` rewards is what a policy learns, so that the scorer has to be ri
 
 @dataclass(frozen=True)
 class GateVerdict:
-    """Whether a scorer passed, for one use.
-
-    Attributes:
-        passed: whether every criterion held.
-        reasons: why not, one line each; empty if it passed.
-    """
+    """Whether a scorer passed, for one use."""
 
     passed: bool
     reasons: tuple[str, ...] = ()
 
 
 def check_gate(measures: Mapping[str, Estimate], use: Use) -> GateVerdict:
-    """Return whether measures suffice for a use; what was not measured has not been shown.
-
-    Args:
-        measures: by name, see `assessment.MEANINGS`.
-        use: what the scorer is for.
-    """
-    problems = [_check(criterion, measures) for criterion in CRITERIA if use in criterion.uses]
-    reasons = tuple(problem for problem in problems if problem)
-    return GateVerdict(not reasons, reasons)
-
-
-def _check(criterion: Criterion, measures: Mapping[str, Estimate]) -> str:
-    """Return why a criterion does not hold, or an empty text."""
-    found, name = measures.get(criterion.measure, Estimate(None)), criterion.measure
-    if found.value is None:
-        return f"{name} was not measured: no episode of this evaluation tells it."
-    if found.low is None or found.high is None:
-        return f"{name} has no interval: measure it with `embodied-rl critic eval`."
-    if found.count < LEAST_COUNT:
-        return f"{name} was measured {found.count} times, and takes {LEAST_COUNT} at least: give more episodes."
-    least, most = criterion.least, criterion.most
-    said = f"{name} is {found.value:.3g} [{found.low:.3g}, {found.high:.3g}], and the interval must be at"
-    if least is not None and not found.low >= least:
-        return f"{said} least {least:g}: {'give more episodes' if found.value >= least else criterion.why}."
-    if most is not None and not found.high <= most:
-        return f"{said} most {most:g}: {'give more episodes' if found.value <= most else criterion.why}."
-    return ""
+    """Return whether measures suffice for a use; what was not measured has not been shown."""
+    reasons: list[str] = []
+    for criterion in CRITERIA:
+        if use not in criterion.uses:
+            continue
+        found, name = measures.get(criterion.measure, Estimate(None)), criterion.measure
+        if found.value is None:
+            reasons.append(f"{name} was not measured: no episode of this evaluation tells it.")
+        elif found.low is None or found.high is None:
+            reasons.append(f"{name} has no interval: measure it with `embodied-rl critic eval`.")
+        elif found.count < LEAST_COUNT:
+            reasons.append(
+                f"{name} was measured {found.count} times, and takes {LEAST_COUNT} at least: give more episodes."
+            )
+        else:
+            least, most = criterion.least, criterion.most
+            interval = f"{name} is {found.value:.3g} [{found.low:.3g}, {found.high:.3g}], and the interval must be at"
+            if least is not None and not found.low >= least:
+                why = "give more episodes" if found.value >= least else criterion.why
+                reasons.append(f"{interval} least {least:g}: {why}.")
+            elif most is not None and not found.high <= most:
+                why = "give more episodes" if found.value <= most else criterion.why
+                reasons.append(f"{interval} most {most:g}: {why}.")
+    return GateVerdict(not reasons, tuple(reasons))

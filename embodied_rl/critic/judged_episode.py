@@ -14,13 +14,10 @@ __all__ = ["JudgedEpisode", "JudgedGoal", "Relation"]
 
 @dataclass(frozen=True, eq=False)
 class JudgedGoal:
-    """A goal that an episode's scene allows, and how far it had come in each frame.
+    """A goal that an episode's scene allows, with its relation to the robot's goal.
 
     Attributes:
-        instruction: text of the goal.
-        relation: to the robot's goal.
-        progress: float32 [t] in 0…1.
-        done: bool [t], whether the goal holds.
+        progress: float32 [t] in 0…1; done: bool [t], whether the goal holds.
         true: whether both come from the simulator's state; otherwise they were guessed, such as from time.
     """
 
@@ -36,12 +33,11 @@ class JudgedEpisode:
     """Frames of an episode, one after each chunk, with the first and the last.
 
     Attributes:
-        frames: camera → uint8 [t, h, w, 3].
-        state: float32 [t, S], proprioception.
+        frames: camera → uint8 [t, h, w, 3]; state: float32 [t, S], proprioception.
         goals: the first is the robot's goal.
-        success: whether the episode succeeded, by the simulator or the dataset.
+        success: by the simulator or the dataset.
         actor: who acted, such as "operator" or the name of a policy file.
-        family: of the task, to report by; the task's name where tasks have no families.
+        family: of the task; the task's name where tasks have no families.
     """
 
     frames: Mapping[str, Array]

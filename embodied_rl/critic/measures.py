@@ -1,4 +1,4 @@
-"""How good a judge is: pure functions of its scores and the truth.
+"""Measures of a scorer: pure functions of its scores and the truth.
 
 Intervals resample whole episodes, because frames of one episode are not independent. A resample is a row of weights:
 how often each episode was drawn. Measures are computed with weights.
@@ -51,9 +51,6 @@ class ReliabilityBin:
     true: float | None
 
 
-# -- order ------------------------------------------------------------------------------------------------------------
-
-
 def correlate_ranks(first: Array, second: Array) -> float:
     """Compute Spearman's rank correlation, with ties (Spearman, 1904); NaN where either is constant.
 
@@ -67,26 +64,10 @@ def correlate_ranks(first: Array, second: Array) -> float:
     return float(a @ b) / size if size else math.nan
 
 
-def measure_tau(first: Array, second: Array, weights: Array | None = None) -> float:
-    """Compute Kendall's τ-a (Kendall, 1938): concordant minus discordant pairs, over all pairs; NaN without a pair.
-
-    Args:
-        first, second: float [n].
-        weights: how often each is drawn, [n]; pairs of one episode with itself do not count. None: once each.
-    """
-    drawn = np.ones(len(first)) if weights is None else np.asarray(weights, np.float64)
-    signs = np.sign(np.subtract.outer(first, first)) * np.sign(np.subtract.outer(second, second))
-    pairs = drawn.sum() ** 2 - float(drawn @ drawn)
-    return float(drawn @ signs @ drawn) / pairs if pairs else math.nan
-
-
 def measure_precision(scores: Array, truth: Array, weights: Array | None = None) -> float:
     """Compute average precision: Σₖ (Rₖ - Rₖ₋₁) Pₖ over thresholds, equal scores together; NaN without a true case.
 
-    Args:
-        scores: float [m].
-        truth: bool [m].
-        weights: of the cases, [m]; None: 1 each.
+    Scores are float [m], truth bool [m]; weights, [m], are 1 each by default.
     """
     drawn = np.ones(len(scores)) if weights is None else np.asarray(weights, np.float64)
     order = np.argsort(-scores, kind="stable")
@@ -98,34 +79,22 @@ def measure_precision(scores: Array, truth: Array, weights: Array | None = None)
     return float(np.sum(np.diff(recall, prepend=0.0) * precision))
 
 
-# -- calibration ------------------------------------------------------------------------------------------------------
-
-
 def sort_into_bins(scores: Array, truth: Array, bins: int = BINS) -> list[ReliabilityBin]:
-    """Compare scores with the truth in equal bins of 0…1, the last with its upper end.
-
-    Args:
-        scores, truth: float [m] in 0…1.
-        bins: number of bins.
-    """
+    """Compare scores with the truth, float [m] in 0…1, in equal bins of 0…1, the last with its upper end."""
     place = _find_bins(scores, bins)
     found: list[ReliabilityBin] = []
     for number in range(bins):
         inside = place == number
         count = int(inside.sum())
-        said, true = (float(np.mean(each[inside])) if count else None for each in (scores, truth))
-        found.append(ReliabilityBin(number / bins, (number + 1) / bins, count, said, true))
+        score, true = (float(np.mean(each[inside])) if count else None for each in (scores, truth))
+        found.append(ReliabilityBin(number / bins, (number + 1) / bins, count, score, true))
     return found
 
 
 def estimate_calibration(episodes: Array, scores: Array, truth: Array, seed: int, bins: int = BINS) -> Estimate:
     """Estimate the expected calibration error: Σ over bins of their share × |mean score - mean truth| (Naeini, 2015).
 
-    Args:
-        episodes: int [m], episode of each sample.
-        scores, truth: float [m] in 0…1.
-        seed: of the resamples.
-        bins: number of bins.
+    `episodes` are int [m], scores and truth float [m] in 0…1.
     """
     if not len(scores):
         return Estimate(None)
@@ -141,9 +110,6 @@ def estimate_calibration(episodes: Array, scores: Array, truth: Array, seed: int
 
 def _find_bins(scores: Array, bins: int) -> Array:
     return np.clip((np.asarray(scores) * bins).astype(np.int64), 0, bins - 1)
-
-
-# -- intervals --------------------------------------------------------------------------------------------------------
 
 
 def draw_resamples(episodes: int, seed: int, resamples: int = RESAMPLES) -> Array:
@@ -173,15 +139,18 @@ def estimate_share(hits: int, cases: int) -> Estimate:
 
 
 def estimate_tau(scores: Array, quality: Array, seed: int) -> Estimate:
-    """Estimate Kendall's τ-a between the scores and the quality of n episodes, float [n] each."""
-    value = measure_tau(scores, quality) if len(scores) > 1 else math.nan
-    if math.isnan(value):
-        return Estimate(None, count=len(scores))
+    """Estimate Kendall's τ-a of n episodes, float [n] each: concordant minus discordant pairs over all (Kendall, 1938).
+
+    Pairs of one episode with itself do not count in resamples.
+    """
+    n = len(scores)
+    if n < 2:
+        return Estimate(None, count=n)
     signs = np.sign(np.subtract.outer(scores, scores)) * np.sign(np.subtract.outer(quality, quality))
-    weights = draw_resamples(len(scores), seed)
+    weights = draw_resamples(n, seed)
     pairs = weights.sum(axis=1) ** 2 - np.einsum("rn,rn->r", weights, weights)
     low, high = _find_interval(np.einsum("rn,rn->r", weights @ signs, weights) / np.where(pairs > 0, pairs, np.nan))
-    return Estimate(value, low, high, len(scores))
+    return Estimate(float(signs.sum()) / (n * (n - 1)), low, high, n)
 
 
 def estimate_precision(scores: Array, truth: Array, seed: int) -> Estimate:
@@ -217,14 +186,14 @@ class Tally:
         out.
         """
         valid = np.isfinite(scores)
-        said, true = np.asarray(scores)[valid], np.asarray(truth)[valid]
-        if len(said) < LEAST_FRAMES or np.ptp(true) == 0:
+        score, true = np.asarray(scores)[valid], np.asarray(truth)[valid]
+        if len(score) < LEAST_FRAMES or np.ptp(true) == 0:
             self.left_out += 1
-        elif np.ptp(said) == 0:
+        elif np.ptp(score) == 0:
             self.constant += 1
             self.add(episode, 0.0)
         else:
-            self.add(episode, correlate_ranks(said, true))
+            self.add(episode, correlate_ranks(score, true))
 
     def estimate(self, seed: int) -> Estimate:
         """Estimate the mean over all values, with an interval over episodes."""
@@ -237,17 +206,10 @@ class Tally:
         return Estimate(float(np.mean(self.values)), low, high, len(self.values), self.constant, self.left_out)
 
 
-# -- pairs ------------------------------------------------------------------------------------------------------------
-
-
 def add_up_gains(gains: Array) -> Array:
-    """Make progress of gains: p ← p + (1 - p) g for a gain g ≥ 0, p ← p + p g for a loss; p stays within 0…1.
+    """Add up gains, float [t - 1] in -1…1, to progress, float64 [t], from 0 on and within 0…1.
 
-    Args:
-        gains: float [t - 1] in -1…1; a missing one, NaN, leaves what follows unknown.
-
-    Returns:
-        float64 [t], from 0 on.
+    p ← p + (1 - p) g for a gain g ≥ 0, p ← p + p g for a loss; a missing one, NaN, leaves what follows unknown.
     """
     progress = [0.0]
     for gain in np.asarray(gains, np.float64):

@@ -1,7 +1,7 @@
-"""The embedded critic: a small network that judges from pictures how far a task has come, and whether it is done.
+"""The embedded critic: a small network that estimates progress and success from pictures.
 
 A frozen backbone describes what it sees (`embodied_rl.interfaces.scene`); a multilayer perceptron compares that with
-the episode's first frame, and gives a distribution over 21 values of progress: its spread says how sure the critic is.
+the episode's first frame, and gives a distribution over 21 values of progress.
 
 Shapes: n frames, S state dimensions, and those of `Scene`: P patches of width W, words of width E, K positions.
 """
@@ -38,11 +38,10 @@ class CriticConfig:
 
 @dataclass(frozen=True, eq=False)
 class CriticOutput:
-    """A critic's opinion of n frames.
+    """Estimates for n frames.
 
     Attributes:
-        progress: float32 [n] in 0…1, the mean of `bins`.
-        bins: float32 [n, 21], probabilities of progress 0, 0.05, …, 1.
+        bins: float32 [n, 21], probabilities of progress 0, 0.05, …, 1; progress, float32 [n] in 0…1, is its mean.
         done: float32 [n] in 0…1, probability that the goal holds.
     """
 
@@ -54,18 +53,14 @@ class CriticOutput:
 class ProgressCritic(nn.Module):
     """Judges frames of episodes.
 
-    Args:
-        backbone: sees; its weights stay as they are.
-        embodiment: the robot that the backbone was made for.
-        policy: name of the backbone's plug-in.
-        config: sizes.
-
     Attributes:
+        backbone: perception of the plug-in `policy`; its weights stay unchanged.
+        embodiment: the robot that the backbone was made for.
         name: to be known by, such as that of its file.
         provenance: what its file says about its origin.
 
     Raises:
-        UserError: the backbone cannot describe what it sees.
+        UserError: the backbone does not describe scenes.
     """
 
     centres: Tensor
@@ -83,11 +78,15 @@ class ProgressCritic(nn.Module):
         self.backbone = backbone.requires_grad_(False)
         self.embodiment, self.policy, self.config = embodiment, policy, config or CriticConfig()
         self.name, self.provenance = "unsaved", dict[str, Any]()
-        scene = self.encode_image(self._blank())
-        patches, width = scene.patches.shape[1:]
-        size = (
-            3 * scene.places.shape[1] + patches * self.config.squeezed + scene.words.shape[1] + backbone.spec.state_dim
+        spec = backbone.spec
+        blank = PolicyInput(
+            {name: torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8) for name in spec.cameras},
+            torch.zeros(1, spec.state_dim),
+            torch.zeros(1, spec.token_length, dtype=torch.int64),
         )
+        scene = self.encode_image(blank)
+        patches, width = scene.patches.shape[1:]
+        size = 3 * scene.places.shape[1] + patches * self.config.squeezed + scene.words.shape[1] + spec.state_dim
         hidden = self.config.hidden
         self.squeeze = nn.Linear(width, self.config.squeezed)
         self.head = nn.Sequential(
@@ -97,8 +96,6 @@ class ProgressCritic(nn.Module):
             nn.Linear(hidden, BINS + 1),
         )  # fmt: skip
         self.register_buffer("centres", torch.linspace(0, 1, BINS), persistent=False)
-
-    # -- what it stands on --------------------------------------------------------------------------------------------
 
     @property
     def cameras(self) -> tuple[str, ...]:
@@ -142,27 +139,21 @@ class ProgressCritic(nn.Module):
         Raises:
             UserError: it does not know a camera, the state or a word; the message names it.
         """
+        problem = ""
         shown = {camera.name: (camera.height, camera.width) for camera in spec.cameras}
-        for camera in self.cameras:
-            if shown.get(camera) != self.embodiment.image_size:
-                raise UserError(
-                    f"The critic {self.name} looks at camera '{camera}' of {self.embodiment.image_size} pixels; the "
-                    f"simulator has {', '.join(f'{name} {size}' for name, size in shown.items()) or 'none'}.",
-                    code="critic-does-not-fit",
-                )
-        if spec.state_names != self.embodiment.state_names:
-            raise UserError(
-                f"The critic {self.name} was trained with the state {', '.join(self.embodiment.state_names)}; the "
-                f"simulator's is {', '.join(spec.state_names)}.",
-                code="critic-does-not-fit",
+        size, states = self.embodiment.image_size, self.embodiment.state_names
+        unknown = {word.lower() for word in spec.words} - set(self.vocabulary) if self.vocabulary else set[str]()
+        if wrong := [camera for camera in self.cameras if shown.get(camera) != size]:
+            known = ", ".join(f"{name} {each}" for name, each in shown.items()) or "none"
+            problem = f"looks at camera '{wrong[0]}' of {size} pixels; the simulator has {known}"
+        elif spec.state_names != states:
+            problem = (
+                f"was trained with the state {', '.join(states)}; the simulator's is {', '.join(spec.state_names)}"
             )
-        if self.vocabulary and (unknown := {word.lower() for word in spec.words} - set(self.vocabulary)):
-            raise UserError(
-                f"The critic {self.name} does not know the simulator's words {', '.join(sorted(unknown))}.",
-                code="critic-does-not-fit",
-            )
-
-    # -- judging ------------------------------------------------------------------------------------------------------
+        elif unknown:
+            problem = f"does not know the simulator's words {', '.join(sorted(unknown))}"
+        if problem:
+            raise UserError(f"The critic {self.name} {problem}.", code="critic-does-not-fit")
 
     @torch.no_grad()
     def forward(
@@ -183,22 +174,14 @@ class ProgressCritic(nn.Module):
 
     @torch.no_grad()
     def localise(self, first: Mapping[str, Array], instructions: Sequence[str], state: Array) -> Array:
-        """Return where n episodes' first frames show what matters, float32 [n, K]; the state's size alone counts.
-
-        Raises:
-            UserError: see `forward`.
-        """
+        """Return where n episodes' first frames show what matters, float32 [n, K]; the state's size alone counts."""
         return self.encode_image(self.prepare(first, instructions, state)).places.numpy()
 
     @torch.no_grad()
     def compare(
         self, frames: Mapping[str, Array], start: Array, instructions: Sequence[str], state: Array
     ) -> CriticOutput:
-        """Judge n frames as `forward` does, by what `localise` found in the first frames of their episodes.
-
-        Raises:
-            UserError: see `forward`.
-        """
+        """Judge n frames as `forward` does, by what `localise` found in the first frames of their episodes."""
         inputs = self.prepare(frames, instructions, state)
         bins, done = self.progress_logits(self.encode_image(inputs), torch.from_numpy(start), inputs.state)
         shares = bins.softmax(dim=1)
@@ -206,32 +189,26 @@ class ProgressCritic(nn.Module):
         return CriticOutput(progress.numpy(), shares.numpy(), done.sigmoid().numpy())
 
     def prepare(self, frames: Mapping[str, Array], instructions: Sequence[str], state: Array) -> PolicyInput:
-        """Convert n frames to the backbone's inputs.
-
-        Raises:
-            UserError: see `forward`.
-        """
+        """Convert n frames to the backbone's inputs."""
+        size, entries = self.embodiment.image_size, len(self.embodiment.state_names)
         for camera in self.cameras:
             if camera not in frames:
                 raise UserError(
                     f"The critic {self.name} looks at camera '{camera}'; shown is {', '.join(frames)}.",
                     code="camera-missing",
                 )
-            if frames[camera].shape[1:] != (*self.embodiment.image_size, 3):
-                size = self.embodiment.image_size
+            if frames[camera].shape[1:] != (*size, 3):
                 raise UserError(
                     f"Camera '{camera}': the critic {self.name} takes pictures of {size} pixels, not "
                     f"{frames[camera].shape[1:3]}.",
                     code="camera-size-mismatch",
                 )
-        if state.shape[1:] != (len(self.embodiment.state_names),):
-            entries = len(self.embodiment.state_names)
+        if state.shape[1:] != (entries,):
             raise UserError(
                 f"The critic {self.name} takes {entries} state entries, not {state.shape[1:]}.", code="state-invalid"
             )
         self.check_words(instructions)
-        shown = Observation(dict(frames), state, tuple(instructions))
-        return self.embodiment.inputs(shown, self.backbone)
+        return self.embodiment.inputs(Observation(dict(frames), state, tuple(instructions)), self.backbone)
 
     def check_words(self, instructions: Sequence[str]) -> None:
         """Check that all words are known.
@@ -239,11 +216,8 @@ class ProgressCritic(nn.Module):
         Raises:
             UserError: one is not; the message names it, and the known ones.
         """
-        if not self.vocabulary:
-            return
-        known = set(self.vocabulary)
-        for text in set(instructions):
-            if unknown := [word for word in text.lower().split() if word not in known]:
+        for text in set(instructions) if self.vocabulary else ():
+            if unknown := [word for word in text.lower().split() if word not in self.vocabulary]:
                 raise UserError(
                     f"The critic {self.name} does not know the word '{unknown[0]}' of '{text}'; it knows "
                     f"{', '.join(self.vocabulary)}.",
@@ -266,9 +240,3 @@ class ProgressCritic(nn.Module):
         moved = scene.places - start
         out = self.head(torch.cat([scene.places, start, moved, squeezed, scene.words, state], dim=1))
         return out[:, :BINS], out[:, BINS]
-
-    def _blank(self) -> PolicyInput:
-        spec = cast(DescribesScenes, self.backbone).spec
-        images = {name: torch.zeros(1, *spec.image_size, 3, dtype=torch.uint8) for name in spec.cameras}
-        tokens = torch.zeros(1, spec.token_length, dtype=torch.int64)
-        return PolicyInput(images, torch.zeros(1, spec.state_dim), tokens)

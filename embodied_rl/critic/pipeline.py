@@ -9,13 +9,12 @@ from embodied_rl.assembly import build
 from embodied_rl.checkpoints.policy_file import read_metadata
 from embodied_rl.critic.assessment import Assessment, assess_judge
 from embodied_rl.critic.critic_file import save_critic
-from embodied_rl.critic.dataset_episodes import read_dataset
+from embodied_rl.critic.dataset_episodes import add_mismatches, make_examples, read_dataset
 from embodied_rl.critic.episode_collection import EpisodeDraw, check_sources, collect_episodes, mix_sources
 from embodied_rl.critic.judged_episode import JudgedEpisode
 from embodied_rl.critic.network import ProgressCritic
-from embodied_rl.critic.pseudo_labels import make_examples
 from embodied_rl.critic.scorer import CriticScorer
-from embodied_rl.critic.sequence_scoring import add_mismatches, judge_episodes
+from embodied_rl.critic.sequence_scoring import judge_episodes
 from embodied_rl.critic.training import TrainingOptions, train_critic
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.requests.service import ServiceLimits
@@ -29,8 +28,6 @@ SHOWN = (
 OTHERS = 4
 """Other instructions under which each held-out episode is judged."""
 LIMITS = ServiceLimits(in_flight=1, timeout=600.0)
-
-Tell = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -55,22 +52,28 @@ def prepare_critic(config: CriticTrainConfig) -> ProgressCritic:
     return critic
 
 
-def make_critic(config: CriticTrainConfig, tell: Tell) -> Assessment:
+def make_critic(config: CriticTrainConfig, report: Callable[[str], None]) -> Assessment:
     """Train a critic and write its file.
-
-    Args:
-        config: of the command.
-        tell: is called with lines about the progress.
 
     Returns:
         Its measures on the held-out episodes.
 
     Raises:
-        UserError: see `prepare_critic`; or the dataset does not suit.
+        UserError: see `prepare_critic`; or the dataset has too few episodes, or does not fit the critic.
     """
     critic = prepare_critic(config)
-    material = load_material(config, critic, tell) if config.dataset is not None else collect_material(config, tell)
-    train_critic(critic, material.training, config.seed, TrainingOptions(steps=config.steps), tell)
+    if config.dataset is not None:
+        material = split_dataset(config.dataset, config, critic, report)
+    else:
+        report(f"Gathering {config.episodes} episodes to train on:")
+        sources, draw = mix_sources(config.episodes), EpisodeDraw(config.seed)
+        training = collect_episodes(config.sim, config.policy, sources, draw, config.processes, report)
+        report(f"Gathering {config.held_out} episodes to measure on:")
+        sources, draw = mix_sources(config.held_out), EpisodeDraw(config.seed, "report")
+        material = Material(
+            training, collect_episodes(config.sim, config.policy, sources, draw, config.processes, report)
+        )
+    train_critic(critic, material.training, config.seed, TrainingOptions(steps=config.steps), report)
     critic.name = Path(config.out).stem
     judged = judge_episodes(CriticScorer(critic, batch=64), material.held_out, LIMITS, OTHERS)
     found = assess_judge(material.held_out, judged, config.threshold, config.seed)
@@ -78,26 +81,14 @@ def make_critic(config: CriticTrainConfig, tell: Tell) -> Assessment:
     return found
 
 
-def collect_material(config: CriticTrainConfig, tell: Tell) -> Material:
-    """Collect episodes in simulation, the held-out ones from scenes of reports."""
-    told: dict[str, Any] = {"processes": config.processes, "tell": tell}
-    tell(f"Gathering {config.episodes} episodes to train on:")
-    training = collect_episodes(
-        config.sim, config.policy, mix_sources(config.episodes), EpisodeDraw(config.seed), **told
-    )
-    tell(f"Gathering {config.held_out} episodes to measure on:")
-    reported = EpisodeDraw(config.seed, "report")
-    held_out = collect_episodes(config.sim, config.policy, mix_sources(config.held_out), reported, **told)
-    return Material(training, held_out)
-
-
-def load_material(config: CriticTrainConfig, critic: ProgressCritic, tell: Tell) -> Material:
+def split_dataset(
+    folder: str, config: CriticTrainConfig, critic: ProgressCritic, report: Callable[[str], None]
+) -> Material:
     """Read a dataset's episodes; every tenth is held out.
 
     Raises:
         UserError: there are too few episodes, or they do not fit the critic, or cannot teach it.
     """
-    folder = str(config.dataset)
     episodes = read_dataset(folder, config.episodes, config.seed)
     if len(episodes) < 2:
         raise UserError(
@@ -107,11 +98,10 @@ def load_material(config: CriticTrainConfig, critic: ProgressCritic, tell: Tell)
     for episode in episodes:
         first = {name: frames[:1] for name, frames in episode.frames.items()}
         critic.prepare(first, [episode.goals[0].instruction], episode.state[:1])
-    held_out = episodes[::10]
     training = make_examples([each for n, each in enumerate(episodes) if n % 10], config.seed)
     successes = sum(episode.success for episode in episodes)
-    tell(f"{len(episodes)} episodes of {folder}, {successes} succeed; progress is guessed from time")
-    return Material(training, add_mismatches(held_out, config.seed))
+    report(f"{len(episodes)} episodes of {folder}, {successes} succeed; progress is guessed from time")
+    return Material(training, add_mismatches(episodes[::10], config.seed))
 
 
 def describe_critic(config: CriticTrainConfig, material: Material, found: Assessment) -> dict[str, Any]:

@@ -30,10 +30,6 @@ class EmbeddedConfig:
 class CriticScorer(Scorer):
     """Answers "absolute" by a critic, and says how likely the task is done.
 
-    Args:
-        critic: that judges.
-        batch: pictures that are judged together, at most.
-
     Attributes:
         provenance: what the critic's file says about its origin and worth.
     """
@@ -47,27 +43,40 @@ class CriticScorer(Scorer):
     async def score(self, requests: Sequence[ScoreRequest]) -> Sequence[Score]:
         """Judge the last frame of each request.
 
-        A request with a word that the critic does not know gets an invalid score.
+        A request with a word that the critic does not know gets an invalid score. The confidence of the others is
+        1 - H / log n of the critic's distribution over n values of progress.
 
         Raises:
             ScorerError: pictures or states do not fit the critic.
         """
-        problems = [self._find_problem(request) for request in requests]
-        known = [request for request, problem in zip(requests, problems, strict=True) if problem is None]
-        scores = iter(await asyncio.to_thread(self._judge, known) if known else [])
-        return [next(scores) if problem is None else Score.invalid("refused", problem) for problem in problems]
+        known: list[ScoreRequest] = []
+        problems: list[str | None] = []
+        for request in requests:
+            try:
+                self._critic.check_words([request.instruction])
+            except UserError as error:
+                problems.append(str(error))
+            else:
+                problems.append(None)
+                known.append(request)
+        output = await asyncio.to_thread(self._run_critic, known) if known else None
+        rows = iter(range(len(known)))
+        scores: list[Score] = []
+        for problem in problems:
+            if problem is not None or output is None:
+                scores.append(Score.invalid("refused", problem or ""))
+                continue
+            row = next(rows)
+            shares = output.bins[row].astype(np.float64)
+            entropy = -float(np.sum(shares * np.log(np.maximum(shares, 1e-12))))
+            confidence = min(max(1 - entropy / math.log(BINS), 0.0), 1.0)
+            scores.append(Score(float(output.progress[row]), float(output.done[row]), confidence))
+        return scores
 
-    def _find_problem(self, request: ScoreRequest) -> str | None:
-        try:
-            self._critic.check_words([request.instruction])
-        except UserError as error:
-            return str(error)
-        return None
-
-    def _judge(self, requests: Sequence[ScoreRequest]) -> list[Score]:
+    def _run_critic(self, requests: Sequence[ScoreRequest]) -> CriticOutput:
         cameras = self._critic.cameras
         try:
-            judgement = self._critic(
+            return self._critic(
                 {name: np.stack([request.frames[name][-1] for request in requests]) for name in cameras},
                 {name: np.stack([request.first[name] for request in requests]) for name in cameras},
                 [request.instruction for request in requests],
@@ -75,7 +84,6 @@ class CriticScorer(Scorer):
             )
         except (UserError, KeyError, ValueError) as error:
             raise ScorerError("refused", f"the critic cannot judge this observation: {error}", permanent=True) from None
-        return [_make_score(judgement, row) for row in range(len(requests))]
 
 
 class EmbeddedScorer(CriticScorer):
@@ -96,11 +104,3 @@ class EmbeddedScorer(CriticScorer):
         except UserError as error:
             raise UserError(f"reward.file: {error}", code=error.code) from None
         super().__init__(critic, config.batch)
-
-
-def _make_score(judgement: CriticOutput, row: int) -> Score:
-    """Return a row's score; the confidence is 1 - H / log n of its distribution over n values of progress."""
-    shares = judgement.bins[row].astype(np.float64)
-    entropy = -float(np.sum(shares * np.log(np.maximum(shares, 1e-12))))
-    confidence = min(max(1 - entropy / math.log(BINS), 0.0), 1.0)
-    return Score(float(judgement.progress[row]), float(judgement.done[row]), confidence)

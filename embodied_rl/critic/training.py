@@ -53,16 +53,9 @@ def train_critic(
     episodes: Sequence[JudgedEpisode],
     seed: int,
     options: TrainingOptions | None = None,
-    tell: Callable[[str], None] = lambda line: None,
+    report: Callable[[str], None] = lambda line: None,
 ) -> None:
     """Train the head of a critic; the same seed, episodes and number of threads give the same bits.
-
-    Args:
-        critic: changed in place.
-        episodes: to learn from.
-        seed: of rows, batches and the head's first weights.
-        options: how.
-        tell: is called with lines about the progress.
 
     Raises:
         UserError: the list of episodes is empty, or they do not fit the critic.
@@ -73,22 +66,31 @@ def train_critic(
     rng = np.random.default_rng(seed)
     rows = choose_rows(episodes, rng)
     examples = _Examples.encode(critic, episodes, rows)
-    tell(f"{len(rows)} rows of {len(episodes)} episodes; {examples.done.mean():.1%} of them are done")
-    _restart(critic, seed)
+    report(f"{len(rows)} rows of {len(episodes)} episodes; {examples.done.mean():.1%} of them are done")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for module in (*critic.squeeze.modules(), *critic.head.modules()):
+            if isinstance(module, torch.nn.Linear | torch.nn.LayerNorm):
+                module.reset_parameters()
     trained = [*critic.head.parameters(), *critic.squeeze.parameters()]
     group = {"params": trained, "lr": options.rate, "weight_decay": options.decay, "decoupled_weight_decay": True}
     optimiser = LightAdam([group], (0.9, 0.999), 1e-8)
     critic.train()
     smooth = math.nan
-    for step, batch in enumerate(_draw_batches(examples.done.numpy(), options, rng)):
-        optimiser.param_groups[0]["lr"] = options.rate * _schedule(step, options.steps)
+    weight = np.cumsum(np.where(examples.done.numpy() > 0, options.done_share, 1.0))
+    for step in range(options.steps):
+        drawn = rng.random(options.batch) * weight[-1]
+        batch = torch.from_numpy(np.minimum(np.searchsorted(weight, drawn, "right"), len(rows) - 1))
+        cosine = 0.5 * (1 + math.cos(math.pi * step / options.steps))
+        schedule = min(1.0, (step + 1) / WARMUP) * (LOWEST + (1 - LOWEST) * cosine)
+        optimiser.param_groups[0]["lr"] = options.rate * schedule
         loss = _compute_loss(critic, examples.select(batch), options.spread)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
         smooth = loss.item() if math.isnan(smooth) else 0.98 * smooth + 0.02 * loss.item()
         if (step + 1) % max(options.steps // 4, 1) == 0:
-            tell(f"step {step + 1} of {options.steps}: loss {smooth:.3f}")
+            report(f"step {step + 1} of {options.steps}: loss {smooth:.3f}")
     critic.eval()
 
 
@@ -131,20 +133,13 @@ class _Examples:
     def encode(critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array) -> "_Examples":
         asked, which = np.unique(rows[:, [0, 2]], axis=0, return_inverse=True)
         begun = np.stack([asked[:, 0], np.zeros(len(asked), np.int64), asked[:, 1]], axis=1)
-        places, patches, words, state = _describe(critic, episodes, rows)
+        seen = [(s.places, s.patches.half(), s.words, state) for s, state in _look(critic, episodes, rows)]
+        places, patches, words, state = (torch.cat(parts) for parts in zip(*seen, strict=True))
         start = torch.cat([scene.places for scene, _ in _look(critic, episodes, begun)])
         goals = [(episodes[e].goals[g], f) for e, f, g in rows.tolist()]
         progress = torch.tensor([float(goal.progress[f]) for goal, f in goals])
         done = torch.tensor([float(goal.done[f]) for goal, f in goals])
         return _Examples(places, patches, words, start[which.reshape(-1)], state, progress, done)
-
-
-def _describe(
-    critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    seen = [(s.places, s.patches.half(), s.words, state) for s, state in _look(critic, episodes, rows)]
-    places, patches, words, state = (torch.cat(parts) for parts in zip(*seen, strict=True))
-    return places, patches, words, state
 
 
 def _look(critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array) -> Iterator[tuple[Scene, Tensor]]:
@@ -155,28 +150,6 @@ def _look(critic: ProgressCritic, episodes: Sequence[JudgedEpisode], rows: Array
         words = [episodes[e].goals[g].instruction for e, _, g in part]
         inputs = critic.prepare(frames, words, np.stack([episodes[e].state[f] for e, f, _ in part]))
         yield critic.encode_image(inputs), inputs.state
-
-
-def _restart(critic: ProgressCritic, seed: int) -> None:
-    """Reinitialise the trained weights from the seed."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        for module in (*critic.squeeze.modules(), *critic.head.modules()):
-            if isinstance(module, torch.nn.Linear | torch.nn.LayerNorm):
-                module.reset_parameters()
-
-
-def _draw_batches(done: Array, options: TrainingOptions, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Yield the rows of each step, with replacement."""
-    weight = np.cumsum(np.where(done > 0, options.done_share, 1.0))
-    for _ in range(options.steps):
-        drawn = rng.random(options.batch) * weight[-1]
-        yield torch.from_numpy(np.minimum(np.searchsorted(weight, drawn, "right"), len(done) - 1))
-
-
-def _schedule(step: int, steps: int) -> float:
-    cosine = 0.5 * (1 + math.cos(math.pi * step / steps))
-    return min(1.0, (step + 1) / WARMUP) * (LOWEST + (1 - LOWEST) * cosine)
 
 
 def _compute_loss(critic: ProgressCritic, rows: _Examples, spread: float) -> Tensor:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
@@ -14,7 +14,7 @@ from embodied_rl.reports.report import MACHINE
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.rollout.delay import Chunks, Delay, choose_delay
 from embodied_rl.runtime.simulators.kind import SimulatorKind
-from embodied_rl.schema import BenchmarkNode, BenchmarkPart, EvalConfig, SimChange, SimNode
+from embodied_rl.schema import BenchmarkNode, EvalConfig, SimChange, SimNode
 from embodied_rl.schema.untrusted_settings import check_file
 
 DRAWN = 512
@@ -26,9 +26,7 @@ class EvaluationPart:
     """The part of an evaluation that one simulator runs.
 
     Attributes:
-        kind: the simulator.
-        spec: spec of the simulator.
-        episodes: episodes to run, with indices that are unique over all parts.
+        episodes: to run, with indices that are unique over all parts.
         whole: number of episodes of this part in the whole benchmark.
         place: number of its part in the benchmark.
         policy: the policy of its tasks, if tasks have different policies.
@@ -74,22 +72,45 @@ def make_parts(
         typed = [f"sim.{key}" for key in config.sim.options]
         check_file(SimNode, part.sim, f"benchmark={config.benchmark.name}", typed=typed, where="sim")
     whole = _describe_parts(config, own)
-    parts = _split_by_policy(config, whole, owns or {}) if config.policies else whole
-    found: list[list[Episode]] = []
-    for part in parts:
+    names = [name for part in whole for name in (*part.spec.families, *(task.name for task in part.spec.tasks))]
+    known = list(dict.fromkeys(names))
+    if unknown := [name for name in config.policies if name not in known]:
+        raise UserError(f"policies: unknown task '{unknown[0]}'.{suggest_name(unknown[0], known)}", code="task-unknown")
+    found: list[EvaluationPart] = []
+    for part in _split_by_policy(config, whole, owns or {}) if config.policies else whole:
         tasks = [number for number, task in enumerate(part.spec.tasks) if config.task in (None, task.name, task.family)]
-        found.append([episode for episode in part.episodes if episode.task in tasks])
-    if not any(found):
+        found.append(replace(part, episodes=tuple(each for each in part.episodes if each.task in tasks)))
+    left = sum(len(part.episodes) for part in found)
+    if not left:
         raise UserError(
-            f"task: unknown task '{config.task}'.{suggest_name(str(config.task), _list_names(whole))}",
-            code="task-unknown",
+            f"task: unknown task '{config.task}'.{suggest_name(str(config.task), known)}", code="task-unknown"
         )
-    limits = divide_episodes([len(each) for each in found], config.episodes)
+    counts = [0] * len(found)
+    for _ in range(left if config.episodes is None else min(left, config.episodes)):  # equal shares of all parts
+        open_ = [place for place, part in enumerate(found) if counts[place] < len(part.episodes)]
+        counts[min(open_, key=lambda place: counts[place])] += 1
     limited: list[EvaluationPart] = []
-    for part, episodes, limit, start in zip(parts, found, limits, accumulate(limits, initial=0), strict=False):
-        numbered = (replace(each, index=start + place) for place, each in enumerate(episodes[:limit]))
-        limited.append(replace(part, episodes=tuple(numbered)))
+    for part, count, start in zip(found, counts, accumulate(counts, initial=0), strict=False):
+        numbered = tuple(replace(each, index=start + place) for place, each in enumerate(part.episodes[:count]))
+        limited.append(replace(part, episodes=numbered))
     return [part for part in limited if part.episodes]
+
+
+def _split_by_policy(
+    config: EvalConfig, whole: Sequence[EvaluationPart], owns: Mapping[str, SimNode | None]
+) -> list[EvaluationPart]:
+    """Split the parts of a benchmark by the policies of their tasks; leave out tasks without a policy."""
+
+    def select(part: EvaluationPart, policy: str) -> tuple[Episode, ...]:
+        return tuple(e for e in part.episodes if _find_policy(config.policies, part.spec.tasks[e.task]) == policy)
+
+    parts: list[EvaluationPart] = []
+    for policy in dict.fromkeys(config.policies.values()):
+        places = [part.place for part in whole if select(part, policy)]
+        for part in _describe_parts(config, owns.get(policy), places):
+            given = select(part, policy)
+            parts.append(replace(part, episodes=given, whole=len(given), policy=policy))
+    return sorted(parts, key=lambda part: part.place)
 
 
 def _describe_parts(
@@ -97,80 +118,48 @@ def _describe_parts(
 ) -> list[EvaluationPart]:
     """Return the parts of the benchmark, or those at some places, with the simulator that a policy was trained in.
 
-    Keys in `BenchmarkNode.open` are taken from the policy's simulator.
+    Keys in `BenchmarkNode.open` are taken from the policy's simulator. Any first episodes of a part are spread evenly
+    over its tasks.
     """
     node = config.benchmark
     assert node is not None, "only a benchmark has parts"
     places = range(len(node.parts)) if places is None else places
-    listed = [node.parts[place] for place in places]
     kinds: list[SimulatorKind] = []
-    for part in listed:
+    for place in places:
+        part = node.parts[place]
         same = own is not None and own.name == part.sim.get("name")
         opened = {key: own.options[key] for key in node.open if key in own.options} if own is not None and same else {}
         kinds.append(SimulatorKind.find(change_simulator({**opened, **part.sim}, config.sim)))
     with ThreadPoolExecutor() as pool:  # each spec may come from another Python environment
         specs = list(pool.map(lambda kind: kind.spec, kinds))
     parts: list[EvaluationPart] = []
-    for place, kind, part, spec in zip(places, kinds, listed, specs, strict=True):
-        episodes = tuple(_list_episodes(part, spec, node.seeding))
-        parts.append(EvaluationPart(kind, spec, episodes, len(episodes), place))
+    for place, kind, spec in zip(places, kinds, specs, strict=True):
+        part, names = node.parts[place], [task.name for task in spec.tasks]
+        if unknown := [name for name in part.tasks or () if name not in names]:
+            raise UserError(
+                f"benchmark: unknown task '{unknown[0]}'.{suggest_name(unknown[0], names)}", code="task-unknown"
+            )
+        chosen = [number for number, name in enumerate(names) if part.tasks is None or name in part.tasks]
+        if short := [task for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]:
+            has = f"'{names[short[0]]}' has {spec.tasks[short[0]].initial_states}"
+            raise UserError(
+                f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.",
+                code="initial-states-missing",
+            )
+        if part.split not in ("train", *spec.splits):
+            suggestion = suggest_name(part.split, list(spec.splits))
+            raise UserError(f"benchmark: unknown split '{part.split}'.{suggestion}", code="split-unknown")
+        states = [None] if part.initial_states is None else range(part.initial_states)
+        episodes: list[Episode] = []
+        for state, seed, task in product(states, range(part.seeds), chosen):
+            drawn = seed if state is None or node.seeding == "shared" else seed * len(states) + state
+            episodes.append(Episode(len(episodes), task, drawn, state, split=part.split))
+        parts.append(EvaluationPart(kind, spec, tuple(episodes), len(episodes), place))
     return parts
-
-
-def _split_by_policy(
-    config: EvalConfig, whole: Sequence[EvaluationPart], owns: Mapping[str, SimNode | None]
-) -> list[EvaluationPart]:
-    """Split the parts of a benchmark by the policies of their tasks; leave out tasks without a policy.
-
-    Raises:
-        UserError: a task in `policies` is unknown.
-    """
-    known = _list_names(whole)
-    if unknown := [name for name in config.policies if name not in known]:
-        raise UserError(f"policies: unknown task '{unknown[0]}'.{suggest_name(unknown[0], known)}", code="task-unknown")
-    parts: list[EvaluationPart] = []
-    for policy in dict.fromkeys(config.policies.values()):
-        places = [part.place for part in whole if _select_episodes(config, part, policy)]
-        for part in _describe_parts(config, owns.get(policy), places):
-            given = _select_episodes(config, part, policy)
-            parts.append(replace(part, episodes=given, whole=len(given), policy=policy))
-    return sorted(parts, key=lambda part: part.place)
-
-
-def _select_episodes(config: EvalConfig, part: EvaluationPart, policy: str) -> tuple[Episode, ...]:
-    return tuple(e for e in part.episodes if _find_policy(config.policies, part.spec.tasks[e.task]) == policy)
-
-
-def list_tasks_without_policy(config: EvalConfig) -> list[str]:
-    """Return the tasks of a benchmark without an entry in `policies`; none if one policy runs all."""
-    if not config.policies:
-        return []
-    tasks = {
-        task.name: task
-        for part in _describe_parts(config, None)
-        for task in (part.spec.tasks[number] for number in sorted({e.task for e in part.episodes}))
-    }
-    return [name for name, task in tasks.items() if _find_policy(config.policies, task) is None]
 
 
 def _find_policy(policies: Mapping[str, str], task: Task) -> str | None:
     return policies.get(task.name, policies.get(task.family))
-
-
-def _list_names(parts: Sequence[EvaluationPart]) -> list[str]:
-    names = [name for part in parts for name in (*part.spec.families, *(task.name for task in part.spec.tasks))]
-    return list(dict.fromkeys(names))
-
-
-def divide_episodes(sizes: Sequence[int], most: int | None) -> list[int]:
-    """Return the number of episodes per part, at most `most` in all, as evenly as the sizes of the parts allow."""
-    if most is None or most >= sum(sizes):
-        return list(sizes)
-    given = [0] * len(sizes)
-    while sum(given) < most:
-        least = min((place for place, size in enumerate(sizes) if given[place] < size), key=lambda place: given[place])
-        given[least] += 1
-    return given
 
 
 def change_simulator(base: dict[str, Any], change: SimChange) -> SimNode:
@@ -238,11 +227,7 @@ def combine_results(
 def find_delay(config: EvalConfig, part: EvaluationPart, who: str, read: Callable[[], Chunks | None]) -> Delay | None:
     """Return the inference delay that a part is run with; None without one.
 
-    Args:
-        config: of the evaluation.
-        part: the part.
-        who: name of the policy, for messages.
-        read: returns the policy's chunks; None if it chooses one action at a time.
+    `read` returns the chunks of the policy `who`; None if it chooses one action at a time.
 
     Raises:
         UserError: the policy or the simulator does not support it; see `choose_delay`.
@@ -269,13 +254,17 @@ def describe_benchmark(config: EvalConfig, parts: Sequence[EvaluationPart]) -> d
         return {}
     run = sum(len(part.episodes) for part in parts)
     whole = sum(part.whole for part in parts)
-    without = list_tasks_without_policy(config)
+    without: list[str] = []
+    if config.policies:
+        for part in _describe_parts(config, None):
+            tasks = [part.spec.tasks[number] for number in sorted({e.task for e in part.episodes})]
+            without += [task.name for task in tasks if _find_policy(config.policies, task) is None]
     return {
         "benchmark": config.benchmark.name,
         "protocol": config.benchmark.protocol,
         "seeding": config.benchmark.seeding,
         "complete": run == whole and len({part.place for part in parts}) == len(config.benchmark.parts) and not without,
-        **({"not_run": without} if config.policies else {}),
+        **({"not_run": list(dict.fromkeys(without))} if config.policies else {}),
         "changed": {key: value for key, value in config.sim.options.items() if key not in MACHINE},
         "seeds": sorted({episode.seed for part in parts for episode in part.episodes}),
         "initial_states": sorted({e.initial_state for p in parts for e in p.episodes if e.initial_state is not None}),
@@ -286,31 +275,3 @@ def describe_simulator(kind: SimulatorKind, spec: SimulatorSpec) -> dict[str, An
     """Return a simulator's settings, the versions and assets its results depend on, and whether it takes seeds."""
     depends = kind.ask("provenance") if hasattr(kind.simulator, "provenance") else {}
     return {"name": kind.node.name, **thaw_config(kind.options), "seeded": spec.seeded, "depends_on": depends}
-
-
-def _list_episodes(part: BenchmarkPart, spec: SimulatorSpec, seeding: str) -> list[Episode]:
-    """List a part's episodes in an order that spreads any first episodes evenly over tasks."""
-    names = [task.name for task in spec.tasks]
-    if unknown := [name for name in part.tasks or () if name not in names]:
-        raise UserError(
-            f"benchmark: unknown task '{unknown[0]}'.{suggest_name(unknown[0], names)}", code="task-unknown"
-        )
-    chosen = [number for number, name in enumerate(names) if part.tasks is None or name in part.tasks]
-    short = [spec.tasks[task] for task in chosen if spec.tasks[task].initial_states < (part.initial_states or 0)]
-    if short:
-        has = f"'{short[0].name}' has {short[0].initial_states}"
-        raise UserError(
-            f"benchmark: it asks for {part.initial_states} initial states of each task, but {has}.",
-            code="initial-states-missing",
-        )
-    if part.split not in ("train", *spec.splits):
-        suggestion = suggest_name(part.split, list(spec.splits))
-        raise UserError(f"benchmark: unknown split '{part.split}'.{suggestion}", code="split-unknown")
-    states = [None] if part.initial_states is None else range(part.initial_states)
-    drawn = [
-        (state, seed if state is None or seeding == "shared" else seed * len(states) + state, task)
-        for state in states
-        for seed in range(part.seeds)
-        for task in chosen
-    ]
-    return [Episode(index, task, seed, state, split=part.split) for index, (state, seed, task) in enumerate(drawn)]

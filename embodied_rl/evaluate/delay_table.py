@@ -7,7 +7,7 @@ of a chunk.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -29,24 +29,12 @@ NONE = "no delay"
 """Strategy of a cell without delay."""
 
 
-@dataclass
-class Jumps:
-    """Squared differences of successive actions, and their counts."""
-
-    squares: dict[str, list[float]] = field(default_factory=lambda: {"border": [], "inside": []})
-
-    def measure(self, where: str) -> float | None:
-        """Return the root mean square "border" or "inside"; None without any."""
-        found = self.squares[where]
-        return float(np.sqrt(np.mean(found))) if found else None
-
-
 class JumpMeter(ResultCounter):
     """An observer that computes the results of episodes and measures jumps."""
 
     def __init__(self, kept: Results, spec: SimulatorSpec) -> None:
         super().__init__(kept)
-        self.jumps = Jumps()
+        self._squares: dict[str, list[float]] = {"border": [], "inside": []}
         self._moving = np.array([name not in spec.kept_while_holding for name in spec.action_names])
         self._range = np.array(spec.action_high) - np.array(spec.action_low)
         self._last: dict[int, Array] = {}
@@ -64,20 +52,21 @@ class JumpMeter(ResultCounter):
                 command, last = each.commands[step], self._last.get(each.episode.index)
                 if last is not None and command.why == Why.PLAN:
                     place = "border" if command.joins else "inside"
-                    self.jumps.squares[place].append(float(np.mean((scaled - last) ** 2)))
+                    self._squares[place].append(float(np.mean((scaled - last) ** 2)))
                 self._last[each.episode.index] = scaled
+
+    def measure(self, where: str) -> float | None:
+        """Return the root mean square of jumps "border" or "inside"; None without any."""
+        squares = self._squares[where]
+        return float(np.sqrt(np.mean(squares))) if squares else None
 
 
 @dataclass(frozen=True)
 class Cell:
     """The measurement of one strategy at one delay.
 
-    Attributes:
-        strategy, delay, replan: of the measurement.
-        summary: of the episodes; None if it could not be measured.
-        border, inside: root mean square of the jumps; None without any.
-        results: of the episodes, for comparisons in pairs.
-        why_not: reason for a missing measurement, else "".
+    Without a summary, `why_not` has the reason. `border` and `inside` are the root mean square of the jumps, None
+    without any.
     """
 
     strategy: str
@@ -96,8 +85,9 @@ class Cell:
 
     def describe(self) -> str:
         """Return a line with the measurement, or with the reason for a missing one."""
-        missing = f"{self.strategy}, d = {self.delay}: {self.why_not}"
-        return missing if self.why_not else " | ".join(self.format_cells())
+        if self.why_not:
+            return f"{self.strategy}, d = {self.delay}: {self.why_not}"
+        return " | ".join(self.format_cells())
 
     def format_cells(self) -> tuple[str, ...]:
         """Return the cells of a table."""
@@ -120,14 +110,9 @@ HEADINGS = ("strategy", "d", "s", "success, % [95 %]", "steps", "border", "insid
 
 @dataclass(frozen=True)
 class DelaySetup:
-    """The settings of all combinations.
+    """The settings of all combinations: `make` returns a simulator of `envs` environments, which the caller closes.
 
-    Attributes:
-        policy: the policy.
-        make: returns a simulator of `envs` environments, which the caller closes.
-        envs: environments.
-        episodes: run once in each combination.
-        seed: of the policy's noise.
+    `seed` is that of the policy's noise.
     """
 
     policy: Actor
@@ -140,26 +125,22 @@ class DelaySetup:
 def measure_strategies(setup: DelaySetup, strategies: Sequence[Strategy], delays: Sequence[int]) -> Iterator[Cell]:
     """Measure each strategy at each delay on the same episodes; yield each as soon as it is done.
 
-    Without a delay all strategies are the same: one is measured, with the executed actions of the policy's file.
+    Without a delay all strategies are the same: one is measured, with the executed actions of the policy's file. A cell
+    has the reason if the policy does not support the strategy and delay.
     """
     for delay in sorted(set(delays)):
         for strategy in strategies if delay else ("naive",):
-            yield measure_cell(setup, strategy, delay)
-
-
-def measure_cell(setup: DelaySetup, strategy: Strategy, delay: int) -> Cell:
-    """Run all episodes with one strategy and delay; the cell has the reason if the policy does not support them."""
-    with closing(setup.make()) as handle:
-        chunks, spec = read_chunks(setup.policy), handle.spec
-        try:
-            found = choose_delay(delay, strategy, None if delay else chunks.executed, None, chunks, spec)
-        except UserError as error:
-            return Cell(strategy, delay, why_not=str(error))
-        assert found is not None, "a period is given where there is no delay"
-        meter, noise = JumpMeter(Results(), spec), derive_noise_seed("report", setup.seed)
-        runner = EpisodeRunner(setup.policy, spec, noise, batch=choose_batch(setup.envs), delay=found)
-        runner.run([handle], setup.envs, setup.episodes, meter)
-    results = tuple(meter.results.found[episode.index] for episode in setup.episodes)
-    border, inside = meter.jumps.measure("border"), meter.jumps.measure("inside")
-    name, summary = strategy if delay else NONE, Summary.from_results(results)
-    return Cell(name, delay, found.replan, summary, border, inside, results)
+            with closing(setup.make()) as handle:
+                chunks, spec = read_chunks(setup.policy), handle.spec
+                try:
+                    found = choose_delay(delay, strategy, None if delay else chunks.executed, None, chunks, spec)
+                except UserError as error:
+                    yield Cell(strategy, delay, why_not=str(error))
+                    continue
+                assert found is not None, "a period is given where there is no delay"
+                meter, noise = JumpMeter(Results(), spec), derive_noise_seed("report", setup.seed)
+                runner = EpisodeRunner(setup.policy, spec, noise, batch=choose_batch(setup.envs), delay=found)
+                runner.run([handle], setup.envs, setup.episodes, meter)
+            results = tuple(meter.results.found[episode.index] for episode in setup.episodes)
+            jumps, summary = (meter.measure("border"), meter.measure("inside")), Summary.from_results(results)
+            yield Cell(strategy if delay else NONE, delay, found.replan, summary, *jumps, results)

@@ -18,13 +18,7 @@ from embodied_rl.schema import EvalConfig
 def make_metadata(
     config: EvalConfig, policies: Mapping[str, Path | None], parts: Sequence[EvaluationPart]
 ) -> dict[str, Any]:
-    """Return the report's metadata: configuration, code version and hardware of the evaluation.
-
-    Args:
-        config: of the evaluation.
-        policies: policy → its file.
-        parts: of the evaluation.
-    """
+    """Return the report's metadata: configuration, policies with their files, code version and hardware."""
     listed: list[dict[str, Any]] = []
     for policy, path in policies.items():
         own = [part for part in parts if part.policy == policy]

@@ -1,6 +1,7 @@
 """The episodes of an evaluation, and their results."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Literal
 
@@ -43,10 +44,12 @@ def enumerate_episodes(
 ) -> list[Episode]:
     """List exactly `episodes` episodes: families in turn, and the tasks of a family in turn, for equal shares.
 
+    A shorter list is the beginning of a longer one.
+
     Args:
-        spec: spec of the simulator.
+        spec: of the simulator.
         split: "eval", or a held-out split of the simulator.
-        episodes: number of episodes; a shorter list is the beginning of a longer one.
+        episodes: their number.
         task: only this task, or this family.
         purpose: "select" during training, to choose a checkpoint; "report" for reports; "publish" for figures that are
             published. They never share a seed.
@@ -85,24 +88,20 @@ def evaluate_policy(
     batch: int | None = None,
     delay: Delay | None = None,
 ) -> list[EpisodeResult]:
-    """Run each episode once, without exploration, and return the results; see `EpisodeRunner`.
+    """Run each episode once, without exploration, and return the results in order; see `EpisodeRunner`.
 
     Args:
         actor: the policy; it never gets privileged state.
         handles: one per slice, each with `envs_per_handle` environments.
-        spec: spec of the simulator.
-        episodes: episodes with different indices.
-        seed: seed of the policy's noise, together with the purpose, the episode's index and the decision's number.
+        spec: of the simulator.
+        episodes: with different indices.
+        seed: of the policy's noise, together with the purpose, the episode's index and the decision's number.
+        envs_per_handle, batch, delay: see `EpisodeRunner`.
         executed: number of actions of a chunk to execute; None executes all that the actor returns.
         ablate: "image" blanks all images; "instruction" shows each row the instruction of another task, while the
             simulator keeps the goal.
-        purpose: that of the episodes; no two purposes share noise.
+        purpose: of the episodes; no two purposes share noise.
         kept: receives each result when its episode ends; episodes with results in it do not run.
-        batch: see `EpisodeRunner.batch`.
-        delay: see `EpisodeRunner.delay`.
-
-    Returns:
-        One result per episode, in the order of `episodes`.
 
     Raises:
         UserError: indices repeat, or the policy or simulator gives NaN; the message names the episode.
@@ -122,11 +121,7 @@ def evaluate_policy(
 
 
 class ResultCounter(Observer):
-    """An observer that computes the results of episodes.
-
-    Attributes:
-        results: receives each result when its episode ends.
-    """
+    """An observer that computes the results of episodes."""
 
     def __init__(self, kept: Results) -> None:
         self.results = kept
@@ -137,52 +132,49 @@ class ResultCounter(Observer):
 
     def on_step(self, running: Sequence[RunningEpisode], before: Observation, result: StepResult) -> None:
         for each in running:
-            self._tallies[each.episode.index].add(result, each.row)
+            tally, row = self._tallies[each.episode.index], each.row
+            valid = int(result.steps[row])
+            success = result.success[row, :valid]
+            if tally.to_success is None and success.any():
+                tally.to_success = sum(map(len, tally.executed)) + int(np.argmax(success)) + 1
+            if valid:
+                tally.success_at_end = bool(success[-1])
+            tally.reward += float(np.sum(result.reward[row, :valid], dtype=np.float64))
+            tally.executed.append(np.array(result.executed[row, :valid], np.float64))
+            if result.terminated[row] or result.truncated[row]:
+                tally.failure = name_failure(result, row)
 
     def on_end(self, ended: Sequence[RunningEpisode]) -> None:
         for each in ended:
-            self.results.add(self._tallies.pop(each.episode.index).finish(each))
+            episode = each.episode
+            tally = self._tallies.pop(episode.index)
+            self.results.add(
+                EpisodeResult(
+                    index=episode.index,
+                    task=episode.task,
+                    seed=episode.seed,
+                    split=episode.split,
+                    success=tally.to_success is not None,
+                    success_at_end=tally.success_at_end,
+                    steps=each.steps,
+                    reward=tally.reward,
+                    smoothness=measure_smoothness(np.concatenate(tally.executed)),
+                    initial_state=episode.initial_state,
+                    failure=tally.failure if tally.to_success is None else "",
+                    steps_to_success=tally.to_success,
+                )
+            )
 
 
+@dataclass
 class _Tally:
-    """The running totals of an episode."""
+    """The running totals of an episode; `executed` has the actions [steps, A] of each chunk."""
 
-    def __init__(self) -> None:
-        self._reward, self._success, self._success_at_end = 0.0, False, False
-        self._executed: list[Array] = []
-        self._failure: str | None = None
-        self._steps = 0
-        self._to_success: int | None = None
-
-    def add(self, result: StepResult, row: int) -> None:
-        """Add the executed steps of one chunk."""
-        valid = int(result.steps[row])
-        self._reward += float(np.sum(result.reward[row, :valid], dtype=np.float64))
-        if valid:
-            if self._to_success is None and result.success[row, :valid].any():
-                self._to_success = self._steps + int(np.argmax(result.success[row, :valid])) + 1
-            self._success = self._to_success is not None
-            self._success_at_end = bool(result.success[row, valid - 1])
-        self._steps += valid
-        self._executed.append(np.array(result.executed[row, :valid], np.float64))
-        if result.terminated[row] or result.truncated[row]:
-            self._failure = name_failure(result, row)
-
-    def finish(self, ended: RunningEpisode) -> EpisodeResult:
-        return EpisodeResult(
-            index=ended.episode.index,
-            task=ended.episode.task,
-            seed=ended.episode.seed,
-            split=ended.episode.split,
-            success=self._success,
-            success_at_end=self._success_at_end,
-            steps=ended.steps,
-            reward=self._reward,
-            smoothness=measure_smoothness(np.concatenate(self._executed)),
-            initial_state=ended.episode.initial_state,
-            failure="" if self._success else self._failure,
-            steps_to_success=self._to_success,
-        )
+    reward: float = 0.0
+    to_success: int | None = None
+    success_at_end: bool = False
+    failure: str | None = None
+    executed: list[Array] = field(default_factory=list[Array])
 
 
 def name_failure(result: StepResult, row: int) -> str | None:

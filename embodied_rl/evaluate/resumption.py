@@ -1,24 +1,31 @@
-"""The start and the continuation of an evaluation.
+"""The start and the continuation of an evaluation, with the results of finished episodes on disk.
 
 `evaluation.json` in the evaluation's folder holds its configuration and the metadata of its report, written before the
 first episode. An evaluation is continued only with the same policy, simulators, packages and code, so that a report
-never mixes them.
+never mixes them. `episodes.jsonl` has one line per finished episode, the fields of its `EpisodeResult`. Lines are only
+appended, each in one write; `kill -9` may leave an incomplete last line, which is removed.
 """
 
+import fcntl
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from embodied_rl.config.freeze import freeze_config, suggest_name, thaw_config
-from embodied_rl.evaluate import result_file
+from embodied_rl.evaluate.protocol import Results
 from embodied_rl.interfaces.errors import UserError
+from embodied_rl.interfaces.sim import Episode
+from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs.folder import RunFolder, make_evaluation_folder
 from embodied_rl.schema import EvalConfig
 from embodied_rl.system.atomic_write import explain_errors, make_folder, note_folder, write_text
-from embodied_rl.system.untrusted_files import check_inside, read_json
+from embodied_rl.system.untrusted_files import check_ends, check_inside, read_json, shorten
 
 FILE = "evaluation.json"
+EPISODES = "episodes.jsonl"
 LAST = "report.html"
 """The file that an evaluation writes last: with it and `evaluation.json`, the evaluation is finished."""
 _SAME = ("packages", "source_sha256", "simulators", "served")
@@ -50,7 +57,7 @@ def begin_evaluation(folder: Path, config: EvalConfig, metadata: Mapping[str, An
             f"out: {folder} holds an evaluation that is not finished. {remedy}", code="evaluation-unfinished"
         )
     with explain_errors(folder, "out"):
-        for name in (LAST, result_file.FILE):
+        for name in (LAST, EPISODES):
             (folder / name).unlink(missing_ok=True)
     content = {"config": {**thaw_config(config), "out": None}, "metadata": metadata}
     write_text(folder / FILE, json.dumps(content, indent=1) + "\n", "out")
@@ -85,18 +92,14 @@ def read_evaluation(folder: Path) -> tuple[EvalConfig, dict[str, Any]]:
 def check_same(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Check that an evaluation is continued with what it was begun with.
 
-    Args:
-        folder: of the evaluation.
-        before: metadata that it was begun with.
-        now: metadata of this process.
-
     Raises:
         UserError: a simulator's settings or versions, a package or our code differ; the message names which.
     """
     found = list[str]()
     for name in _SAME:
         found += _list_differences(before.get(name), json.loads(json.dumps(now.get(name))), name)
-    _refuse(folder, found)
+    if found:
+        raise _explain_differences(folder, found)
 
 
 def check_same_policies(folder: Path, before: Mapping[str, Any], policies: Sequence[Mapping[str, Any]]) -> None:
@@ -107,7 +110,8 @@ def check_same_policies(folder: Path, before: Mapping[str, Any], policies: Seque
     """
     listed = before.get("policies")
     named = [_identify(each) for each in listed] if isinstance(listed, list) else listed
-    _refuse(folder, _list_differences(named, [_identify(each) for each in policies], "policy"))
+    if found := _list_differences(named, [_identify(each) for each in policies], "policy"):
+        raise _explain_differences(folder, found)
 
 
 def add_hardware(metadata: dict[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
@@ -123,12 +127,10 @@ def _identify(policy: Any) -> Any:
     return policy.get("sha256") or policy.get("policy") if isinstance(policy, dict) else policy
 
 
-def _refuse(folder: Path, differences: Sequence[str]) -> None:
-    if differences:
-        remedy = "A report must not mix them. Restore the former state, or evaluate again, without resume."
-        raise UserError(
-            f"{folder} was begun with other settings: {'; '.join(differences[:6])}. {remedy}", code="evaluation-differs"
-        )
+def _explain_differences(folder: Path, differences: Sequence[str]) -> UserError:
+    remedy = "A report must not mix them. Restore the former state, or evaluate again, without resume."
+    text = f"{folder} was begun with other settings: {'; '.join(differences[:6])}. {remedy}"
+    return UserError(text, code="evaluation-differs")
 
 
 def _list_differences(before: Any, now: Any, name: str) -> list[str]:
@@ -139,9 +141,89 @@ def _list_differences(before: Any, now: Any, name: str) -> list[str]:
     if isinstance(before, list) and isinstance(now, list) and len(before) == len(now):
         pairs = enumerate(zip(before, now, strict=True))
         return [text for place, (one, other) in pairs for text in _list_differences(one, other, f"{name}[{place}]")]
-    return [] if before == now else [f"{name} was {_shorten(before)} and is {_shorten(now)}"]
+    texts = [text if len(text) <= 60 else f"{text[:57]}…" for text in map(json.dumps, (before, now))]
+    return [] if before == now else [f"{name} was {texts[0]} and is {texts[1]}"]
 
 
-def _shorten(value: Any) -> str:
-    text = json.dumps(value)
-    return text if len(text) <= 60 else f"{text[:57]}…"
+class ResultFile(Results, AbstractContextManager["ResultFile"]):
+    """The results of an evaluation, in memory and on disk; a context manager that locks and closes the file.
+
+    Attributes:
+        torn: whether the file ended in an incomplete line.
+
+    Raises:
+        UserError: another process writes to the file, its folder holds a link out of it, or a line is damaged or of
+            another evaluation.
+        StorageError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path, episodes: Sequence[Episode]) -> None:
+        super().__init__()
+        self._path = path
+        folder = path.parent  # it may come from an untrusted source, and is written to from now on
+        for entry in (*folder.glob("*"), *folder.glob("part_*/*")):
+            check_inside(folder, entry)
+        check_ends(path)
+        with explain_errors(path, "out"):
+            self._file = path.open("a+b")
+        try:
+            try:
+                with suppress(NotImplementedError):
+                    fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(
+                    f"{folder} is in use: another process evaluates there. Wait for it.", code="folder-in-use"
+                ) from None
+            except OSError:
+                pass  # the file system has no locks
+            self.torn = self._read({episode.index: episode for episode in episodes})
+        except BaseException:
+            self._file.close()
+            raise
+
+    def add(self, result: EpisodeResult) -> None:
+        """Keep the result of one more episode; it is with the operating system when this returns.
+
+        Raises:
+            StorageError: the disk is full, or the file is gone.
+        """
+        super().add(result)
+        with explain_errors(self._path, "out"):
+            self._path.stat()  # the system writes to a removed file without an error
+            self._file.write(json.dumps(asdict(result)).encode() + b"\n")
+            self._file.flush()
+
+    def _read(self, expected: Mapping[int, Episode]) -> bool:
+        """Read all whole lines; remove an incomplete last one, and return whether there was one."""
+        self._file.seek(0)
+        *lines, torn = self._file.read().split(b"\n")
+        for number, line in enumerate(lines, start=1):
+            where = f"{self._path}, line {number},"
+            try:
+                row = json.loads(line)
+                if not isinstance(row, dict):
+                    raise UserError("it holds no keys.", code="results-damaged")
+                result = freeze_config(EpisodeResult, row)
+            except (ValueError, RecursionError) as error:
+                remedy = "Remove that line, and its episode runs again."
+                raise UserError(f"{where} is damaged: {shorten(error)}. {remedy}", code="results-damaged") from None
+            episode = expected.get(result.index)
+            identity = (result.task, result.seed, result.split, result.initial_state)
+            if episode is None or identity != (episode.task, episode.seed, episode.split, episode.initial_state):
+                raise UserError(
+                    f"{where} is of an episode that this evaluation does not have. Is the file of another one?",
+                    code="results-of-another-evaluation",
+                )
+            if result.index in self.found:
+                raise UserError(
+                    f"{where} has episode {result.index} once more. Remove one of the two lines.",
+                    code="results-damaged",
+                )
+            self.found[result.index] = result
+        if torn:
+            with explain_errors(self._path, "out"):
+                self._file.truncate(sum(len(line) + 1 for line in lines))
+        return bool(torn)
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()

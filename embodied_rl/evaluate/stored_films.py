@@ -9,7 +9,7 @@ import numpy as np
 
 from embodied_rl.evaluate.video import Recording, write_mp4
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Array, Episode
+from embodied_rl.interfaces.sim import Episode
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.system.atomic_write import TEMPORARY, explain_errors
 
@@ -42,7 +42,12 @@ def read_films(folder: Path, results: Sequence[EpisodeResult]) -> dict[int, Reco
             continue
         episode = Episode(result.index, result.task, result.seed, result.initial_state, split=result.split)
         try:
-            found[result.index] = Recording(episode, "", _read_frames(path), result.success)
+            # The file may be untrusted: without these options FFmpeg would also read files that it lists.
+            alone = ["-f", "mp4", "-protocol_whitelist", "file"]
+            frames = imageio_ffmpeg.read_frames(str(path.absolute()), input_params=alone)
+            width, height = next(frames)["size"]
+            pictures = [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]
+            found[result.index] = Recording(episode, "", pictures, result.success)
         except (OSError, RuntimeError, ValueError) as error:
             why = str(error).partition("\n")[0]  # ffmpeg's log follows
             raise UserError(
@@ -55,10 +60,7 @@ def choose_pairs(before: Sequence[EpisodeResult], after: Sequence[EpisodeResult]
     """Choose `SHOWN` filmed episodes with outcomes (gained, lost, solved twice or never) in the shares of all episodes.
 
     The quotas are rounded by largest remainder; within an outcome the first filmed episodes are taken. If too few
-    episodes of an outcome were filmed, the first others are added.
-
-    Returns:
-        The indices of the chosen episodes, in the order of the evaluation.
+    episodes of an outcome were filmed, the first others are added. Returns their indices in order.
     """
     earlier = {result.index: result.success for result in before}
     outcomes = {each.index: (earlier[each.index], each.success) for each in after if each.index in earlier}
@@ -74,11 +76,3 @@ def choose_pairs(before: Sequence[EpisodeResult], after: Sequence[EpisodeResult]
     ]
     others = [index for index in candidates if index not in chosen]
     return sorted([*chosen, *others[: SHOWN - len(chosen)]])
-
-
-def _read_frames(path: Path) -> list[Array]:
-    """Read an MP4 file, which may be untrusted: without these options FFmpeg would also read files that it lists."""
-    alone = ["-f", "mp4", "-protocol_whitelist", "file"]
-    frames = imageio_ffmpeg.read_frames(str(path.absolute()), input_params=alone)
-    width, height = next(frames)["size"]
-    return [np.frombuffer(frame, np.uint8).reshape(height, width, 3) for frame in frames]

@@ -40,12 +40,7 @@ SIZE = 224
 
 @dataclass
 class Recording:
-    """The recording of one episode.
-
-    Attributes:
-        frames: uint8 [h, w, 3], one at the start and then one per control step.
-        success: whether the goal held after any control step.
-    """
+    """One episode: frames uint8 [h, w, 3] at the start and after each control step, and whether the goal ever held."""
 
     episode: Episode
     instruction: str
@@ -69,28 +64,22 @@ def film_episodes(
     delay: Delay | None = None,
     at_once: int = AT_ONCE,
 ) -> list[Path]:
-    """Repeat episodes of an evaluation and film them.
+    """Repeat episodes of an evaluation and film them; return the paths of the videos.
 
     The films are `grid.mp4` (all tasks side by side), `best.mp4`, `worst.mp4`, and `pair_<index>.mp4` for each episode
-    in `before`, with the recording before training at its left. The last frame of each film is also written as JPEG,
-    as a player's preview and for printing.
+    in `before`, with the recording before training at its left; one without episodes is left out. The last frame of
+    each film is also written as JPEG, as a player's preview and for printing.
 
     Args:
         actor: the policy that was evaluated.
-        build: function from a number of environments to a simulator in this process.
-        spec: spec of the simulator.
-        results: results of the evaluation.
-        folder: folder of the videos; made if missing.
-        episodes: number of episodes in the grid; an evaluation begins with all families and tasks in turn.
+        build: number of environments → a simulator in this process.
+        spec, results: of the evaluation.
+        folder: of the videos; made if missing.
+        episodes: of the grid; an evaluation begins with all families and tasks in turn.
         best, worst: number of best and of worst episodes.
-        seed: seed of the policy's noise in the evaluation.
         before: episode index → recording of another policy in this episode, from `read_films`.
-        purpose: that of the evaluation's episodes.
-        delay: that of the evaluation.
+        seed, purpose, delay: those of the evaluation.
         at_once: most environments of a simulator.
-
-    Returns:
-        Paths of the written videos; a video without episodes is left out.
     """
     failures, successes = choose_worst_and_best(results, worst, best)
     before = before or {}
@@ -99,7 +88,10 @@ def film_episodes(
     wanted = [*(r for part in shown.values() for r in part), *paired]
     filmed = record_results(actor, build, wanted, seed=seed, purpose=purpose, delay=delay, at_once=at_once)
     films = {name: [filmed[result.index] for result in part] for name, part in shown.items()}
-    films |= {f"pair_{r.index}": label_pair(before[r.index], filmed[r.index]) for r in paired}
+    for result in paired:
+        after = filmed[result.index]
+        old = replace(before[result.index], instruction=f"before: {after.instruction}")
+        films[f"pair_{result.index}"] = [old, replace(after, instruction=f"after: {after.instruction}")]
     with explain_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     paths: list[Path] = []
@@ -145,19 +137,11 @@ def record_episodes(
     width: int = SIZE,
     height: int = SIZE,
 ) -> list[Recording]:
-    """Film episodes without exploration.
+    """Film episodes without exploration, in batches of `num_envs`.
 
-    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each is filmed.
-    If the simulator is not `Rendered`, the image of its first camera is resized.
-
-    Args:
-        actor: the policy.
-        simulator: simulator in this process, with `num_envs` environments.
-        episodes: episodes to film, in batches of `num_envs`.
-        num_envs: number of environments of the simulator.
-        seed: seed of the policy's noise; take that of `evaluate_policy` to repeat its episodes.
-        purpose, delay: those of the episodes; take those of `evaluate_policy`.
-        width, height: size of a frame in pixels.
+    The simulator executes a chunk one control step at a time (see `EpisodeRunner.stepwise`), so that each is filmed. If
+    the simulator is not `Rendered`, the image of its first camera is resized. Seed, purpose and delay of
+    `evaluate_policy` repeat its episodes.
 
     Raises:
         UserError: the policy or the simulator gives NaN; the message names the episode.
@@ -201,64 +185,62 @@ class _Camera(Observer):
         return np.asarray(Image.fromarray(image).resize(self._size, Image.Resampling.NEAREST))
 
 
-def label_pair(before: Recording, after: Recording) -> list[Recording]:
-    """Return two recordings of one episode with captions "before: …" and "after: …"."""
-    words = after.instruction
-    return [replace(before, instruction=f"before: {words}"), replace(after, instruction=f"after: {words}")]
-
-
 def choose_worst_and_best(
     results: Sequence[EpisodeResult], worst: int, best: int
 ) -> tuple[list[EpisodeResult], list[EpisodeResult]]:
     """Return the failures with the lowest reward and the quickest successes, both with different tasks first."""
     failures = sorted((r for r in results if not r.success), key=lambda r: (r.reward, -r.steps, r.index))
     successes = sorted((r for r in results if r.success), key=lambda r: (r.steps, r.index))
-    return _alternate_tasks(failures)[:worst], _alternate_tasks(successes)[:best]
-
-
-def _alternate_tasks(ranked: Sequence[EpisodeResult]) -> list[EpisodeResult]:
-    """Reorder ranked results: the first of each task, then the second of each task, and so on."""
-    seen: Counter[int] = Counter()
-    turns: list[tuple[int, int]] = []
-    for place, result in enumerate(ranked):
-        turns.append((seen[result.task], place))
-        seen[result.task] += 1
-    return [ranked[place] for _, place in sorted(turns)]
+    chosen: list[list[EpisodeResult]] = []
+    for ranked, most in ((failures, worst), (successes, best)):
+        seen: Counter[int] = Counter()
+        turns: list[tuple[int, int]] = []  # the first of each task, then the second of each task, and so on
+        for place, result in enumerate(ranked):
+            turns.append((seen[result.task], place))
+            seen[result.task] += 1
+        chosen.append([ranked[place] for _, place in sorted(turns)][:most])
+    return chosen[0], chosen[1]
 
 
 def tile_recordings(recordings: Sequence[Recording], fps: float, columns: int | None = None) -> list[Array]:
-    """Return the frames of a grid in which all recordings play side by side.
+    """Return the frames of a grid in which recordings of one size play side by side, as square as possible by default.
 
     A tile's border is grey while its episode runs, then green or red; its instruction is above. The last frame is held.
-
-    Args:
-        recordings: at least one recording; all have the same size.
-        fps: frames per second; it sets for how many frames the end is held.
-        columns: columns of the grid; as square as possible by default.
     """
     assert recordings, "a grid needs recordings"
     columns = columns or math.ceil(math.sqrt(len(recordings)))
-    height, width = recordings[0].frames[0].shape[:2]
-    captions = [_draw_caption(recording.instruction, width + 2 * _BORDER) for recording in recordings]
+    height, width = (size + 2 * _BORDER for size in recordings[0].frames[0].shape[:2])
     length = max(len(recording.frames) for recording in recordings) + round(_HOLD_SECONDS * fps)
-    blank = np.full((height + 2 * _BORDER + _CAPTION, width + 2 * _BORDER, 3), 255, np.uint8)
+    captions = [_draw_caption(recording.instruction, width) for recording in recordings]
     frames: list[Array] = []
     for time in range(length):
-        tiles = [_draw_tile(recording, caption, time) for recording, caption in zip(recordings, captions, strict=True)]
-        tiles += [blank] * (-len(tiles) % columns)
-        rows = [np.concatenate(tiles[i : i + columns], axis=1) for i in range(0, len(tiles), columns)]
-        frames.append(np.concatenate(rows, axis=0))
+        tiles = np.full((-(-len(recordings) // columns), columns, _CAPTION + height, width, 3), 255, np.uint8)
+        for place, (recording, caption) in enumerate(zip(recordings, captions, strict=True)):
+            over = time >= len(recording.frames) - 1
+            tile = tiles[divmod(place, columns)]
+            tile[:_CAPTION] = caption
+            tile[_CAPTION:] = (_SUCCESS if recording.success else _FAILURE) if over else _RUNNING
+            tile[_CAPTION + _BORDER : -_BORDER, _BORDER:-_BORDER] = recording.frames[-1 if over else time]
+        rows, _, tall, wide, _ = tiles.shape
+        frames.append(tiles.swapaxes(1, 2).reshape(rows * tall, columns * wide, 3))
     return frames
+
+
+def _draw_caption(text: str, width: int) -> Array:
+    """Draw a caption, uint8 [_CAPTION, width, 3]: one line on white, in a font size that fits."""
+    strip = Image.new("RGB", (width, _CAPTION), (255, 255, 255))
+    draw = ImageDraw.Draw(strip)
+    fonts = [ImageFont.load_default(size) for size in (15, 14, 13, 12, 11, 10, 9)]
+    font = next((font for font in fonts if draw.textlength(text, font=font) <= width - 8), fonts[-1])
+    draw.text((width / 2, _CAPTION / 2), text, fill=(30, 41, 59), font=font, anchor="mm")
+    return np.asarray(strip)
 
 
 def write_mp4(path: Path, frames: Sequence[Array], fps: float, key: str = "run.root") -> None:
     """Write frames as an H.264 MP4 that browsers can play.
 
-    Args:
-        path: the file.
-        frames: uint8 [h, w, 3], all of the same size; an odd edge is repeated, because the codec needs even sizes.
-        fps: frames per second.
-        key: configuration key of the path, for messages.
+    Frames are uint8 [h, w, 3], all of the same size; an odd edge is repeated, because the codec needs even sizes. `key`
+    is the configuration key of the path, for messages.
 
     Raises:
         StorageError: the disk is full or refuses the write.
@@ -268,58 +250,27 @@ def write_mp4(path: Path, frames: Sequence[Array], fps: float, key: str = "run.r
     padding = ((0, frames[0].shape[0] % 2), (0, frames[0].shape[1] % 2), (0, 0))
     even = [np.ascontiguousarray(np.pad(frame, padding, mode="edge")) for frame in frames]
     height, width = even[0].shape[:2]
-    shape = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
-    pace = ["-r", str(Fraction(fps).limit_denominator())]
-    coding = ["-an", "-vcodec", "libx264", "-pix_fmt", "yuv420p", "-preset", "fast", "-crf", "23"]
-    with explain_errors(path, key):
-        _run_ffmpeg([*shape, *pace, "-i", "-", *coding, "-movflags", "+faststart"], even, path)
-
-
-def _run_ffmpeg(options: Sequence[str], frames: Sequence[Array], path: Path) -> None:
-    """Send frames to ffmpeg, and check its exit code.
-
-    Raises:
-        OSError: the disk is full.
-        RunFailed: ffmpeg was killed, or failed for another reason, which the message gives.
-    """
+    options = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", f"{width}x{height}"]
+    options += ["-r", str(Fraction(fps).limit_denominator()), "-i", "-", "-an", "-vcodec", "libx264"]
+    options += ["-pix_fmt", "yuv420p", "-preset", "fast", "-crf", "23", "-movflags", "+faststart"]
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-y", "-v", "error", *options, str(path)]
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
-    )  # another process group, so that Ctrl-C reaches only this process
-    try:
-        assert process.stdin is not None, "it is a pipe"
-        with suppress(BrokenPipeError):  # it has ended; the reason is read below
-            for frame in frames:
-                process.stdin.write(frame.data)
-        log = process.communicate(timeout=FFMPEG_TIMEOUT)[1].decode(errors="replace").strip()
-    finally:
-        process.kill()
-        process.wait()
-    if process.returncode == 0:
-        return
-    path.unlink(missing_ok=True)
-    for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        if os.strerror(number) in log or process.returncode == -signal.SIGXFSZ:
-            raise OSError(number, os.strerror(number), str(path))
-    raise RunFailed(f"ffmpeg, which writes {path}, {describe_exit(process.returncode)}. {log}".rstrip())
-
-
-def _draw_tile(recording: Recording, caption: Array, time: int) -> Array:
-    over = time >= len(recording.frames) - 1
-    colour = (_SUCCESS if recording.success else _FAILURE) if over else _RUNNING
-    frame = recording.frames[min(time, len(recording.frames) - 1)]
-    border = np.empty((frame.shape[0] + 2 * _BORDER, frame.shape[1] + 2 * _BORDER, 3), np.uint8)
-    border[:] = colour
-    border[_BORDER:-_BORDER, _BORDER:-_BORDER] = frame
-    return np.concatenate([caption, border], axis=0)
-
-
-def _draw_caption(text: str, width: int) -> Array:
-    """Draw a caption, uint8 [_CAPTION, width, 3]: one line on white, in a font size that fits."""
-    strip = Image.new("RGB", (width, _CAPTION), (255, 255, 255))
-    draw = ImageDraw.Draw(strip)
-    sizes = (15, 14, 13, 12, 11, 10, 9)
-    fonts = [ImageFont.load_default(size) for size in sizes]
-    font = next((font for font in fonts if draw.textlength(text, font=font) <= width - 8), fonts[-1])
-    draw.text((width / 2, _CAPTION / 2), text, fill=(30, 41, 59), font=font, anchor="mm")
-    return np.asarray(strip)
+    with explain_errors(path, key):
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, process_group=0
+        )  # another process group, so that Ctrl-C reaches only this process
+        try:
+            assert process.stdin is not None, "it is a pipe"
+            with suppress(BrokenPipeError):  # it has ended; the reason is read below
+                for frame in even:
+                    process.stdin.write(frame.data)
+            log = process.communicate(timeout=FFMPEG_TIMEOUT)[1].decode(errors="replace").strip()
+        finally:
+            process.kill()
+            process.wait()
+        if process.returncode == 0:
+            return
+        path.unlink(missing_ok=True)
+        for number in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            if os.strerror(number) in log or process.returncode == -signal.SIGXFSZ:
+                raise OSError(number, os.strerror(number), str(path))
+        raise RunFailed(f"ffmpeg, which writes {path}, {describe_exit(process.returncode)}. {log}".rstrip())

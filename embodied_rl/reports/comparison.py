@@ -1,13 +1,13 @@
 """Comparison of runs side by side, paired by shared episodes and averaged over seeds, as Markdown and as a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
 from itertools import combinations
 from pathlib import Path
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.reports.chart import Series, draw_line_chart
+from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
 from embodied_rl.reports.page import format_percent, make_bar, make_html_table, make_section, write_html
 from embodied_rl.reports.pairing import Pairing, pair_reports
 from embodied_rl.reports.report import Report, describe_delay, read_purpose
@@ -30,12 +30,8 @@ class ComparedReport:
 
     Attributes:
         settings: the experiment and what was overridden, without the seed; the path of a report outside a run.
-        group: name shared by all entries that differ only in the seed.
-        label: the group, with the seed if it is known.
-        seed: seed of its run; None if unknown.
-        report: of its evaluation.
+        group: name shared by all entries that differ only in the seed; label: the same with the seed, if it is known.
         metrics: rows of its metrics.jsonl; empty for a report outside a run.
-        file: of the report.
     """
 
     settings: tuple[str, ...]
@@ -55,15 +51,35 @@ def read_entry(path: Path) -> ComparedReport:
     Raises:
         UserError: the folder has no report; the message lists the evaluations below it.
     """
-    file = _find_report(path)
+    file = path / REPORT if path.is_dir() else path
+    if not path.exists():
+        raise UserError(
+            f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.", code="report-missing"
+        )
+    if not file.exists():
+        others = ", ".join(sorted(str(each.parent) for each in path.glob(f"eval/*/{REPORT}")))
+        message = f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}"
+        if others:
+            message = f"{path} has no {REPORT}; give one of its evaluations by name: {others}."
+        raise UserError(message, code="report-missing")
+    check_inside(path, file)
     report = Report.read(file)
     parents = file.resolve().parents  # of <run>/report.json or <run>/eval/<name>/report.json
     folders = [RunFolder(parents[level]) for level in (0, 2) if level < len(parents)]
     folder = next((each for each in folders if each.config.is_file()), None)
     if folder is None:
         return ComparedReport((str(path),), str(path), str(path), None, report, (), file)
+    metadata = report.metadata
+    split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
+    conditions = {
+        f"({split})": split != IN_DISTRIBUTION,
+        "(publish)": read_purpose(metadata) == "publish",
+        f"(without {without})": without != "none",
+        f"({describe_delay(metadata)})": describe_delay(metadata),
+        "(before)": metadata.get("when") == "before",
+    }
     own = [text for text in folder.overrides() if not text.startswith(("seed=", "experiment=", "run.", "resume="))]
-    settings = (folder.experiment, *own, *_list_conditions(report.metadata))
+    settings = (folder.experiment, *own, *(text for text, holds in conditions.items() if holds))
     group, metrics = " ".join(settings), tuple(read_metrics(folder.metrics))
     return ComparedReport(settings, group, group + _name_seed(folder.seed), folder.seed, report, metrics, file)
 
@@ -127,10 +143,13 @@ def keep_newest_per_seed(members: Sequence[ComparedReport]) -> list[ComparedRepo
 
 def to_markdown(entries: Sequence[ComparedReport]) -> str:
     """Return the whole comparison as Markdown."""
-    headings = ("run", "success [95 %]", *_list_families(entries), "episodes", "split")
-    parts = ["# Comparison", _markdown_table(headings, _list_rows(entries))]
-    for title, headings, rows in _list_tables(entries):
-        parts += [f"## {title}", _markdown_table(headings, rows)] if rows else []
+    first = ("run", "success [95 %]", *_list_families(entries), "episodes", "split")
+    parts: list[str] = []
+    for title, headings, rows in [("# Comparison", first, _list_rows(entries)), *_list_tables(entries)]:
+        if rows:
+            lines = [headings, ("---",) * len(headings), *rows]
+            table = [f"| {' | '.join(cell.replace('|', '/') for cell in line)} |" for line in lines]
+            parts += [title if parts == [] else f"## {title}", "\n".join(table)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -149,8 +168,8 @@ def write_comparison(path: Path, entries: Sequence[ComparedReport]) -> None:
     for title, metric in (("Success in evaluations", "eval/success"), ("Success while training", "rollout/success")):
         curves = [average_curve(members, metric) for members in groups]
         charts.append(draw_line_chart(title, curves, x_label="iteration", percent=True))
-    drawn = f'<div class="charts">{"".join(charts)}</div>' if any(charts) else ""
-    write_html(path, "Comparison", f"{len(entries)} runs", [*sections, make_section("Learning curves", drawn)])
+    sections.append(make_section("Learning curves", join_charts(charts)))
+    write_html(path, "Comparison", f"{len(entries)} runs", sections)
 
 
 def _list_tables(entries: Sequence[ComparedReport]) -> list[tuple[str, tuple[str, ...], list[tuple[str, ...]]]]:
@@ -209,12 +228,11 @@ def average_curve(members: Sequence[ComparedReport], metric: str) -> Series:
 def _list_rows(entries: Sequence[ComparedReport]) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for entry in entries:
-        report = entry.report
-        shares = [report.families[name].success for name in _list_families(entries) if name in report.families]
-        texts = iter(format_percent(share) for share in shares)
-        cells = [next(texts) if name in report.families else "–" for name in _list_families(entries)]
-        split = str(report.metadata.get("split", ""))
-        rows.append((entry.label, format_percent(report.success), *cells, str(report.success.episodes), split))
+        known, success = entry.report.families, entry.report.success
+        names = _list_families(entries)
+        cells = [format_percent(known[name].success) if name in known else "–" for name in names]
+        split = str(entry.report.metadata.get("split", ""))
+        rows.append((entry.label, format_percent(success), *cells, str(success.episodes), split))
     return rows
 
 
@@ -231,40 +249,6 @@ def _group_entries(entries: Sequence[ComparedReport]) -> dict[str, list[Compared
     for entry in entries:
         groups.setdefault(entry.group, []).append(entry)
     return groups
-
-
-def _find_report(path: Path) -> Path:
-    """Return `path`, or the report directly in that folder; other evaluations are given by name."""
-    file = path / REPORT if path.is_dir() else path
-    if file.exists():
-        check_inside(path, file)
-        return file
-    if not path.exists():
-        raise UserError(
-            f"{path} is not there: give the folder of a run or of an evaluation, or a {REPORT}.", code="report-missing"
-        )
-    if others := sorted(str(each.parent) for each in path.glob(f"eval/*/{REPORT}")):
-        raise UserError(
-            f"{path} has no {REPORT}; give one of its evaluations by name: {', '.join(others)}.", code="report-missing"
-        )
-    raise UserError(f"{path} holds no evaluation. Make one: embodied-rl eval checkpoint={path}", code="report-missing")
-
-
-def _list_conditions(metadata: Mapping[str, object]) -> list[str]:
-    """Return the settings in which an evaluation differs from the usual one: after training, in distribution."""
-    split, without = metadata.get("split", IN_DISTRIBUTION), metadata.get("ablate", "none")
-    found = [f"({split})"] if split != IN_DISTRIBUTION else []
-    found += ["(publish)"] if read_purpose(metadata) == "publish" else []
-    found += [f"(without {without})"] if without != "none" else []
-    found += [f"({delay})"] if (delay := describe_delay(metadata)) else []
-    return [*found, *(["(before)"] if metadata.get("when") == "before" else [])]
-
-
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    def line(cells: Sequence[str]) -> str:
-        return f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
-
-    return "\n".join([line(headings), line(["---"] * len(headings)), *(line(row) for row in rows)])
 
 
 def _clip_share(value: float | None) -> float | None:

@@ -15,17 +15,47 @@ _SHOWN = {
 
 
 def make_origin(metadata: Mapping[str, Any], configuration: str = "") -> str:
-    """Make the HTML of a report's origin.
-
-    Args:
-        metadata: of the report.
-        configuration: the whole configuration as YAML, which is folded; left out if empty.
-    """
-    entries = {name: value for name, value in _list_entries(metadata).items() if value}
+    """Make the HTML of a report's origin from its metadata; the whole configuration as YAML is folded."""
+    notes = [
+        f"{_format_time(n.get('time'))}: {n.get('note')} ({n.get('command')})" for n in metadata.get("notes") or ()
+    ]
+    changes = ", with changes that are not committed" if metadata.get("dirty") else ""
+    versions = {"Python": metadata.get("python"), **(metadata.get("packages") or {})}
+    simulators: list[str] = []
+    for each in metadata.get("simulators") or ():
+        depends = each.get("depends_on") or {}
+        simulators.append(f"{each.get('name')}{f' ({format_value(depends)})' if depends else ''}")
+    hardware = metadata.get("hardware") or {}
+    memory = f"{hardware['memory_gib']} GiB of memory" if "memory_gib" in hardware else ""
+    cores, accelerator = f"{hardware.get('cores', UNKNOWN)} cores", hardware.get("accelerator") or "no GPU"
+    machine = (hardware.get("cpu", ""), cores, accelerator, memory, hardware.get("system", ""))
+    ends = {"at the start": metadata.get("load"), "at the end": metadata.get("load_at_end")}
+    loads = ", ".join(f"{load[0]:.1f} {when}" for when, load in ends.items() if load)
+    duration = ""
+    if (seconds := metadata.get("seconds")) is not None:
+        training = metadata.get("kind") == "training"
+        kind = "training, without the evaluations before and after" if training else "episodes"
+        duration = f"{format_duration(seconds)} of {kind}"
+    entries = {
+        "command": f"<code>{escape(str(metadata.get('command') or UNKNOWN))}</code>",
+        "later": "<br>".join(map(escape, notes)),
+        "commit": escape(f"{metadata.get('commit') or UNKNOWN}{changes}"),
+        "seed": escape(format_value(metadata.get("seed", UNKNOWN))),
+        "versions": escape(", ".join(f"{name} {version}" for name, version in versions.items() if version) or UNKNOWN),
+        "simulator": "<br>".join(map(escape, simulators)),
+        "changed settings": escape(format_value(metadata.get("changed") or "")),
+        "machine": escape(", ".join(str(part) for part in machine if str(part)) if hardware else UNKNOWN),
+        "load": escape(f"{loads} (processes that wanted a core, mean over a minute)" if loads else ""),
+        "duration": escape(duration),
+        "started": escape(_format_time(metadata.get("started"))),
+        "finished": escape(_format_time(metadata.get("finished"))),
+        "run folder": escape(str(metadata.get("run") or "")),
+        "policy file": escape(str(metadata.get("file") or "")),
+    }
     rest = {str(name): escape(format_value(value)) for name, value in metadata.items() if name not in _SHOWN}
     settings = f"<pre>{escape(configuration)}</pre>" if configuration else ""
     folded = fold("Whole configuration", settings) + fold("Further entries of report.json", make_definitions(rest))
-    return make_definitions(entries) + folded
+    return make_definitions({name: value for name, value in entries.items() if value}) + folded
 
 
 def format_value(value: Any) -> str:
@@ -43,56 +73,6 @@ def format_duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def _list_entries(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return name → HTML of each line; lines without a value are empty."""
-    notes = [
-        f"{_format_time(n.get('time'))}: {n.get('note')} ({n.get('command')})" for n in metadata.get("notes") or ()
-    ]
-    changes = ", with changes that are not committed" if metadata.get("dirty") else ""
-    versions = {"Python": metadata.get("python"), **(metadata.get("packages") or {})}
-    simulators: list[str] = []
-    for each in metadata.get("simulators") or ():
-        depends = each.get("depends_on") or {}
-        simulators.append(f"{each.get('name')}{f' ({format_value(depends)})' if depends else ''}")
-    ends = {"at the start": metadata.get("load"), "at the end": metadata.get("load_at_end")}
-    loads = ", ".join(f"{load[0]:.1f} {when}" for when, load in ends.items() if load)
-    duration = ""
-    if (seconds := metadata.get("seconds")) is not None:
-        training = metadata.get("kind") == "training"
-        kind = "training, without the evaluations before and after" if training else "episodes"
-        duration = f"{format_duration(seconds)} of {kind}"
-    return {
-        "command": f"<code>{escape(str(metadata.get('command') or UNKNOWN))}</code>",
-        "later": "<br>".join(map(escape, notes)),
-        "commit": escape(f"{metadata.get('commit') or UNKNOWN}{changes}"),
-        "seed": escape(format_value(metadata.get("seed", UNKNOWN))),
-        "versions": escape(", ".join(f"{name} {version}" for name, version in versions.items() if version) or UNKNOWN),
-        "simulator": "<br>".join(map(escape, simulators)),
-        "changed settings": escape(format_value(metadata.get("changed") or "")),
-        "machine": escape(_describe_machine(metadata.get("hardware") or {})),
-        "load": escape(f"{loads} (processes that wanted a core, mean over a minute)" if loads else ""),
-        "duration": escape(duration),
-        "started": escape(_format_time(metadata.get("started"))),
-        "finished": escape(_format_time(metadata.get("finished"))),
-        "run folder": escape(str(metadata.get("run") or "")),
-        "policy file": escape(str(metadata.get("file") or "")),
-    }
-
-
-def _describe_machine(hardware: Mapping[str, Any]) -> str:
-    if not hardware:
-        return UNKNOWN
-    memory = f"{hardware['memory_gib']} GiB of memory" if "memory_gib" in hardware else ""
-    parts = (
-        str(hardware.get("cpu", "")),
-        f"{hardware.get('cores', UNKNOWN)} cores",
-        str(hardware.get("accelerator") or "no GPU"),
-        memory,
-        str(hardware.get("system", "")),
-    )
-    return ", ".join(part for part in parts if part)
 
 
 def _format_time(text: Any) -> str:

@@ -115,6 +115,11 @@ def make_bar(rate: Rate) -> str:
     return f'<span class="bar">{fill}<u style="left:{left:.1f}%;width:{width:.1f}%"></u></span>'
 
 
+def make_card(value: str, label: str) -> str:
+    """Make a card with a large value and its label."""
+    return f'<div class="card"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
+
+
 def make_html_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Make an HTML table from cells that are already HTML; empty without rows.
 

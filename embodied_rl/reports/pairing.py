@@ -19,12 +19,9 @@ Key = tuple[str, str, int | None, int, str]
 
 @dataclass(frozen=True)
 class Pairing:
-    """The paired comparison of two reports.
+    """The paired comparison of two reports on the episodes that both ran, with the number of episodes of each.
 
-    Attributes:
-        test: McNemar's test on the episodes that both ran.
-        sizes: episodes of each report.
-        remark: differences besides the policy, such as a package's version; empty without any.
+    `remark` names differences besides the policy, such as a package's version; empty without any.
     """
 
     test: PairedTest
@@ -57,9 +54,23 @@ def pair_reports(first: Report, second: Report) -> Pairing:
             raise UserError(f"the {place} report cannot be paired: {error}", code=error.code) from None
     shared = [key for key in outcomes[0] if key in outcomes[1]]
     if not shared:
-        raise UserError(_explain_nothing_shared(first, second), code="reports-not-comparable")
+        splits = [", ".join(sorted({result.split for result in report.episodes})) for report in (first, second)]
+        why = "they share no episode: other tasks, seeds or initial states"
+        if differences := _list_differences(list_simulators(first), list_simulators(second)):
+            why = f"their simulators differ: {'; '.join(differences)}"
+        elif splits[0] != splits[1]:
+            why = f"their splits differ: {splits[0]} and {splits[1]}"
+        raise UserError(why, code="reports-not-comparable")
+    strategies = [describe_delay(report.metadata) for report in (first, second)]
+    remarks = [f"{strategies[0]} and {strategies[1]}"] if strategies[0] != strategies[1] else []
+    old, new = (
+        {name: version for each in _read_simulators(report) for name, version in (each.get("depends_on") or {}).items()}
+        for report in (first, second)
+    )
+    changed = [name for name in {**old, **new} if old.get(name) != new.get(name)]
+    remarks += [f"{name} {old.get(name)} and {new.get(name)}" for name in changed[:3]]
     test = mcnemar_test([outcomes[0][key] for key in shared], [outcomes[1][key] for key in shared])
-    return Pairing(test, (len(outcomes[0]), len(outcomes[1])), _describe_versions(first, second))
+    return Pairing(test, (len(outcomes[0]), len(outcomes[1])), "; ".join(remarks))
 
 
 def index_outcomes(report: Report) -> dict[Key, bool]:
@@ -132,16 +143,6 @@ def _read_simulators(report: Report) -> list[Mapping[str, Any]]:
     return listed
 
 
-def _explain_nothing_shared(first: Report, second: Report) -> str:
-    differences = _list_differences(list_simulators(first), list_simulators(second))
-    if differences:
-        return f"their simulators differ: {'; '.join(differences)}"
-    splits = [sorted({result.split for result in report.episodes}) for report in (first, second)]
-    if splits[0] != splits[1]:
-        return f"their splits differ: {', '.join(splits[0])} and {', '.join(splits[1])}"
-    return "they share no episode: other tasks, seeds or initial states"
-
-
 def _list_differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return up to three differences between two lists of settings."""
     if len(first) != len(second):
@@ -151,16 +152,3 @@ def _list_differences(first: Sequence[Mapping[str, Any]], second: Sequence[Mappi
         keys = ["name"] if one.get("name") != other.get("name") else [*one, *(key for key in other if key not in one)]
         found |= {f"{k} {one.get(k)!r} and {other.get(k)!r}": None for k in keys if one.get(k) != other.get(k)}
     return list(found)[:3]
-
-
-def _describe_versions(first: Report, second: Report) -> str:
-    """Return the differences in strategies and package versions; empty without any."""
-    delays = [describe_delay(report.metadata) for report in (first, second)]
-    strategies = [f"{delays[0]} and {delays[1]}"] if delays[0] != delays[1] else []
-    packages = [
-        {name: text for each in _read_simulators(report) for name, text in (each.get("depends_on") or {}).items()}
-        for report in (first, second)
-    ]
-    names = [name for name in {**packages[0], **packages[1]} if packages[0].get(name) != packages[1].get(name)]
-    versions = [f"{name} {packages[0].get(name)} and {packages[1].get(name)}" for name in names[:3]]
-    return "; ".join([*strategies, *versions])

@@ -17,7 +17,7 @@ are the conditions of training, "train", on seeds that training never sees.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -48,10 +48,6 @@ class Rate:
     episodes: int
 
     @staticmethod
-    def from_outcomes(outcomes: Sequence[bool]) -> "Rate":
-        return Rate.from_count(sum(outcomes), len(outcomes))
-
-    @staticmethod
     def from_count(count: int, episodes: int) -> "Rate":
         low, high = wilson_interval(count, episodes)
         return Rate(count / max(1, episodes), low, high, episodes)
@@ -75,8 +71,8 @@ class Summary:
     def from_results(results: Sequence[EpisodeResult]) -> "Summary":
         to_success = [result.steps_to_success for result in results if result.steps_to_success is not None]
         return Summary(
-            success=Rate.from_outcomes([result.success for result in results]),
-            success_at_end=Rate.from_outcomes([result.success_at_end for result in results]),
+            success=Rate.from_count(sum(result.success for result in results), len(results)),
+            success_at_end=Rate.from_count(sum(result.success_at_end for result in results), len(results)),
             steps=fmean(result.steps for result in results),
             reward=fmean(result.reward for result in results),
             smoothness=fmean(result.smoothness for result in results),
@@ -88,11 +84,7 @@ class Summary:
 class Report:
     """The report on one policy and one list of episodes.
 
-    Attributes:
-        overall: summary of all episodes.
-        families, tasks: summary of each family or task that has episodes, in the simulator's order.
-        metadata: origin of the results; any JSON values.
-        episodes: result of each episode, so that reports can be compared in pairs.
+    `families` and `tasks` have those with episodes, in the simulator's order; `metadata` any JSON values.
     """
 
     overall: Summary
@@ -103,13 +95,7 @@ class Report:
 
     @staticmethod
     def from_results(results: Sequence[EpisodeResult], spec: SimulatorSpec, metadata: Mapping[str, Any]) -> "Report":
-        """Summarise results into a report.
-
-        Args:
-            results: at least one result.
-            spec: spec of the simulator.
-            metadata: for example checkpoint, split, seed, simulators and packages; the hash of the episodes is added.
-        """
+        """Summarise results; the hash of the episodes is added to the metadata."""
         assert results, "an evaluation has episodes"
         simulators = metadata.get("simulators", ())
         tasks = {item.name: [r for r in results if r.task == number] for number, item in enumerate(spec.tasks)}
@@ -153,13 +139,22 @@ class Report:
             values["split"] = entry.get("conditions", entry["split"])  # older reports have one name for both
             episodes.append(freeze_config(EpisodeResult, values, "episodes"))
         report = Report(
-            overall=_summary(content),
-            families={str(name): _summary(entry) for name, entry in content["families"].items()},
-            tasks={str(name): _summary(entry) for name, entry in content["tasks"].items()},
+            overall=_read_summary(content),
+            families={str(name): _read_summary(entry) for name, entry in content["families"].items()},
+            tasks={str(name): _read_summary(entry) for name, entry in content["tasks"].items()},
             metadata=dict(content["metadata"]),
             episodes=tuple(episodes),
         )
-        _check_rates(report)
+        # Tables show the rates, paired tests use the episodes.
+        _check_rate("success", report.success, [result.success for result in report.episodes])
+        if sum(family.success.episodes for family in report.families.values()) != len(report.episodes):
+            raise UserError(
+                f"its families have other episodes than the {len(report.episodes)} that it lists", code="report-damaged"
+            )
+        numbers = sorted({result.task for result in report.episodes})
+        if len(numbers) == len(report.tasks):  # else pairing reports that their names are unknown
+            for number, (name, task) in zip(numbers, report.tasks.items(), strict=True):
+                _check_rate(name, task.success, [result.success for result in report.episodes if result.task == number])
         return report
 
     def write(self, folder: Path, key: str = "run.root") -> Path:
@@ -192,12 +187,7 @@ def hash_episodes(
 ) -> str:
     """Hash the tasks, seeds, numbered initial states, splits and simulators' settings of all episodes.
 
-    Two reports have the same hash exactly if all of these are the same.
-
-    Args:
-        results: results of the episodes.
-        spec: spec of the simulator.
-        simulators: settings of each, as reports name them; empty if they are not known.
+    Two reports have the same hash exactly if all of these are the same. `simulators` may be empty, as in older reports.
     """
     settings = [json.dumps(each, sort_keys=True) for each in select_settings(simulators)] or [""]
     numbered = [() if result.initial_state is None else (result.initial_state,) for result in results]
@@ -228,34 +218,6 @@ def describe_delay(metadata: Mapping[str, Any]) -> str:
     return f"delay {metadata.get('delay')}, {metadata.get('strategy')}, every {metadata.get('replan')}"
 
 
-def _summary(content: Mapping[str, Any]) -> Summary:
-    return Summary(
-        success=_rate(content["success"], "success"),
-        success_at_end=_rate(content["success_at_end"], "success_at_end"),
-        steps=float(content["steps"]),
-        reward=float(content["reward"]),
-        smoothness=float(content["smoothness"]),
-        steps_to_success=None if (quick := content.get("steps_to_success")) is None else float(quick),
-    )
-
-
-def _check_rates(report: Report) -> None:
-    """Check that rates are those of the listed episodes: tables show the rates, paired tests use the episodes.
-
-    Raises:
-        UserError: a rate differs, such as in a report whose tasks another program sorted by name.
-    """
-    _check_rate("success", report.success, [result.success for result in report.episodes])
-    if sum(family.success.episodes for family in report.families.values()) != len(report.episodes):
-        raise UserError(
-            f"its families have other episodes than the {len(report.episodes)} that it lists", code="report-damaged"
-        )
-    numbers = sorted({result.task for result in report.episodes})
-    if len(numbers) == len(report.tasks):  # else pairing reports that their names are unknown
-        for number, (name, task) in zip(numbers, report.tasks.items(), strict=True):
-            _check_rate(name, task.success, [result.success for result in report.episodes if result.task == number])
-
-
 def _check_rate(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:
     if rate.episodes != len(outcomes) or abs(rate.rate * len(outcomes) - sum(outcomes)) > 1e-6 * len(outcomes):
         raise UserError(
@@ -265,8 +227,10 @@ def _check_rate(where: str, rate: Rate, outcomes: Sequence[bool]) -> None:
         )
 
 
-def _rate(content: Mapping[str, Any], where: str) -> Rate:
-    found = freeze_config(Rate, {**content}, where)
-    if not all(0 <= share <= 1 for share in (found.rate, found.low, found.high)):
-        raise UserError(f"{where}: a rate and its interval are from 0 to 1, not {found.rate}", code="report-damaged")
-    return found
+def _read_summary(content: Mapping[str, Any]) -> Summary:
+    names = [item.name for item in fields(Summary)]
+    summary = freeze_config(Summary, {name: content[name] for name in names if name in content})
+    for name, rate in (("success", summary.success), ("success_at_end", summary.success_at_end)):
+        if not all(0 <= share <= 1 for share in (rate.rate, rate.low, rate.high)):
+            raise UserError(f"{name}: a rate and its interval are from 0 to 1, not {rate.rate}", code="report-damaged")
+    return summary

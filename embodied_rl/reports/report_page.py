@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.reports.chart import Series, draw_line_chart
+from embodied_rl.reports.chart import Series, draw_line_chart, join_charts
 from embodied_rl.reports.origin import make_origin
 from embodied_rl.reports.page import (
     format_interval,
     format_percent,
     format_share,
     make_bar,
+    make_card,
     make_html_table,
     make_section,
     write_html,
@@ -23,7 +24,7 @@ from embodied_rl.reports.pairing import name_tasks, pair_reports
 from embodied_rl.reports.report import Rate, Report, Summary, describe_delay
 from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.reports.scorer_section import make_reward_section
-from embodied_rl.runs.metrics_file import Value, read_metrics
+from embodied_rl.runs.metrics_file import Value, read_metrics, read_number
 
 _CURVES = (
     ("Return of training episodes", "rollout/return"),
@@ -66,23 +67,27 @@ def write_page(
     """Write `report.html`.
 
     Args:
-        path: the file.
-        report: the results.
+        path, report: the file and the results.
         before: results on the same episodes before training, shown for comparison.
         metrics: the run's metrics.jsonl, for the learning curves.
         videos: MP4 files to embed; `pair_<index>.mp4` shows an episode before and after training.
         configuration: the whole configuration as YAML.
-        strips: HTML of frames with a scorer's answers, see `strips`.
-        robot: HTML about the robot's side, such as latencies.
+        strips, robot: HTML of frames with a scorer's answers, and about the robot's side, such as latencies.
         key: configuration key of the path, for messages.
     """
     earlier, old = (None, None) if before is None else (before.overall, before.episodes)
     at_end, rows = shows_at_end(report), read_metrics(metrics) if metrics else []
     pairs = [video for video in videos if video.stem.startswith(_PAIR)]
-    others = [video for video in videos if video not in pairs]
+    films = ""
+    for video in videos:
+        if video not in pairs:
+            caption = _CAPTIONS.get(video.stem, video.stem.replace("_", " "))
+            films += _video(video, caption, wide=not films)
+    paired = "" if before is None else draw_pairs(pairs, report, before)
+    films = f'<div class="videos">{films}</div>' if films else ""
     sections = [
-        f'<div class="cards">{"".join(_make_cards(report, before, at_end))}</div>',
-        make_section("Before and after, the same episodes", _draw_pairs(pairs, report, before)),
+        f'<div class="cards">{make_cards(report, before)}</div>',
+        make_section("Before and after, the same episodes", paired),
         make_section("By family", _table("family", report.families, before and before.families, at_end)),
         make_section("By task", _table("task", report.tasks, before and before.tasks, at_end)),
         make_section("Why episodes failed", make_failure_table(report.episodes, old)),
@@ -90,7 +95,7 @@ def write_page(
         make_section("Learning curves", draw_learning_curves(rows, before, report)),
         make_section("Reward", make_reward_section(rows, report.metadata.get("reward") == "terminal")),
         make_section("What the scorer said", strips),
-        make_section("Videos" if earlier is None else "Videos, after training", _draw_videos(others)),
+        make_section("Videos" if earlier is None else "Videos, after training", films),
         make_section("Where these numbers come from", make_origin(report.metadata, configuration)),
     ]
     write_html(path, make_title(report.metadata), make_lead(report), sections, key)
@@ -141,38 +146,78 @@ def format_points(after: Summary, before: Summary) -> str:
 
 def draw_learning_curves(metrics: Sequence[Mapping[str, Value]], before: Report | None, after: Report) -> str:
     """Draw success in training, in evaluations, and in the reports before and after; then the other curves."""
-    iterations = [_number(row.get("iteration")) or 0.0 for row in metrics]
+    iterations = [read_number(row.get("iteration")) or 0.0 for row in metrics]
 
     def column(name: str) -> list[float | None]:
-        return [_number(row.get(name)) for row in metrics]
+        return [read_number(row.get(name)) for row in metrics]
 
-    evaluations = Series(
-        "evaluation, without noise",
-        iterations,
-        column("eval/success"),
-        column("eval/low"),
-        column("eval/high"),
-        dots=True,
-    )
+    rates = (column("eval/success"), column("eval/low"), column("eval/high"))
+    evaluations = Series("evaluation, without noise", iterations, *rates, dots=True)
     training = Series("training, with exploration", iterations, column("rollout/success"))
     series = [training, evaluations]
     if before is not None and iterations:
         ends = [before.success, after.success]
-        rates = ([end.rate for end in ends], [end.low for end in ends], [end.high for end in ends])
-        series.append(Series("this report, before and after", [0.0, iterations[-1]], *rates, dots=True))
+        known = ([end.rate for end in ends], [end.low for end in ends], [end.high for end in ends])
+        series.append(Series("this report, before and after", [0.0, iterations[-1]], *known, dots=True))
     charts = [draw_line_chart("Success", series, x_label="iteration", percent=True)]
     for title, name in _CURVES:
         values = column(name)
         if any(values):  # with fixed noise the entropy is always 0
             charts.append(draw_line_chart(title, [Series("", iterations, values)], x_label="iteration"))
-    drawn = "".join(charts)
-    return f'<div class="charts">{drawn}</div>' if drawn else ""
+    return join_charts(charts)
 
 
 def count_failures(results: Sequence[EpisodeResult]) -> dict[str, int]:
     """Return kind of failure → number of episodes, the most frequent first."""
     counts = Counter(result.failure or UNKNOWN_FAILURE for result in results if not result.success)
     return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+
+def make_cards(report: Report, before: Report | None) -> str:
+    """Make the cards of the most important figures as HTML."""
+    success, overall = report.success, report.overall
+    if before is None:
+        cards = make_card(format_share(success.rate), f"success, 95 % interval {format_interval(success)} %")
+    else:
+        intervals = f"95 % intervals {format_interval(before.success)} and {format_interval(success)} %"
+        value = f"{100 * before.success.rate:.1f} → {format_share(success.rate)}"
+        gain = f"success before and after training: {format_points(overall, before.overall)} points, {intervals}"
+        cards = make_card(value, gain)
+        try:
+            test = pair_reports(before, report).test
+        except UserError as error:
+            cards += make_card("not paired", str(error))
+        else:
+            value = f"p = {test.p_value:.2g}" if test.p_value >= _LEAST_P else f"p < {_LEAST_P:.0e}"
+            counts = f"{test.only_second} solved only after training, {test.only_first} only before"
+            cards += make_card(value, f"exact McNemar test on {test.episodes} equal episodes: {counts}")
+    if shows_at_end(report):
+        end = overall.success_at_end
+        cards += make_card(format_share(end.rate), f"success that lasts to the end, {format_interval(end)} %")
+    earlier = "" if before is None else f", {before.overall.steps:.1f} before"
+    cards += make_card(f"{overall.steps:.1f}", f"control steps per episode{earlier}")
+    if overall.steps_to_success is not None:
+        cards += make_card(f"{overall.steps_to_success:.1f}", "control steps to success, of the successes")
+    return cards
+
+
+def draw_pairs(videos: Sequence[Path], report: Report, before: Report) -> str:
+    """Return the films of episodes before and after training as HTML, with the outcomes of all episodes."""
+    if not videos:
+        return '<p class="note">No episode was filmed before training.</p>'
+    old, new = ({result.index: result for result in each.episodes} for each in (before, report))
+    figures = ""
+    for video in videos:
+        index = int(video.stem.removeprefix(_PAIR))
+        ends = " → ".join(
+            "success" if result.success else f"failure ({result.failure or UNKNOWN_FAILURE})"
+            for result in (old[index], new[index])
+        )
+        figures += _video(video, f"{name_tasks(report)[new[index].task]}: {ends}")
+    outcomes = Counter((old[index].success, new[index].success) for index in old.keys() & new.keys())
+    counts = ", ".join(f"{outcomes[key]} {name}" for key, name in _OUTCOMES.items())
+    note = f"Left: before training. Right: after. Of all {outcomes.total()} episodes {counts}. {_CHOICE}"
+    return f'<div class="videos pairs">{figures}</div><p class="note">{note}</p>'
 
 
 def make_failure_table(results: Sequence[EpisodeResult], before: Sequence[EpisodeResult] | None) -> str:
@@ -193,39 +238,6 @@ def make_failure_table(results: Sequence[EpisodeResult], before: Sequence[Episod
     return make_html_table(["why", "", *([] if before is None else ["before"]), "episodes", "share [95 %]"], rows)
 
 
-def _make_cards(report: Report, before: Report | None, at_end: bool) -> list[str]:
-    success, overall = report.success, report.overall
-    if before is None:
-        cards = [_card(format_share(success.rate), f"success, 95 % interval {format_interval(success)} %")]
-    else:
-        intervals = f"95 % intervals {format_interval(before.success)} and {format_interval(success)} %"
-        value = f"{100 * before.success.rate:.1f} → {format_share(success.rate)}"
-        gain = f"success before and after training: {format_points(overall, before.overall)} points, {intervals}"
-        cards = [_card(value, gain), _test_card(report, before)]
-    if at_end:
-        end = overall.success_at_end
-        cards.append(_card(format_share(end.rate), f"success that lasts to the end, {format_interval(end)} %"))
-    earlier = "" if before is None else f", {before.overall.steps:.1f} before"
-    cards.append(_card(f"{overall.steps:.1f}", f"control steps per episode{earlier}"))
-    if overall.steps_to_success is not None:
-        cards.append(_card(f"{overall.steps_to_success:.1f}", "control steps to success, of the successes"))
-    return cards
-
-
-def _card(value: str, label: str) -> str:
-    return f'<div class="card"><b>{escape(value)}</b><span>{escape(label)}</span></div>'
-
-
-def _test_card(report: Report, before: Report) -> str:
-    try:
-        test = pair_reports(before, report).test
-    except UserError as error:
-        return _card("not paired", str(error))
-    value = f"p = {test.p_value:.2g}" if test.p_value >= _LEAST_P else f"p < {_LEAST_P:.0e}"
-    counts = f"{test.only_second} solved only after training, {test.only_first} only before"
-    return _card(value, f"exact McNemar test on {test.episodes} equal episodes: {counts}")
-
-
 def _table(kind: str, summaries: Mapping[str, Summary], before: Mapping[str, Summary] | None, at_end: bool) -> str:
     headings = [kind, "", *([] if before is None else ["before", "gain"]), "success [95 %]"]
     headings += [*(["at the end"] if at_end else []), "episodes", "steps"]
@@ -240,45 +252,12 @@ def _table(kind: str, summaries: Mapping[str, Summary], before: Mapping[str, Sum
     return make_html_table(headings, rows)
 
 
-def _draw_pairs(videos: Sequence[Path], report: Report, before: Report | None) -> str:
-    if before is None:
-        return ""
-    if not videos:
-        return '<p class="note">No episode was filmed before training.</p>'
-    old, new = ({result.index: result for result in each.episodes} for each in (before, report))
-    figures: list[str] = []
-    for video in videos:
-        index = int(video.stem.removeprefix(_PAIR))
-        ends = " → ".join(
-            "success" if result.success else f"failure ({result.failure or UNKNOWN_FAILURE})"
-            for result in (old[index], new[index])
-        )
-        figures.append(_video(video, f"{name_tasks(report)[new[index].task]}: {ends}"))
-    outcomes = Counter((old[index].success, new[index].success) for index in old.keys() & new.keys())
-    counts = ", ".join(f"{outcomes[key]} {name}" for key, name in _OUTCOMES.items())
-    note = f"Left: before training. Right: after. Of all {outcomes.total()} episodes {counts}."
-    return f'<div class="videos pairs">{"".join(figures)}</div><p class="note">{note} {_CHOICE}</p>'
-
-
-def _draw_videos(videos: Sequence[Path]) -> str:
-    captions = [_CAPTIONS.get(video.stem, video.stem.replace("_", " ")) for video in videos]
-    pairs = enumerate(zip(videos, captions, strict=True))
-    figures = [_video(video, caption, wide=number == 0) for number, (video, caption) in pairs]
-    return f'<div class="videos">{"".join(figures)}</div>' if figures else ""
-
-
 def _video(path: Path, caption: str, *, wide: bool = False) -> str:
-    source = f'src="data:video/mp4;base64,{_encode(path)}"'
-    still = path.with_suffix(".jpg")
-    poster = f' poster="data:image/jpeg;base64,{_encode(still)}"' if still.is_file() else ""
+    def encode(file: Path) -> str:
+        return base64.b64encode(file.read_bytes()).decode()
+
+    source, still = f'src="data:video/mp4;base64,{encode(path)}"', path.with_suffix(".jpg")
+    poster = f' poster="data:image/jpeg;base64,{encode(still)}"' if still.is_file() else ""
     player = f'<video controls loop muted playsinline preload="metadata"{poster} {source}></video>'
     size = ' class="wide"' if wide else ""
     return f"<figure{size}><figcaption>{escape(caption)}</figcaption>{player}</figure>"
-
-
-def _encode(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
-
-
-def _number(value: Value) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

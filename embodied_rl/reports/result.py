@@ -13,7 +13,6 @@ class EpisodeResult:
     Attributes:
         split: the simulator's conditions, as `Episode.split`; those of an evaluation's split "eval" are "train".
         success: whether the goal held after any control step; success_at_end: after the last control step.
-        steps: number of control steps.
         reward: undiscounted sum of rewards.
         smoothness: mean square of the second difference of the executed actions, in the simulator's units; 0 is smooth.
         initial_state: the numbered initial state, if the benchmark has them.

@@ -13,13 +13,7 @@ Z95 = NormalDist().inv_cdf(0.975)
 def wilson_interval(successes: int, n: int, z: float = Z95) -> tuple[float, float]:
     """Compute Wilson's score interval for a proportion (Wilson, 1927): all p with |p̂ - p| ≤ z √(p (1 - p) / n).
 
-    Args:
-        successes: number of successes in n trials.
-        n: number of trials; 0 gives (0, 1).
-        z: quantile of the normal distribution; 95 % by default.
-
-    Returns:
-        (low, high), both in [0, 1].
+    No trials give (0, 1). By default z is that of 95 %.
     """
     assert 0 <= successes <= n, f"{successes} successes of {n}"
     if n == 0:
@@ -42,13 +36,7 @@ def is_as_good(rate: float, best: float, n: int) -> bool:
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A paired test of two policies on the same episodes.
-
-    Attributes:
-        episodes: number of shared episodes.
-        only_first, only_second: number of episodes that only the first, or only the second, policy solved.
-        p_value: p-value of the exact McNemar test.
-    """
+    """The exact McNemar test of two policies on the same episodes, with the episodes that only one of them solved."""
 
     episodes: int
     only_first: int
@@ -98,8 +86,6 @@ class Mean:
 
 def mean_interval(values: Sequence[float]) -> Mean:
     """Compute a mean with Student's 95 % interval, mean ± t s / √n, which is valid for the usual three to five seeds.
-
-    A bootstrap interval of so few values would be too narrow: three values can be resampled in only ten ways.
 
     Raises:
         UserError: `values` is empty.

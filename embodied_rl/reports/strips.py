@@ -56,13 +56,10 @@ STYLE = """<style>
 
 @dataclass(frozen=True)
 class StripFrame:
-    """A frame of a strip.
+    """A frame of a strip: picture as data URL, and its number in the episode.
 
     Attributes:
-        picture: `encode_picture` of it.
-        place: its number in the episode.
-        said: the scorer's progress in 0…1, or None.
-        true: the true progress, if it is known.
+        said, true: the scorer's progress and the true one in 0…1, or None.
         done: the scorer's probability of done, or None.
         note: why there is no score, or another remark; untrusted text.
     """
@@ -81,13 +78,11 @@ class StripFrame:
 
 @dataclass(frozen=True)
 class Strip:
-    """Frames of an episode.
+    """At most `FRAMES` frames of an episode, with remarks.
 
     Attributes:
         asked: the instruction in the scorer's request.
         told: the robot's instruction, if it differs; else empty.
-        rest: further remarks.
-        frames: at most `FRAMES`.
     """
 
     asked: str
@@ -98,32 +93,28 @@ class Strip:
 
 def draw_strips(strips: Sequence[Strip]) -> str:
     """Draw strips below each other, with a legend."""
-    known = any(frame.true is not None for strip in strips for frame in strip.frames)
+    drawn, known = "", False
+    for strip in strips:
+        frames = ""
+        for frame in strip.frames:
+            known |= frame.true is not None
+            texts = ["–" if frame.said is None else f"{frame.said:.2f}"]
+            texts += [] if frame.true is None else [f"truth {frame.true:.2f}"]
+            texts += [] if frame.done is None else [f"done {frame.done:.2f}"]
+            texts += [frame.note] if frame.note else []
+            fill = "" if frame.said is None else f'<i style="width:{_percent(frame.said)}"></i>'
+            mark = "" if frame.true is None else f'<u style="left:{_percent(frame.true)}"></u>'
+            title = f"frame {frame.place}: said {', '.join(texts)}"
+            image = f'<img src="{frame.picture}" alt="{escape(title)}">'
+            caption = f"<figcaption>{'<br>'.join(map(escape, texts))}</figcaption>"
+            frames += f'<figure>{image}<div class="meter">{fill}{mark}</div>{caption}</figure>'
+        asked = f"<b>{escape(strip.asked)}</b>"
+        if strip.told:
+            asked = f"asked: {asked}, told: {escape(strip.told)}"
+        heading = f"<p>{asked}<span> · {escape(strip.rest)}</span></p>"
+        drawn += f'<div class="strip">{heading}<div class="frames">{frames}</div></div>'
     legend = "Blue: what the scorer said." + " Dark line: the truth." * known
-    return f'{"".join(map(draw_strip, strips))}<p class="note">{legend}</p>'
-
-
-def draw_strip(strip: Strip) -> str:
-    """Draw one strip."""
-    asked = f"<b>{escape(strip.asked)}</b>"
-    if strip.told:
-        asked = f"asked: {asked}, told: {escape(strip.told)}"
-    frames = "".join(map(_draw_frame, strip.frames))
-    heading = f"<p>{asked}<span> · {escape(strip.rest)}</span></p>"
-    return f'<div class="strip">{heading}<div class="frames">{frames}</div></div>'
-
-
-def _draw_frame(frame: StripFrame) -> str:
-    words = ["–" if frame.said is None else f"{frame.said:.2f}"]
-    words += [] if frame.true is None else [f"truth {frame.true:.2f}"]
-    words += [] if frame.done is None else [f"done {frame.done:.2f}"]
-    words += [frame.note] if frame.note else []
-    fill = "" if frame.said is None else f'<i style="width:{_percent(frame.said)}"></i>'
-    mark = "" if frame.true is None else f'<u style="left:{_percent(frame.true)}"></u>'
-    text = f"frame {frame.place}: said {', '.join(words)}"
-    image = f'<img src="{frame.picture}" alt="{escape(text)}">'
-    caption = f"<figcaption>{'<br>'.join(map(escape, words))}</figcaption>"
-    return f'<figure>{image}<div class="meter">{fill}{mark}</div>{caption}</figure>'
+    return f'{drawn}<p class="note">{legend}</p>'
 
 
 def _percent(share: float) -> str:
@@ -143,13 +134,7 @@ def encode_picture(picture: Array) -> str:
 
 @dataclass(frozen=True)
 class KeptStrip:
-    """A strip with its group and rank.
-
-    Attributes:
-        group: of `GROUPS`.
-        rank: the scorer's last progress in 0…1, by which a group is sorted.
-        strip: its frames.
-    """
+    """A strip with its group and the scorer's last progress in 0…1, by which a group is sorted."""
 
     group: Group
     rank: float

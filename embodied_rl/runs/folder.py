@@ -27,8 +27,6 @@ _TIME = "%Y%m%d-%H%M%S"
 _CLONES = re.compile(r"^eval_episodes:", re.MULTILINE)
 """A key of `sft` that `train` lacks; these two commands make run folders."""
 _WRITTEN_BEFORE = ("config.yaml", "overrides.txt", "git.diff", provenance.FILE, PLAN, lock.FILE)
-_UNCLEAR = "Restore the file or remove that folder; or name the run with resume=<its folder>."
-_STATE_FILES = "checkpoints/[0-9]*/state.json"
 
 
 @dataclass(frozen=True)
@@ -39,16 +37,10 @@ class RunFolder:
 
     @classmethod
     def create(cls, root: str | Path, experiment: str, seed: int, now: datetime | None = None) -> "RunFolder":
-        """Create a new folder; if the name is taken, add a suffix, so that nothing is overwritten.
-
-        Args:
-            root: the setting `run.root`.
-            experiment: the setting `run.experiment`; it becomes one folder level.
-            seed: the run's seed, shown in the name.
-            now: start of the run in UTC; the current time by default.
+        """Create a new folder in UTC time; if the name is taken, add a suffix, so that nothing is overwritten.
 
         Raises:
-            StorageError: `root` cannot be written, or its disk is full.
+            StorageError: `root` (the setting `run.root`) cannot be written, or its disk is full.
             UserError: the experiment's name is not a single folder name.
         """
         check_folder_name(experiment, "run.experiment")
@@ -81,10 +73,26 @@ class RunFolder:
             UserError: there is no training run below `root`, or a newer configuration is damaged or a link out of its
                 folder.
         """
-        runs = [file.parent for file in Path(root).glob("*/*/config.yaml") if _NAME.match(file.parent.name)]
-        for run in sorted(runs, key=_age, reverse=True):
-            if _trains(run / "config.yaml"):
-                return cls(run)
+        ages: dict[Path, tuple[datetime, int]] = {}
+        for config in Path(root).glob("*/*/config.yaml"):
+            if match := _NAME.match(config.parent.name):
+                saved = [*config.parent.glob("checkpoints/[0-9]*/state.json")] or [config]
+                ages[config] = _read_start(config.parent, match["time"]), max(file.stat().st_mtime_ns for file in saved)
+        for config in sorted(ages, key=lambda config: ages[config], reverse=True):
+            check_inside(config.parent, config)
+            problem, text = "it ends before the keys of a command", ""
+            try:
+                text = read_whole(config).decode()
+            except UnicodeDecodeError as error:
+                problem = str(error)
+            if _TRAINS.search(text):
+                return cls(config.parent)
+            if not _CLONES.search(text):
+                raise UserError(
+                    f"{config} is damaged: {problem}. Restore the file or remove that folder; or name the run with "
+                    "resume=<its folder>.",
+                    code="config-damaged",
+                )
         message = f"No training run below {root} (run.root): nothing to resume. Start a run first."
         raise UserError(message, code="run-missing")
 
@@ -178,37 +186,18 @@ def _claim(base: Path) -> Path:
     raise AssertionError("count() does not end")
 
 
-def _trains(config: Path) -> bool:
-    """Return whether a run's configuration is of a training run; raise `UserError` if it is damaged."""
-    check_inside(config.parent, config)
-    try:
-        text = read_whole(config).decode()
-    except UnicodeDecodeError as error:
-        raise UserError(f"{config} is damaged: {error}. {_UNCLEAR}", code="config-damaged") from None
-    if not (_TRAINS.search(text) or _CLONES.search(text)):
-        raise UserError(f"{config} is damaged: it ends before the keys of a command. {_UNCLEAR}", code="config-damaged")
-    return _TRAINS.search(text) is not None
-
-
 def _format_time(now: datetime | None) -> str:
     return (now or datetime.now(UTC)).strftime(_TIME)
 
 
-def _age(run: Path) -> tuple[datetime, int]:
-    """Return when a run was started, and when it was last saved."""
-    saved = [*run.glob(_STATE_FILES)] or [run / "config.yaml"]
-    return _read_start(run), max(file.stat().st_mtime_ns for file in saved)
-
-
-def _read_start(run: Path) -> datetime:
-    """Return when a run was started, from its provenance, or else its name, which was in local time in old versions."""
-    file, match = run / provenance.FILE, _NAME.match(run.name)
-    assert match is not None, "only run folders are compared"
+def _read_start(run: Path, time: str) -> datetime:
+    """Return when a run was started, by its provenance, else by the time in its name, which may be local time."""
+    file = run / provenance.FILE
     check_inside(run, file)
     try:
         started = read_json(file).get("started") if file.is_file() else None
         if started is None:
-            return datetime.strptime(match["time"], _TIME).replace(tzinfo=UTC)
+            return datetime.strptime(time, _TIME).replace(tzinfo=UTC)
         return datetime.fromisoformat(started)
     except (ValueError, AttributeError, TypeError) as error:
         message = f"{file} is damaged: {error}. Give the run's folder instead of last."

@@ -17,13 +17,9 @@ WINDOW = 10
 
 @dataclass
 class Forecast:
-    """The prediction in a run's plan.json, and the recent iteration times.
+    """The prediction in a run's plan.json, None without one, and the recent iteration times.
 
-    Attributes:
-        seconds: predicted seconds of an iteration; None without a prediction.
-        bubble: predicted idle share of the rollout, as in `time/bubble`.
-        skip: number of first iterations to ignore, because they differ from the others.
-        reported: whether the message was shown.
+    `bubble` is the predicted idle share of the rollout; `skip` the number of first iterations to ignore.
     """
 
     seconds: float | None = None

@@ -77,29 +77,34 @@ class LockOwner:
 def hold_run(
     folder: Path, wait: Callable[[float], object] = time.sleep, say: Callable[[str], object] = print
 ) -> Iterator[None]:
-    """Hold the lock of a run folder in the context.
-
-    Args:
-        folder: of the run.
-        wait: waits for a number of seconds.
-        say: shows the user why it waits.
+    """Hold the lock of a run folder in the context; `wait` waits for seconds, `say` shows the user why.
 
     Raises:
         RunInUseError: another process holds the lock; the message names the process and a remedy.
         StorageError: the folder cannot be written.
         UserError: the folder holds a link that leads out of it, or the lock is a pipe.
     """
-    path, own = folder / FILE, LockOwner.of_this_process()
+    path, own, ended = folder / FILE, LockOwner.of_this_process(), threading.Event()
     check_links(folder)  # the run may come from someone else, and is written to from now on
     check_ends(path)
     with explain_errors(path):
         file = path.open("a+", encoding="utf-8")
+
+    def touch() -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread handles signals
+        while not ended.wait(TOUCH_S):
+            with suppress(OSError):  # the folder is gone, which the run's own writes report
+                os.utime(file.fileno())
+
     try:
         _take_lock(file, path, own, wait, say)
+        thread = threading.Thread(target=touch, name="run-lock", daemon=True)
+        thread.start()
         try:
-            with _refresh_lock(file):
-                yield
+            yield
         finally:
+            ended.set()
+            thread.join()
             with suppress(OSError):  # the folder is gone, which the run's own writes report
                 file.truncate(0)
     finally:
@@ -121,13 +126,18 @@ def _take_lock(
         locked = False  # the file system has no locks
     before = LockOwner.read(path)
     certain = locked and (before is None or before.boot == own.boot)
+
+    def read_touch() -> int:
+        with path.open("rb") as opened:  # so that a network file system asks its server
+            return os.fstat(opened.fileno()).st_mtime_ns
+
     if before is not None and not certain:
         seconds = TOUCH_S * WATCHED_TOUCHES
         say(f"{path} names process {before.pid} on {before.machine}: checking for {seconds:g} s whether it still runs.")
-        last_touch = _read_touch(path)
+        last_touch = read_touch()
         for _ in range(WATCHED_TOUCHES):
             wait(TOUCH_S)
-            if _read_touch(path) != last_touch:
+            if read_touch() != last_touch:
                 raise _make_error(path, before, own)
     with explain_errors(Path(file.name)):
         file.truncate(0)
@@ -151,28 +161,3 @@ def _make_error(path: Path, owner: LockOwner | None, own: LockOwner) -> RunInUse
         f"weights: policy.checkpoint={run}.{remedy}",
         code,
     )
-
-
-def _read_touch(path: Path) -> int:
-    """Return when a file was last touched; it is opened so that a network file system asks its server."""
-    with path.open("rb") as file:
-        return os.fstat(file.fileno()).st_mtime_ns
-
-
-@contextmanager
-def _refresh_lock(file: IO[str]) -> Iterator[None]:
-    ended = threading.Event()
-
-    def touch() -> None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())  # the main thread handles signals
-        while not ended.wait(TOUCH_S):
-            with suppress(OSError):  # the folder is gone, which the run's own writes report
-                os.utime(file.fileno())
-
-    thread = threading.Thread(target=touch, name="run-lock", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()

@@ -26,23 +26,42 @@ class MetricsWriter:
 
     Args:
         path: the file.
-        resumed: last iteration to keep when a run resumes; later lines and an incomplete line are removed.
+        resumed: last iteration to keep when a run resumes; later lines and an incomplete line are removed, and a
+            warning lists missing iterations. None: a new run starts with an empty file.
     """
 
     def __init__(self, path: Path, resumed: int | None = None) -> None:
         self._path = path
         check_inside(path.parent, path)  # a run from someone else could hold a link to any file
-        _truncate(path, -1 if resumed is None else resumed)
+        rows, damaged = _parse(path)
+        last = -1 if resumed is None else resumed
+        kept = {step: row for row in rows if isinstance(step := row.get("iteration"), int) and step <= last}
+        if lost := sorted(set(range(1, last + 1)) - kept.keys()):
+            where = "was cut or removed: it"
+            if damaged:
+                where = f"is damaged: skipped line {', '.join(map(str, damaged))}. It"
+            message = (
+                f"{path} {where} lacks {len(lost)} of {last} iterations, from {lost[0]} to {lost[-1]}. The run "
+                "continues without them: restore these lines from a copy of the file when it has ended."
+            )
+            warnings.warn(message, RuntimeWarning, stacklevel=2)  # checkpoints hold no metrics
+        if path.is_file():
+            write_text(path, "".join(json.dumps(row) + "\n" for row in kept.values()))
         with explain_errors(path):
             self._file = path.open("a", encoding="utf-8")
 
     def write(self, iteration: int, values: Mapping[str, Any]) -> dict[str, Value]:
-        """Append one iteration; return it as plain values. Values are numbers, 0-d arrays or tensors, or short strings.
+        """Append one iteration; return it as plain values.
+
+        Values are numbers, 0-d arrays or tensors, or short strings; NaN and infinities become null.
 
         Raises:
             StorageError: the disk is full, or the file is gone.
         """
-        row: dict[str, Value] = {"iteration": iteration, **{name: _to_plain(value) for name, value in values.items()}}
+        row: dict[str, Value] = {"iteration": iteration}
+        for name, value in values.items():
+            plain = value.item() if hasattr(value, "item") else value
+            row[name] = plain if not isinstance(plain, float) or math.isfinite(plain) else None
         with explain_errors(self._path):
             self._path.stat()  # the system writes to a removed file without an error
             self._file.write(json.dumps(row, allow_nan=False) + "\n")
@@ -76,6 +95,11 @@ def read_metrics(path: Path) -> list[dict[str, Value]]:
     return rows
 
 
+def read_number(value: Value) -> float | None:
+    """Return a number of a row as float; None for anything else."""
+    return float(value) if isinstance(value, int | float) else None
+
+
 def find_first_reached(rows: Sequence[Mapping[str, Value]], success: float) -> tuple[int, float] | None:
     """Return iteration and elapsed seconds of the first evaluation with at least this success rate, or None."""
     for row in rows:
@@ -105,31 +129,3 @@ def _read_row(line: bytes) -> dict[str, Value] | None:
     if not isinstance(row, dict) or not all(isinstance(value, Value) for value in row.values()):
         return None
     return row if all(math.isfinite(value) for value in row.values() if isinstance(value, float)) else None
-
-
-def _truncate(path: Path, last: int) -> None:
-    """Remove lines after iteration `last`; a new run (last = -1) starts with an empty file.
-
-    Checkpoints hold no metrics, so that lost lines cannot be restored from them; a warning lists them.
-    """
-    rows, damaged = _parse(path)
-    kept = {step: row for row in rows if isinstance(step := row.get("iteration"), int) and step <= last}
-    if lost := sorted(set(range(1, last + 1)) - kept.keys()):
-        where = f"is damaged: skipped line {', '.join(map(str, damaged))}. It" if damaged else "was cut or removed: it"
-        message = (
-            f"{path} {where} lacks {len(lost)} of {last} iterations, from {lost[0]} to {lost[-1]}. The run continues "
-            "without them: restore these lines from a copy of the file when it has ended."
-        )
-        warnings.warn(message, RuntimeWarning, stacklevel=3)
-    if path.is_file():
-        write_text(path, "".join(json.dumps(row) + "\n" for row in kept.values()))
-
-
-def _to_plain(value: Any) -> Value:
-    """Convert a value to a plain one for JSON; NaN and infinities become null."""
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    number = value.item() if hasattr(value, "item") else value
-    if isinstance(number, bool | int):
-        return number
-    return float(number) if math.isfinite(number) else None

@@ -4,9 +4,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,8 +20,7 @@ _BAR_WIDTH = 24
 _REFRESHES = 4  # a second
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """A column of the table: its heading, its metric, and its number format.
 
     An `optional` column appears with its first value other than 0: fixed noise has no entropy to show.
@@ -32,11 +30,6 @@ class Column:
     metric: str
     form: str
     optional: bool = False
-
-    def text(self, metrics: Mapping[str, Any]) -> str:
-        """Return the formatted metric, or a dash if this iteration has none."""
-        value = metrics.get(self.metric)
-        return "–" if value is None else format(float(value), self.form)
 
 
 COLUMNS = (
@@ -57,7 +50,6 @@ class Progress:
     Args:
         iterations: number of iterations of the whole run.
         start: iterations done before, when a run resumes.
-        columns: the columns to show.
         console: output; standard output by default.
         clock: returns seconds; replaced in tests.
         live: whether a terminal gets a table that redraws itself; False shows plain lines on a terminal, too.
@@ -67,15 +59,14 @@ class Progress:
         self,
         iterations: int,
         start: int = 0,
-        columns: tuple[Column, ...] = COLUMNS,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
         live: bool = True,
     ) -> None:
-        self._iterations, self._start, self._columns, self._clock = iterations, start, columns, clock
+        self._iterations, self._start, self._clock = iterations, start, clock
         self._console = console or Console(highlight=False)
         self._began = clock()
-        self._shown = [column for column in columns if not column.optional]
+        self._shown = [column for column in COLUMNS if not column.optional]
         self._done, self._closing = start, 0.0
         self._phase, self._phase_began, self._spinner = "starting", self._began, Spinner("dots")
         self._rows: deque[Mapping[str, str]] = deque(maxlen=_ROWS_SHOWN)
@@ -96,12 +87,7 @@ class Progress:
             self._live.stop()
 
     def begin_phase(self, phase: str, *, announce: bool = False) -> None:
-        """Show a new phase of the run.
-
-        Args:
-            phase: such as "collecting".
-            announce: print a plain line without a terminal; for phases that occur once, or take long.
-        """
+        """Show a new phase of the run; one that is announced is a plain line without a terminal."""
         self._phase, self._phase_began = phase, self._clock()
         if self._live is not None:
             self._live.refresh()
@@ -113,16 +99,13 @@ class Progress:
         self._began, self._closing = self._clock(), closing
 
     def update(self, done: int, metrics: Mapping[str, Any]) -> None:
-        """Show one iteration.
-
-        Args:
-            done: iterations done, including this one.
-            metrics: metrics of the iteration, as for `MetricsWriter.write`.
-        """
+        """Show one iteration."""
         self._done = done
-        self._shown = [each for each in self._columns if each in self._shown or metrics.get(each.metric)]
-        count, remaining = f"{done}/{self._iterations}", format_duration(self.remaining(done))
-        row = {"iteration": count, **{each.heading: each.text(metrics) for each in self._columns}, "ETA": remaining}
+        self._shown = [each for each in COLUMNS if each in self._shown or metrics.get(each.metric)]
+        row = {"iteration": f"{done}/{self._iterations}", "ETA": format_duration(self.remaining(done))}
+        for column in COLUMNS:
+            value = metrics.get(column.metric)
+            row[column.heading] = "–" if value is None else format(float(value), column.form)
         self._scorer = describe_scorer(metrics)
         if self._live is None:
             scorer = {"scorer": self._scorer} if self._scorer else {}
@@ -183,18 +166,13 @@ def describe_scorer(metrics: Mapping[str, Any]) -> str:
     if "reward/asked" not in metrics:
         return ""
     valid, down = float(metrics.get("reward/valid", 1.0)), float(metrics.get("reward/down", 0.0))
-    cost = describe_cost(metrics)
+    price = metrics.get("reward/cost")
+    cost = "" if price is None else f", cost {price if isinstance(price, str) else f'{price:.4g}'}"
     if down:
         return f"down ({metrics.get('reward/trouble', 'unknown cause')}){cost}"
     if metrics.get("reward/degraded") or valid < HEALTHY:
         return f"degraded ({valid:.0%} valid){cost}"
     return f"healthy{cost}"
-
-
-def describe_cost(metrics: Mapping[str, Any]) -> str:
-    """Return the cost of a run's scorer so far, such as ", cost 1.25"; empty without a price."""
-    cost = metrics.get("reward/cost")
-    return "" if cost is None else f", cost {cost if isinstance(cost, str) else f'{cost:.4g}'}"
 
 
 def format_duration(seconds: float) -> str:

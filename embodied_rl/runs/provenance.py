@@ -56,17 +56,9 @@ class Provenance:
 def gather_provenance(source: Path = _PACKAGE) -> tuple[Provenance, str]:
     """Return the provenance of this process and the git diff of the source tree ("" if there is none)."""
     commit, difference = read_git_state(source)
-    provenance = Provenance(
-        commit=commit,
-        dirty=bool(difference),
-        python=platform.python_version(),
-        packages=dict(list_package_versions()),
-        hardware=describe_hardware(),
-        command=describe_command(),
-        started=current_time(),
-        load=measure_load(),
-    )
-    return provenance, difference
+    packages, command = dict(list_package_versions()), describe_command()
+    machine = (platform.python_version(), packages, describe_hardware())
+    return Provenance(commit, bool(difference), *machine, command, current_time(), measure_load()), difference
 
 
 def write_provenance(folder: Path, source: Path = _PACKAGE) -> Provenance:
@@ -159,18 +151,17 @@ def list_package_versions() -> dict[str, str]:
 
 def hash_sources(packages: Sequence[str]) -> dict[str, str]:
     """Return package → a hash of the names and content of its Python files; missing packages are left out."""
-    found = {name: find_spec(name) for name in sorted(set(packages))}
-    folders = {name: spec.submodule_search_locations or () for name, spec in found.items() if spec is not None}
-    return {name: _hash_files([Path(folder) for folder in listed]) for name, listed in folders.items()}
-
-
-def _hash_files(folders: Sequence[Path]) -> str:
-    digest = hashlib.sha256()
-    for folder in folders:
-        for file in sorted(folder.rglob("*.py")):
-            name, content = file.relative_to(folder).as_posix().encode(), file.read_bytes()
-            digest.update(b"%d %s %d " % (len(name), name, len(content)) + content)
-    return digest.hexdigest()[:16]
+    hashes: dict[str, str] = {}
+    for package in sorted(set(packages)):
+        if (spec := find_spec(package)) is None:
+            continue
+        digest = hashlib.sha256()
+        for folder in map(Path, spec.submodule_search_locations or ()):
+            for file in sorted(folder.rglob("*.py")):
+                name, content = file.relative_to(folder).as_posix().encode(), file.read_bytes()
+                digest.update(b"%d %s %d " % (len(name), name, len(content)) + content)
+        hashes[package] = digest.hexdigest()[:16]
+    return hashes
 
 
 def count_cores() -> int:

@@ -18,7 +18,7 @@ from embodied_rl.critic.evaluation.validation import (
     read_stored_verdicts,
 )
 from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, USES, GateVerdict, Use, check_gate
-from embodied_rl.critic.measures import Estimate, estimate_share
+from embodied_rl.critic.measures import Estimate
 from embodied_rl.critic.pipeline import Material, describe_critic
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.interfaces.errors import UserError
@@ -53,14 +53,9 @@ def write(folder: Path, values: dict[str, float | None] = GOOD, **changes: Any) 
     return path
 
 
-@pytest.mark.parametrize("use", ["shaping", "terminal"])
-def test_a_good_critic_passes(use: Any) -> None:
-    assert check_gate(measured(GOOD), use) == GateVerdict(True)
-
-
 def test_voc_alone_does_not_pass() -> None:
-    """The critic that cannot tell the object has a VOC of .94, and hears of each of its other faults."""
     verdict = check_gate(measured(BLIND), "shaping")
+    assert check_gate(measured(GOOD), "terminal") == check_gate(measured(GOOD), "shaping") == GateVerdict(True)
     assert not verdict.passed and [reason.split()[0] for reason in verdict.reasons] == [
         "gap_object", "wrong_object_share", "failures",
     ]  # fmt: skip
@@ -69,7 +64,6 @@ def test_voc_alone_does_not_pass() -> None:
 
 @pytest.mark.parametrize("criterion", CRITERIA, ids=lambda each: each.measure)
 def test_each_criterion_decides(criterion: Any) -> None:
-    """An interval beyond the threshold, unmeasured, or measured too rarely: no. Up to the threshold: yes."""
     use, bound = criterion.uses[-1], criterion.least if criterion.least is not None else criterion.most
     good, better = measured(GOOD), bound + (0.05 if criterion.least is not None else -0.05)
     low, high = sorted((bound, better))
@@ -81,19 +75,6 @@ def test_each_criterion_decides(criterion: Any) -> None:
         assert not verdict.passed and criterion.measure in verdict.reasons[0]
     without = {name: each for name, each in good.items() if name != criterion.measure}
     assert "was not measured" in check_gate(without, use).reasons[0]
-
-
-@pytest.mark.parametrize(
-    ("measure", "wrong", "fewest"),
-    [("done_false", 0, 35), ("done_false", 7, 140), ("wrong_object_share", 0, 73), ("wrong_object_share", 1, 110)],
-)
-def test_a_share_needs_as_many_cases_as_documented(measure: str, wrong: int, fewest: int) -> None:
-    """None wrong of 31 may be 11 % in truth."""
-    for cases in (LEAST_COUNT + 1, fewest - 1, fewest):
-        found = measured(GOOD) | {measure: estimate_share(wrong, cases)}
-        assert check_gate(found, "terminal").passed == (cases == fewest)
-    (line,) = (each for each in (ROOT / "docs/rewards.md").read_text().splitlines() if each.startswith(f"| {wrong} |"))
-    assert str(fewest) in line.split()
 
 
 @pytest.mark.parametrize(
@@ -119,7 +100,6 @@ def test_done_matters_where_it_is_the_reward() -> None:
 
 
 def test_reports_are_judged_anew(tmp_path: Path) -> None:
-    """A file cannot say of itself that it passed."""
     path = write(tmp_path, BLIND, verdicts={"shaping": {"passed": True, "reasons": []}})  # type: ignore[arg-type]
     assert not read_evaluation(path).verdicts["shaping"].passed
     assert read_evaluation(write(tmp_path)).verdicts["terminal"].passed
@@ -135,27 +115,17 @@ def test_reports_are_judged_anew(tmp_path: Path) -> None:
         ({"measures": {"voc": {"value": "high"}}}, "measures.voc.value"),
         ({"measures": {"voc": {"valeu": 1}}}, "valeu"),
         ({"measures": [1]}, "measures"),
+        ({}, "damaged"),
     ],
     ids=str,
 )
 def test_foreign_and_damaged_reports(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     path = write(tmp_path, **changes)
+    if not changes:
+        path.write_text("[")
     with pytest.raises(UserError, match=said) as problem:
         read_evaluation(path)
     assert str(path) in str(problem.value) and "\n" not in str(problem.value)
-
-
-def test_no_json(tmp_path: Path) -> None:
-    (tmp_path / "critic.json").write_text("[")
-    with pytest.raises(UserError, match="damaged"):
-        read_evaluation(tmp_path / "critic.json")
-    with pytest.raises(UserError, match="cannot be read"):
-        read_evaluation(tmp_path / "none.json")
-
-
-def test_nan_in_a_report_does_not_pass(tmp_path: Path) -> None:
-    found = measured(GOOD) | {"voc": Estimate(float("nan"), count=200), "done_false": Estimate(float("nan"), count=200)}
-    assert len(check_gate(found, "terminal").reasons) == 2
 
 
 # -- who asks ---------------------------------------------------------------------------------------------------------
@@ -166,11 +136,8 @@ PASSED: dict[Use, GateVerdict] = {
 }
 
 
-def test_audit_asks_nothing() -> None:
-    assert check_validated("it", True, "audit", None) is None
-
-
 def test_a_learned_critic_must_have_passed() -> None:
+    assert check_validated("it", True, "audit", None) is None
     assert check_validated("it", True, "late", None, PASSED) is None
     with refuses("scorer-not-passed", "done_false is too high", "reward.mode=audit"):
         check_validated("it", True, "terminal", None, PASSED)
@@ -178,23 +145,12 @@ def test_a_learned_critic_must_have_passed() -> None:
         check_validated("it", True, "late", None)
 
 
-def test_another_scorer_without_evaluation_causes_a_warning() -> None:
-    said = check_validated("a model at a server", False, "late", None)
-    assert said is not None and "has not been evaluated" in said and "\n" not in said
-
-
 def test_a_report_of_the_same_scorer_counts(tmp_path: Path) -> None:
     assert check_validated("critic a1b2", False, "terminal", write(tmp_path)) is None
     with refuses("report-of-another-scorer", "a1b2", "c3d4"):
         check_validated("critic c3d4", False, "late", write(tmp_path))
     with refuses("scorer-not-passed"):
-        check_validated("critic a1b2", False, "late", write(tmp_path, BLIND))  # type: ignore[arg-type]
-
-
-def test_a_report_overrules_the_file(tmp_path: Path) -> None:
-    """The newest word counts: a critic whose file passed and whose report did not is refused."""
-    with refuses("scorer-not-passed"):
-        check_validated("critic a1b2", True, "late", write(tmp_path, BLIND), PASSED)  # type: ignore[arg-type]
+        check_validated("critic a1b2", True, "late", write(tmp_path, BLIND), PASSED)  # the newest word counts
 
 
 # -- what a critic's file carries --------------------------------------------------------------------------------------
@@ -223,13 +179,8 @@ def test_too_few_held_out_episodes_are_refused_before_anything_is_gathered() -> 
     assert freeze_config(CriticTrainConfig, thaw_config(CONFIG)) == CONFIG
 
 
-@pytest.mark.parametrize("provenance", [{}, {"held_out": 3}, {"made": "by hand"}], ids=str)
-def test_a_file_that_carries_nothing(provenance: dict[str, Any]) -> None:
-    assert read_stored_verdicts(provenance) is None
-
-
 def test_a_file_without_intervals_decides_nothing() -> None:
-    """Those of earlier versions told values alone."""
+    assert read_stored_verdicts({}) is None and read_stored_verdicts({"held_out": 3}) is None
     carried = read_stored_verdicts({"held_out": GOOD | {"episodes": 900}})
     assert carried is not None and not carried["shaping"].passed and "critic eval" in carried["shaping"].reasons[0]
 
@@ -243,8 +194,6 @@ def test_what_is_no_measure_was_not_measured(value: Any) -> None:
 
 
 class Learned(CriticScorer):
-    """A critic without a network."""
-
     Config: Any = None
 
     def __init__(self, provenance: dict[str, Any]) -> None:
@@ -277,11 +226,8 @@ def test_a_run_asks_for_the_critic_of_its_configuration(learned: dict[str, Any],
 def test_scorers_for_experiments_need_no_evaluation() -> None:
     assert check_run_scorer(RewardNode("scripted"), PROGRESS_SPEC) is None
     assert check_run_scorer(RewardNode(), PROGRESS_SPEC) is None
-
-
-def test_a_model_behind_a_server_is_told_of() -> None:
-    said = check_run_scorer(RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1"}), PROGRESS_SPEC)
-    assert said is not None and "has not been evaluated" in said
+    warning = check_run_scorer(RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1"}), PROGRESS_SPEC)
+    assert warning is not None and "has not been evaluated" in warning and "\n" not in warning
 
 
 @pytest.mark.parametrize("mode", ["late", "terminal"])

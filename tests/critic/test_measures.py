@@ -35,7 +35,7 @@ def test_spearman_is_scipys(both: tuple[np.ndarray, np.ndarray]) -> None:
 @given(st.permutations(range(9)))
 def test_tau_without_ties_is_scipys(order: list[int]) -> None:
     """SciPy computes τ-b, which is τ-a where nothing is tied."""
-    found = measures.measure_tau(np.arange(9.0), np.array(order, np.float64))
+    found = measures.estimate_tau(np.arange(9.0), np.array(order, np.float64), seed=0).value
     assert found == pytest.approx(scipy.stats.kendalltau(np.arange(9), order).statistic, abs=1e-12)
 
 
@@ -44,7 +44,7 @@ def test_tau_counts_pairs(both: tuple[np.ndarray, np.ndarray]) -> None:
     first, second = both
     listed = list(itertools.combinations(range(len(first)), 2))
     agreeing = sum(np.sign(first[a] - first[b]) * np.sign(second[a] - second[b]) for a, b in listed)
-    assert measures.measure_tau(first, second) == pytest.approx(agreeing / len(listed))
+    assert measures.estimate_tau(first, second, seed=0).value == pytest.approx(agreeing / len(listed))
 
 
 @given(pairs(), st.randoms(use_true_random=False))
@@ -69,18 +69,6 @@ def test_average_precision_by_thresholds(both: tuple[np.ndarray, np.ndarray]) ->
     assert measures.measure_precision(scores, truth) == pytest.approx(area if truth.any() else math.nan, nan_ok=True)
 
 
-def test_average_precision_of_a_right_and_a_wrong_judge() -> None:
-    truth = np.array([True, True, False, False])
-    assert measures.measure_precision(np.array([4.0, 3, 2, 1]), truth) == 1
-    assert measures.measure_precision(np.array([1.0, 2, 3, 4]), truth) == pytest.approx((1 / 3 + 2 / 4) / 2)
-
-
-@given(arrays(np.float64, 40, elements=st.floats(0, 1)))
-def test_who_says_the_truth_is_calibrated(scores: np.ndarray) -> None:
-    found = measures.estimate_calibration(np.arange(40) // 4, scores, scores, seed=0)
-    assert found.value == 0 and found.high == 0 and found.count == 40
-
-
 def test_calibration_error_by_hand() -> None:
     """Two frames of .15 where .35 is true, six of .8 where .8 is true."""
     scores, truth = np.array([0.15] * 2 + [0.8] * 6), np.array([0.35] * 2 + [0.8] * 6)
@@ -100,8 +88,9 @@ def test_constant_scores_count_as_nothing_in_order() -> None:
     tally = Tally()
     tally.add_correlation(0, np.arange(5.0), np.arange(5))
     tally.add_correlation(1, np.full(5, 0.3), np.arange(5))
+    tally.add_correlation(2, np.array([0.0, math.nan, 0.2, 0.3]), np.array([0, 9, 1, 2]))  # a missing score
     found = tally.estimate(seed=0)
-    assert (found.value, found.count, found.constant, found.left_out) == (0.5, 2, 1, 0)
+    assert (found.value, found.count, found.constant, found.left_out) == (pytest.approx(2 / 3), 3, 1, 0)
 
 
 @pytest.mark.parametrize(
@@ -115,12 +104,6 @@ def test_what_has_no_correlation_is_left_out_and_counted(scores: list[float], tr
     assert tally.estimate(seed=0) == measures.Estimate(None, left_out=1)
 
 
-def test_missing_scores_are_passed_over() -> None:
-    tally = Tally()
-    tally.add_correlation(0, np.array([0.0, math.nan, 0.2, 0.3]), np.array([0, 9, 1, 2]))
-    assert tally.estimate(seed=0).value == 1
-
-
 def test_interval_of_a_mean_is_over_episodes() -> None:
     """An episode with a hundred values is one episode: the interval is as wide as that of three, and seeded."""
     tally = Tally()
@@ -129,19 +112,6 @@ def test_interval_of_a_mean_is_over_episodes() -> None:
     found = tally.estimate(seed=3)
     assert found == tally.estimate(seed=3) and found.count == 102
     assert found.low is not None and found.high is not None and found.low < 0.1 and found.high > 0.9
-
-
-def test_interval_covers_the_mean() -> None:
-    """About 95 of 100 intervals of a normal mean hold it; fewer than 85 would be a mistake."""
-    random, covered = np.random.default_rng(0), 0
-    for trial in range(100):
-        tally = Tally()
-        for episode, value in enumerate(random.standard_normal(40)):
-            tally.add(episode, float(value))
-        found = tally.estimate(seed=trial)
-        assert found.low is not None and found.high is not None
-        covered += found.low <= 0 <= found.high
-    assert 85 <= covered <= 100
 
 
 def test_one_episode_has_no_interval() -> None:

@@ -78,7 +78,6 @@ def test_rows_do_not_depend_on_each_other() -> None:
 
 
 def test_a_first_frame_is_located_once_for_all_states() -> None:
-    """So that what was found may be kept: `judge` is `compare` with it, to the bit, whatever the state was then."""
     critic, episode = make_critic(), gather_some()[0]
     frames = len(episode.state)
     first = {name: np.repeat(images[:1], frames, 0) for name, images in episode.frames.items()}

@@ -39,7 +39,6 @@ def test_the_backbone_stays_as_it_is() -> None:
 
 
 def test_it_learns_what_it_is_shown() -> None:
-    """Few frames are learned by heart: progress within some bins, and whether they are done."""
     episode = gather_some()[0]
     critic = learn([episode], options=TrainingOptions(steps=400, batch=32, rate=3e-3))
     frames = len(episode.state)

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from embodied_rl.evaluate.delay_table import Cell, DelaySetup, measure_cell, measure_strategies
+from embodied_rl.deployment.execution.settings import Strategy
+from embodied_rl.evaluate.delay_table import Cell, DelaySetup, measure_strategies
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation
 from embodied_rl.runtime.processes.local import InlineHandle
@@ -38,22 +39,27 @@ def make_bed(kept: tuple[str, ...] = ()) -> DelaySetup:
     return DelaySetup(policy, make, 2, [Episode(i, i % 2, i) for i in range(3)], 0)
 
 
+def measure(strategy: Strategy, delay: int, kept: tuple[str, ...] = ()) -> Cell:
+    (cell,) = measure_strategies(make_bed(kept), (strategy,), (delay,))
+    return cell
+
+
 def rms(values: list[tuple[float, float]]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
 def test_jumps_at_borders_and_inside() -> None:
     """Within a chunk nothing changes; from one to the next both entries rise, by 1 and by 5 of a range of 200."""
-    none = measure_cell(make_bed(), "naive", 0)
+    none = measure("naive", 0)
     assert (none.strategy, none.delay, none.replan) == ("no delay", 0, 3) and none.inside == 0
     assert none.border == pytest.approx(rms([(0.01, 0.05)]), rel=1e-5)
-    switched = measure_cell(make_bed(("velocity_y",)), "naive", 0)
+    switched = measure("naive", 0, ("velocity_y",))
     assert switched.border == pytest.approx(0.01, rel=1e-5), "a switch is left out"
 
 
 def test_a_pause_ends_with_a_jump_from_standing_still() -> None:
     """d = 2, s = 3: decisions begin at steps 2, 7; each time the robot stood still."""
-    cell = measure_cell(make_bed(), "stop", 2)
+    cell = measure("stop", 2)
     assert cell.replan == 3 and cell.border == pytest.approx(rms([(0, 0), (0.01, 0.05)]), rel=1e-5)
 
 
@@ -67,9 +73,9 @@ def test_what_cannot_be_run_says_why() -> None:
 
 
 def test_a_cell_as_text_and_json() -> None:
-    cell = measure_cell(make_bed(), "naive", 1)
+    cell = measure("naive", 1)
     assert cell.summary is not None and cell.summary.success.episodes == 3
     assert cell.format_cells()[:3] == ("naive", "1", "1") and "[" in cell.format_cells()[3]
     written = json.loads(json.dumps(cell.to_dict()))
     assert written["results"] == {"0": False, "1": False, "2": False} and written["summary"]["steps"] == LIMIT
-    assert isinstance(cell, Cell) and cell.describe().startswith("naive | 1 | 1 |")
+    assert cell.describe().startswith("naive | 1 | 1 |")

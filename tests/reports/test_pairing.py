@@ -11,7 +11,6 @@ from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.reports.pairing import index_outcomes, pair_reports
 from embodied_rl.reports.report import Report, read_purpose
 from embodied_rl.reports.result import EpisodeResult
-from embodied_rl.reports.statistics import adjust_by_holm
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from tests.support.refusals import refuses
 
@@ -35,20 +34,7 @@ def states(seed: int) -> list[EpisodeResult]:
     return [result(task, 0, bool(drawn[task, state]), state) for task in range(3) for state in range(50)]
 
 
-def test_a_report_agrees_with_itself_on_every_initial_state() -> None:
-    pairing = pair_reports(report(states(0)), report(states(0)[::-1]))
-    assert (pairing.test.episodes, pairing.test.only_first, pairing.test.only_second) == (150, 0, 0)
-    assert pairing.test.p_value == 1.0 and pairing.sizes == (150, 150) and not pairing.remark
-
-
-def test_all_against_none() -> None:
-    won, lost = (report([replace(each, success=success) for each in states(0)]) for success in (True, False))
-    test = pair_reports(won, lost).test
-    assert (test.only_first, test.only_second) == (150, 0) and test.p_value < 1e-40
-
-
 def test_tasks_are_identified_by_name() -> None:
-    """A report of another order of tasks, and one that ran only some of them, pair with what is equal."""
     turned = replace(SPEC, tasks=SPEC.tasks[::-1])
     one = report([result(0, 5, True), result(1, 5, False), result(2, 5, True)])
     other = report([result(2, 5, True), result(0, 5, True)], spec=turned)  # task 0, task 2
@@ -70,7 +56,6 @@ def test_other_simulators_are_refused(other: dict[str, Any], data: str) -> None:
 
 
 def test_suites_of_one_benchmark_are_distinguished() -> None:
-    """Tasks of equal name, seed and state in two suites are two episodes."""
     suites = [SUITE, {**SUITE, "suite": "spatial"}]
     both = [result(0, 0, True, 1, simulator=0), result(1, 0, False, 1, simulator=1)]
     spec = replace(SPEC, tasks=(Task("open", "a"), Task("open (2)", "a")))
@@ -98,6 +83,8 @@ def test_reports_that_do_not_identify_episodes_are_refused(found: Report, code: 
 
 def test_other_seeds_and_splits_are_refused_and_versions_remarked() -> None:
     first = report(states(0))
+    itself = pair_reports(first, report(states(0)[::-1]))
+    assert itself.sizes == (150, 150) and itself.test.p_value == 1.0 and not itself.remark
     with refuses("reports-not-comparable", "no episode"):
         pair_reports(first, report([replace(each, seed=1) for each in states(0)]))
     with refuses("reports-not-comparable", "train and vision"):
@@ -117,7 +104,6 @@ def test_other_seeds_and_splits_are_refused_and_versions_remarked() -> None:
     ],
 )
 def test_episodes_of_different_purposes_are_never_paired(first: dict, second: dict, data: str) -> None:
-    """Not even with equal seeds. Reports of earlier versions have the purpose "report"."""
     reports = [replace(report(states(0)), metadata={"simulators": [SUITE], **each}) for each in (first, second)]
     with refuses("reports-not-comparable", data):
         pair_reports(*reports)
@@ -127,7 +113,6 @@ def test_episodes_of_different_purposes_are_never_paired(first: dict, second: di
 
 
 def test_random_reports_against_brute_force() -> None:
-    """Every pair is found by looking through the other report, and SciPy has the p-value."""
     rng = np.random.default_rng(0)
     for _ in range(200):
         drawn = [[], []]
@@ -144,12 +129,6 @@ def test_random_reports_against_brute_force() -> None:
         assert (test.episodes, test.only_first, test.only_second) == (len(pairs), first, second)
         expected = scipy.stats.binomtest(first, first + second).pvalue if first + second else 1.0
         assert test.p_value == pytest.approx(expected, rel=1e-9)
-
-
-def test_holms_adjustment() -> None:
-    """Worked by hand: the least times 4, the next times 3, never below the one before, never above 1."""
-    assert adjust_by_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert adjust_by_holm([0.6, 0.9]) == [1.0, 1.0] and adjust_by_holm([]) == []
 
 
 def test_unequal_delays_are_refused_and_unequal_strategies_remarked() -> None:

@@ -10,14 +10,13 @@ from embodied_rl.reports.strips import (
     FOLDER,
     GROUPS,
     KEPT,
-    MAX_PIXELS,
     Group,
     KeptStrip,
     Strip,
     StripFrame,
     choose_kept,
     describe_strips,
-    draw_strip,
+    draw_strips,
     encode_picture,
     make_strip_section,
     read_strips,
@@ -44,17 +43,13 @@ def write(run: Path, name: str, strips: list[KeptStrip]) -> Path:
     return file
 
 
-def test_what_was_written_is_read(tmp_path: Path) -> None:
-    strips = [kept("failure_high", 0.9), kept("success_low", 0.1)]
-    assert read_strips(write(tmp_path, "last_0.json", strips)) == tuple(strips)
-
-
 def test_of_all_collectors_the_furthest_are_shown(tmp_path: Path) -> None:
     for number in range(3):
         own = [kept("failure_high", number / 10, f"high {number}"), kept("success_low", number / 10, f"low {number}")]
         write(tmp_path, f"last_{number}.json", own)
+    assert read_strips(tmp_path / FOLDER / "last_2.json") == tuple(own)
     page = make_strip_section(tmp_path)
-    assert page.count('class="strip"') == 2 * KEPT
+    assert page.count('class="strip"') == 2 * KEPT and make_strip_section(tmp_path / "other") == ""
     assert all(words in page for words in ("high 2", "high 1", "low 0", "low 1"))
     assert "high 0" not in page and "low 2" not in page
     assert page.index("high 2") < page.index("high 1") and page.index("low 0") < page.index("low 1")
@@ -65,7 +60,7 @@ def test_untrusted_text_is_escaped(tmp_path: Path) -> None:
     write(tmp_path, "last_0.json", [KeptStrip("failure_high", 0.5, strip(EVIL, EVIL))])
     page = make_strip_section(tmp_path)
     assert "alert" in page and "<script" not in page and EVIL not in page
-    page = draw_strip(Strip("a", EVIL, "b", ()))
+    page = draw_strips([Strip("a", EVIL, "b", ())])
     assert "<script" not in page and "&lt;script" in page
 
 
@@ -95,10 +90,7 @@ def test_a_damaged_file_is_named_and_the_report_goes_on(text: str, tmp_path: Pat
     assert "last_1.json" in page and "a good one" in page
 
 
-def test_a_run_without_strips_has_no_section(tmp_path: Path) -> None:
-    assert make_strip_section(tmp_path) == ""
-
-
-def test_pictures_are_small() -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (480, 640, 3), dtype=np.uint8)
-    assert len(encode_picture(noise)) < 40_000 and MAX_PIXELS <= 160
+@pytest.mark.parametrize(("shape", "kind"), [((16, 16, 3), "png"), ((480, 640, 3), "jpeg")])
+def test_pictures_are_small(shape: tuple[int, int, int], kind: str) -> None:
+    drawn = encode_picture(np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8))
+    assert len(drawn) < 40_000 and drawn.startswith(f"data:image/{kind}")

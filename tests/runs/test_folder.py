@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
@@ -24,29 +23,19 @@ def with_checkpoint(folder, step=1):
     return folder
 
 
-def test_path_of_a_run(tmp_path):
+def test_folders_are_new_and_keep_their_configuration(tmp_path):
     folder = RunFolder.create(tmp_path, "demo", 3, NOW)
-    assert folder.path == tmp_path / "demo" / "20310203-040506_s3"
-    assert (folder.experiment, folder.seed) == ("demo", 3)
+    assert (folder.path, folder.experiment, folder.seed) == (tmp_path / "demo" / "20310203-040506_s3", "demo", 3)
     assert {path.name for path in folder.path.iterdir()} == {"checkpoints", "videos", "eval"}
-
-
-def test_a_taken_name_gets_a_suffix(tmp_path):
-    names = [RunFolder.create(tmp_path, "demo", 3, NOW).path.name for _ in range(3)]
-    assert names == ["20310203-040506_s3", "20310203-040506_s3_2", "20310203-040506_s3_3"]
-    assert RunFolder(tmp_path / "demo" / names[2]).seed == 3
-
-
-def test_config_and_overrides_are_kept(tmp_path):
-    folder = RunFolder.create(tmp_path, "demo", 0)
     folder.write_config("seed: 0\n", ["experiment=demo", "algo.lr=1e-4"])
     again = RunFolder.open(folder.path)
     assert again.config.read_text() == "seed: 0\n" and again.overrides() == ("experiment=demo", "algo.lr=1e-4")
+    names = [RunFolder.create(tmp_path, "demo", 3, NOW).path.name for _ in range(2)]
+    assert names == ["20310203-040506_s3_2", "20310203-040506_s3_3"]
+    assert RunFolder(tmp_path / "demo" / names[1]).seed == 3
 
 
 def test_latest_is_the_newest_training_run(tmp_path):
-    """With or without a checkpoint; runs of `sft` and folders without a configuration do not count."""
-
     def create(experiment, year):
         return RunFolder.create(tmp_path, experiment, 0, datetime(year, 1, 1))
 
@@ -146,15 +135,6 @@ def test_a_root_that_cannot_be_written_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with refuses("path-not-writable", "file", "run.root", kind=StorageError):
         RunFolder.create(tmp_path / "file", "demo", 0)
-
-
-def test_a_full_disk_is_reported(tmp_path, monkeypatch):
-    def full(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "mkdir", full)
-    with refuses("disk-full", tmp_path, "run.root"):
-        RunFolder.create(tmp_path, "demo", 0)
 
 
 def test_other_errors_pass_unchanged(tmp_path):

@@ -73,16 +73,12 @@ def test_a_killed_owner_and_its_children_do_not_hold_the_lock(tmp_path):
             assert LockOwner.read(tmp_path / FILE).pid == os.getpid()
 
 
-def test_a_reused_process_id_does_not_hold_the_lock(tmp_path):
+def test_neither_an_error_nor_a_reused_process_id_holds_the_lock(tmp_path):
     leave(tmp_path, replace(LockOwner.of_this_process(), pid=os.getppid()))
-    with hold_run(tmp_path, never):
-        held = LockOwner.read(tmp_path / FILE)
-        assert held is not None and held.pid == os.getpid()
-
-
-def test_an_error_frees_the_lock(tmp_path):
     for _ in range(2):
         with pytest.raises(KeyboardInterrupt), hold_run(tmp_path, never):
+            held = LockOwner.read(tmp_path / FILE)
+            assert held is not None and held.pid == os.getpid()
             raise KeyboardInterrupt
         assert (tmp_path / FILE).read_text() == ""
 

@@ -21,7 +21,6 @@ from tests.support.refusals import refuses
 
 @contextmanager
 def logged(folder: Path, name: str, resumed: int | None = None, **options: Any) -> Iterator[RunLog]:
-    """Open the log of a run at a folder with a logger."""
     folder.mkdir(exist_ok=True)
     found, config = configure_plugin("loggers", LoggerNode(name, options=options), "logger")
     run = LoggedRun(folder, "demo", {"seed": 3}, resumed)
@@ -40,17 +39,6 @@ def test_every_logger_has_a_file_of_its_own_and_is_offered() -> None:
     assert list_names("loggers") == sorted(LOGGERS)
 
 
-def test_tensorboard_gets_the_finite_numbers(tmp_path: Path) -> None:
-    with logged(tmp_path / "run", "tensorboard") as log:
-        write(log, 1, 2)
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
-    events.Reload()
-    assert events.Tags()["scalars"] == ["rollout/success"]
-    assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5)]
-
-
 def test_tensorboard_hides_what_a_resumed_run_repeats(tmp_path: Path) -> None:
     with logged(tmp_path / "run", "tensorboard") as log:
         write(log, 1, 2, 3)
@@ -62,6 +50,7 @@ def test_tensorboard_hides_what_a_resumed_run_repeats(tmp_path: Path) -> None:
 
     events = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     events.Reload()
+    assert events.Tags()["scalars"] == ["rollout/success"], "finite numbers alone"
     assert [(e.step, e.value) for e in events.Scalars("rollout/success")] == [(1, 0.25), (2, 0.5), (3, 1.0)]
 
 
@@ -76,7 +65,6 @@ def test_events_that_do_not_fit_on_the_disk_are_named(tmp_path: Path, files_up_t
 
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A folder in place of a tracking server."""
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return (tmp_path / "tracking").as_uri()
 

@@ -1,6 +1,7 @@
 """Progress is shown as lines in files and pipes, and as a table on terminals."""
 
 import io
+from contextlib import contextmanager
 
 import pytest
 from rich.console import Console
@@ -17,10 +18,16 @@ class Clock:
         return self.now
 
 
-def shown(terminal, live=True):
+@contextmanager
+def displayed(terminal, start=0, live=True, width=140):
     stream, clock = io.StringIO(), Clock()
-    console = Console(file=stream, force_terminal=terminal, width=140, highlight=False)
-    with Progress(10, start=4, console=console, clock=clock, live=live) as progress:
+    console = Console(file=stream, force_terminal=terminal, width=width, highlight=False)
+    with Progress(10, start=start, console=console, clock=clock, live=live) as progress:
+        yield progress, stream, clock
+
+
+def shown(terminal, live=True, width=140):
+    with displayed(terminal, 4, live, width) as (progress, stream, clock):
         clock.now = 20.0
         progress.update(5, METRICS)
         progress.note("[saved] checkpoint 5")
@@ -29,18 +36,15 @@ def shown(terminal, live=True):
     return stream.getvalue()
 
 
-def test_one_plain_line_per_iteration_without_a_terminal():
-    lines = shown(terminal=False).splitlines()
+@pytest.mark.parametrize(("terminal", "live", "width"), [(False, True, 20), (True, False, 140)])
+def test_one_plain_line_per_iteration_without_a_terminal_or_on_request(terminal, live, width):
+    lines = shown(terminal, live, width).splitlines()
     figures = "success exploring 42.5%  deployed –  return –  KL 0.0123  clip share –  env-steps/s 1,270"
     assert lines == [
         f"iteration 5/10  {figures}  ETA 1m40s",
         "[saved] checkpoint 5",
         f"iteration 6/10  {figures}  ETA 1m00s",
     ]
-
-
-def test_plain_lines_on_request():
-    assert shown(terminal=True, live=False).splitlines()[0].startswith("iteration 5/10")
 
 
 def test_a_table_on_a_terminal():
@@ -53,35 +57,18 @@ def test_a_table_on_a_terminal():
 @pytest.mark.parametrize("terminal", [False, True])
 @pytest.mark.parametrize("entropy, appears", [(None, False), (0.0, False), (0.5, True)])
 def test_entropy_is_shown_only_if_it_is_not_zero(terminal, entropy, appears):
-    stream = io.StringIO()
-    console = Console(file=stream, force_terminal=terminal, width=140, highlight=False)
-    with Progress(10, console=console, clock=Clock()) as progress:
+    with displayed(terminal) as (progress, stream, _):
         progress.update(1, METRICS | {"update/entropy": entropy})
     assert ("entropy" in stream.getvalue()) == appears
 
 
-def test_a_narrow_pipe_does_not_break_lines():
-    stream = io.StringIO()
-    with Progress(10, console=Console(file=stream, force_terminal=False, width=20)) as progress:
-        progress.update(1, METRICS)
-    assert len(stream.getvalue().splitlines()) == 1
-
-
 def test_format_of_durations():
-    assert [format_duration(value) for value in (0.4, 59, 60, 187, 3720, float("inf"))] == [
-        "0s",
-        "59s",
-        "1m00s",
-        "3m07s",
-        "1h02m",
-        "–",
-    ]
+    texts = {0.4: "0s", 59: "59s", 60: "1m00s", 187: "3m07s", 3720: "1h02m", float("inf"): "–"}
+    assert {seconds: format_duration(seconds) for seconds in texts} == texts
 
 
 def test_a_terminal_shows_the_phase_before_the_first_iteration():
-    stream, clock = io.StringIO(), Clock()
-    console = Console(file=stream, force_terminal=True, width=140, highlight=False)
-    with Progress(10, console=console, clock=clock) as progress:
+    with displayed(terminal=True) as (progress, stream, clock):
         progress.begin_phase("evaluating before training", announce=True)
         assert "evaluating before training 0s" in stream.getvalue()
         clock.now = 7.0
@@ -91,22 +78,20 @@ def test_a_terminal_shows_the_phase_before_the_first_iteration():
 
 
 def test_announced_phases_are_plain_lines_without_a_terminal():
-    stream = io.StringIO()
-    with Progress(10, console=Console(file=stream, force_terminal=False, width=140)) as progress:
+    with displayed(terminal=False) as (progress, stream, _):
         progress.begin_phase("filming", announce=True)
         progress.begin_phase("collecting")
     assert stream.getvalue() == "filming …\n"
 
 
 def test_remaining_time_includes_iterations_and_closing_work():
-    clock = Clock()
-    progress = Progress(10, console=Console(file=io.StringIO()), clock=clock)
-    clock.now = 100.0  # evaluating before training
-    progress.begin_iterations(closing=30.0)
-    assert progress.remaining(0) == float("inf")
-    clock.now = 120.0
-    assert progress.remaining(2) == 8 * 10.0 + 30.0
-    assert progress.remaining(10) == 30.0, "closing work remains"
+    with displayed(terminal=False) as (progress, _, clock):
+        clock.now = 100.0  # evaluating before training
+        progress.begin_iterations(closing=30.0)
+        assert progress.remaining(0) == float("inf")
+        clock.now = 120.0
+        assert progress.remaining(2) == 8 * 10.0 + 30.0
+        assert progress.remaining(10) == 30.0, "closing work remains"
 
 
 ASKED = {"reward/asked": 50.0, "reward/valid": 1.0, "reward/down": 0.0, "reward/degraded": 0.0}
@@ -127,9 +112,7 @@ ASKED = {"reward/asked": 50.0, "reward/valid": 1.0, "reward/down": 0.0, "reward/
 def test_the_state_of_the_scorer_is_shown(figures, says):
     assert describe_scorer(figures) == says
     for terminal in (False, True):
-        stream = io.StringIO()
-        console = Console(file=stream, force_terminal=terminal, width=200, highlight=False)
-        with Progress(10, console=console, clock=Clock()) as progress:
+        with displayed(terminal, width=200) as (progress, stream, _):
             progress.update(1, METRICS | figures)
         assert (f"scorer {says}" if says else "success") in stream.getvalue()
         assert says or "scorer" not in stream.getvalue()

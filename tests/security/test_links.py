@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from embodied_rl.evaluate.result_file import ResultFile
-from embodied_rl.evaluate.resumption import choose_output_folder
+from embodied_rl.evaluate.resumption import ResultFile, choose_output_folder
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.lock import hold_run

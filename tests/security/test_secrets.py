@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("websockets")
 
-from embodied_rl.critic.evaluation.response_capture import ResponseCapture
+from embodied_rl.critic.evaluation.server_probe import ResponseCapture
 from embodied_rl.deployment.policy_client.client import PolicyClient
 from embodied_rl.deployment.policy_client.wire import pack
 from embodied_rl.interfaces.scorer import ScorerError

@@ -13,7 +13,7 @@ from embodied_rl.assembly.loaded import load_policy
 from embodied_rl.commands import train as train_command
 from embodied_rl.commands.preparation import compose_config
 from embodied_rl.config.freeze import freeze_config
-from embodied_rl.critic.evaluation.filter_report import FILE
+from embodied_rl.critic.evaluation.filtered_demonstrations import FILE
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.report import Report
 from embodied_rl.runs.folder import RunFolder

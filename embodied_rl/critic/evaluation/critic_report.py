@@ -34,39 +34,29 @@ FORMAT, VERSION = "embodied-rl critic evaluation", 1
 """Of `critic.json`."""
 
 
-def describe_episodes(episodes: Sequence[JudgedEpisode]) -> dict[str, Any]:
-    """Return a summary of the evaluated episodes."""
-    actors = sorted({episode.actor for episode in episodes})
-    own = {name: [episode for episode in episodes if episode.actor == name] for name in actors}
-    return {
+def make_report(
+    found: Assessment, episodes: Sequence[JudgedEpisode], scorer: Mapping[str, Any], threshold: float
+) -> dict[str, Any]:
+    """Return the content of `critic.json`."""
+    actors: dict[str, dict[str, int]] = {}
+    for actor in sorted({episode.actor for episode in episodes}):
+        own = [episode for episode in episodes if episode.actor == actor]
+        actors[actor] = {"episodes": len(own), "successes": sum(each.success for each in own)}
+    summary = {
         "episodes": len(episodes),
         "successes": sum(episode.success for episode in episodes),
         "frames": sum(len(episode.state) for episode in episodes),
-        "actors": {name: {"episodes": len(e), "successes": sum(each.success for each in e)} for name, e in own.items()},
+        "actors": actors,
         "families": dict(sorted(Counter(episode.family for episode in episodes).items())),
         "cameras": sorted({camera for episode in episodes for camera in episode.frames}),
         "truth": "simulator" if all(episode.goals[0].true for episode in episodes) else "guessed from time",
     }
-
-
-def make_report(
-    found: Assessment, episodes: Sequence[JudgedEpisode], told: Mapping[str, Any], threshold: float
-) -> dict[str, Any]:
-    """Return the content of `critic.json`.
-
-    Args:
-        found: the measures.
-        episodes: the evaluated ones.
-        told: identity and kind of the scorer, and "source" of the episodes.
-        threshold: of "done".
-    """
-    source = provenance.select_for_report(asdict(provenance.gather_provenance()[0]))
     return {
         "format": FORMAT,
         "version": VERSION,
-        "identity": told["identity"],
-        "kind": told["kind"],
-        "rests_on": {**told["source"], **describe_episodes(episodes)},
+        "identity": scorer["identity"],
+        "kind": scorer["kind"],
+        "rests_on": {**scorer["source"], **summary},
         "threshold": threshold,
         "done_from": found.done_from,
         "measures": {name: asdict(each) for name, each in found.measures.items()},
@@ -77,7 +67,7 @@ def make_report(
         },
         "reasons": dict(found.reasons),
         "verdicts": {use: asdict(verdict) for use, verdict in make_verdicts(found).items()},
-        "code": source,
+        "code": provenance.select_for_report(asdict(provenance.gather_provenance()[0])),
     }
 
 
@@ -107,8 +97,8 @@ def format_bounds(name: str, each: Estimate) -> str:
 
 def format_rest(each: Estimate) -> str:
     """Return notes on constant and omitted sequences of a measure."""
-    told = [f"{each.constant} constant: count as 0"] if each.constant else []
-    return ", ".join([*told, *([f"{each.left_out} left out"] if each.left_out else [])])
+    notes = [f"{each.constant} constant: count as 0"] if each.constant else []
+    return ", ".join([*notes, *([f"{each.left_out} left out"] if each.left_out else [])])
 
 
 def is_share(name: str) -> bool:

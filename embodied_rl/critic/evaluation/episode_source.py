@@ -3,7 +3,7 @@
 Everything is checked first; simulation starts in `EpisodeSource.gather`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -27,13 +27,7 @@ PURPOSE = "publish"
 
 @dataclass(frozen=True)
 class EpisodeSource:
-    """Episodes that are not collected yet.
-
-    Attributes:
-        spec: of the simulator, or derived from the dataset.
-        description: of the source for a report.
-        gather: runs or reads the episodes.
-    """
+    """Episodes that are not collected yet."""
 
     spec: SimulatorSpec
     description: dict[str, Any]
@@ -50,23 +44,15 @@ def find_source(config: CriticEvalConfig) -> EpisodeSource:
     if config.dataset is not None:
         if config.runs or config.sim.name is not None:
             raise UserError("dataset= stands alone: leave out runs= and sim=.", code="keys-contradict")
-        return _find_dataset(config, config.dataset)
+        description = {"source": f"dataset {config.dataset}", "seed": config.seed}
+        gather = partial(read_dataset, config.dataset, config.episodes, config.seed)
+        return EpisodeSource(check_dataset(config.dataset), description, gather)
     if not config.runs and config.sim.name is None:
         raise UserError(
             "The source of episodes is missing: set runs=<run folder> (its policy acts), dataset=<LeRobot dataset>, or "
             "sim=<simulator> (its scripted operator acts).",
             code="evaluation-source-missing",
         )
-    return _find_simulated(config)
-
-
-def _find_dataset(config: CriticEvalConfig, folder: str) -> EpisodeSource:
-    spec = check_dataset(folder)
-    description = {"source": f"dataset {folder}", "seed": config.seed}
-    return EpisodeSource(spec, description, lambda: read_dataset(folder, config.episodes, config.seed))
-
-
-def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
     files = {run: find_policy_file(run) for run in config.runs}
     for run, file in files.items():
         own = (read_simulator(file, find_run(file)) or {}).get("name")
@@ -79,8 +65,7 @@ def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
     nodes = [change_simulator({} if base is None else to_mapping(base), config.sim) for base in bases]
     if len({repr(node) for node in nodes}) > 1:
         raise UserError(
-            "runs: they have different simulators or settings. Evaluate on each separately.",
-            code="runs-not-comparable",
+            "runs: they have different simulators or settings. Evaluate on each separately.", code="runs-not-comparable"
         )
     kind = SimulatorKind.find(nodes[0])
     if not issubclass(kind.simulator, GoalWatched):
@@ -104,20 +89,20 @@ def _find_simulated(config: CriticEvalConfig) -> EpisodeSource:
         "split": config.split,
         "seed": config.seed,
     }
-    spec = replace(kind.spec, reports_progress=True)  # the goals tell it, whatever the observations do
-    return EpisodeSource(spec, description, partial(_gather, config, nodes[0], list(files)))
+    spec = replace(kind.spec, reports_progress=True)  # by the goals, even if observations have none
+    return EpisodeSource(spec, description, partial(_collect, config, nodes[0]))
 
 
-def _gather(config: CriticEvalConfig, node: SimNode, runs: Sequence[str]) -> list[JudgedEpisode]:
+def _collect(config: CriticEvalConfig, node: SimNode) -> list[JudgedEpisode]:
     draw = EpisodeDraw(config.seed, PURPOSE, "train" if config.split == "eval" else config.split)
-    if not runs:
+    if not config.runs:
         half = config.episodes // 2
-        return collect_episodes(
-            node, None, [EpisodeKind("careful", config.episodes - half), EpisodeKind("faulty", half)], draw
-        )
-    found: list[JudgedEpisode] = []
+        kinds = [EpisodeKind("careful", config.episodes - half), EpisodeKind("faulty", half)]
+        return collect_episodes(node, None, kinds, draw)
+    runs = list(dict.fromkeys(config.runs))
+    collected: list[JudgedEpisode] = []
     for number, run in enumerate(runs):
-        share = config.episodes // len(runs) + (number < config.episodes % len(runs))
-        own = collect_episodes(node, run, [EpisodeKind("policy", share)], replace(draw, seed=config.seed + number))
-        found += [replace(each, actor=run) for each in own]
-    return found
+        kind = EpisodeKind("policy", config.episodes // len(runs) + (number < config.episodes % len(runs)))
+        episodes = collect_episodes(node, run, [kind], replace(draw, seed=config.seed + number))
+        collected += [replace(each, actor=run) for each in episodes]
+    return collected

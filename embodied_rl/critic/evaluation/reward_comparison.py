@@ -1,27 +1,145 @@
 """Comparison of rewards: success during training after equal numbers of decisions, and decisions to a target.
 
-Success is that of the training episodes, by the simulator's own criterion.
+The runs differ only in the reward, with the same seeds, and run sequentially. The series can be interrupted: finished
+runs are read, an unfinished one is resumed. Success is that of the training episodes, by the simulator's criterion.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from math import sqrt
+import math
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from embodied_rl.critic.evaluation.reward_arms import SPARSE, list_runs, run_arms
+from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.reports.statistics import Z95, mean_interval, wilson_interval
+from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import read_metrics
-from embodied_rl.schema import BenchConfig
+from embodied_rl.schema import BenchConfig, TrainConfig
 
 LATE = 1 / 3
 """The last part of the compared iterations, which "success" is of."""
 WINDOW = 5
 """Iterations whose episodes are pooled to say when a success rate was reached."""
+REPORT = "report.json"
+"""The file of a finished run."""
+SPARSE = "sparse"
+_ALL_SCORES = ("reward.wait_share=null", "reward.deadline=60")  # a busy machine must not decide which scores count
+ARMS: dict[str, tuple[str, ...]] = {
+    SPARSE: (),
+    "oracle": ("reward=oracle", *_ALL_SCORES),
+    "embedded": ("reward=embedded", *_ALL_SCORES),
+    "inverted": ("reward=inverted", *_ALL_SCORES),
+    "hackable": ("reward=hackable", "reward.weight=3", *_ALL_SCORES),
+    "rises": ("reward=hackable", "reward.weight=3", "reward.mode=rises", "reward.guard=false", *_ALL_SCORES),
+}
+"""What each arm changes. "hackable" and "rises" have the same critic, which can be fooled, with the same weight: one
+shapes by it, the other pays its rises, which changes what is optimal."""
+
+
+@dataclass(frozen=True)
+class ArmRun:
+    """One training run of the comparison, in the folder `label` below the root of all runs.
+
+    `overrides` are those of its command, without the seed and the folder.
+    """
+
+    arm: str
+    seed: int
+    overrides: tuple[str, ...]
+    root: Path
+    label: str
+
+    def command(self, resumed: RunFolder | None) -> list[str]:
+        """Return the words of the command that starts the run, or continues it."""
+        where = [f"run.root={self.root}"]
+        if resumed is not None:
+            return ["train", f"resume={resumed.path}", *where]
+        return ["train", *self.overrides, f"seed={self.seed}", *where, f"run.experiment={self.label}"]
+
+    def find(self) -> RunFolder | None:
+        """Return the newest folder of this run, finished or not; None if there is none.
+
+        Raises:
+            UserError: it was run with other settings.
+        """
+        found = sorted((self.root / self.label).glob(f"*_s{self.seed}"))
+        if not found:
+            return None
+        folder = RunFolder(found[-1])
+        if (typed := folder.overrides()) != (wanted := tuple(self.command(None)[1:])):
+            differ = ", ".join(sorted(set(typed) ^ set(wanted)))
+            raise UserError(
+                f"{folder.path} was run with other settings ({differ}): take another folder with out=.",
+                code="run-of-other-settings",
+            )
+        return folder
+
+
+def list_runs(config: BenchConfig, root: Path) -> list[ArmRun]:
+    """List the runs of the comparison, all arms of a seed before the next seed.
+
+    All runs are equally long, and report progress to scorers.
+
+    Raises:
+        UserError: an arm is unknown, or a typed key is one that the arms or the comparison set.
+    """
+    for arm in config.arms:
+        if arm not in ARMS:
+            raise UserError(
+                f"arms: there is no arm '{arm}'.{suggest_name(arm, [*ARMS])} They are {', '.join(ARMS)}.",
+                code="reward-arm-unknown",
+            )
+    if SPARSE not in config.arms:
+        raise UserError(
+            f"arms: all others are compared with '{SPARSE}', so it has to be among them.", code="reward-arm-missing"
+        )
+    own = {item.name for item in fields(BenchConfig)} - {item.name for item in fields(TrainConfig)}
+    shared: list[str] = []
+    for override in config.run.overrides:
+        key = override.lstrip("+~").partition("=")[0]
+        group = key.partition(".")[0]
+        if group == "reward" or key in ("train.iterations", "resume", "sim.progress"):
+            raise UserError(
+                f"{override}: the comparison sets this itself, for each arm; `decisions` says how long.",
+                code="key-set-by-command",
+            )
+        if key not in own and key != "seed" and group != "run":
+            shared.append(override)
+    iterations = math.ceil(config.decisions / (config.sim.num_envs * config.train.decisions))
+    shared += [f"train.iterations={iterations}", "sim.progress=true"]
+    return [
+        ArmRun(arm, seed, (*shared, *ARMS[arm]), root, f"{config.run.experiment}_{arm}")
+        for seed in range(config.seed, config.seed + config.seeds)
+        for arm in config.arms
+    ]
+
+
+def run_arms(runs: Sequence[ArmRun]) -> Iterator[tuple[ArmRun, RunFolder]]:
+    """Run what is missing, one after the other; yield each run with its folder as soon as it is finished.
+
+    Raises:
+        UserError: a run did not finish, or was run with other settings before.
+    """
+    for run in runs:
+        folder = run.find()
+        if folder is None or not (folder.path / REPORT).is_file():
+            started = folder is not None and any(folder.checkpoints.glob("[0-9]*"))
+            command = run.command(folder if started else None)
+            code = subprocess.run([sys.executable, "-m", "embodied_rl", *command], check=False).returncode
+            folder = run.find()
+            if folder is None or not (folder.path / REPORT).is_file():
+                raise UserError(
+                    f"The run of arm {run.arm}, seed {run.seed}, ended with code {code} and has not finished; see "
+                    "above. The same command once more goes on from there.",
+                    code="run-not-finished",
+                )
+        yield run, folder
 
 
 @dataclass(frozen=True)
@@ -41,21 +159,16 @@ class SuccessCurve:
         Raises:
             UserError: there are none.
         """
-        told = [row for row in rows if "total/decisions" in row]
-        if not told:
+        known = [row for row in rows if "total/decisions" in row]
+        if not known:
             raise UserError(
                 f"The run of arm {arm}, seed {seed}, has no metrics of an iteration.", code="metrics-missing"
             )
-        episodes = [int(row.get("rollout/episodes", 0)) for row in told]
-        successes = [round(row.get("rollout/success", 0.0) * n) for row, n in zip(told, episodes, strict=True)]
-        return SuccessCurve(
-            arm, seed, tuple(int(row["total/decisions"]) for row in told), tuple(episodes), tuple(successes)
-        )
-
-    def cut(self, decisions: int) -> "SuccessCurve":
-        """Return the part within a number of decisions."""
-        n = sum(total <= decisions for total in self.decisions)
-        return SuccessCurve(self.arm, self.seed, self.decisions[:n], self.episodes[:n], self.successes[:n])
+        decisions = tuple(int(row["total/decisions"]) for row in known)
+        episodes = tuple(int(row.get("rollout/episodes", 0)) for row in known)
+        shares = [row.get("rollout/success", 0.0) for row in known]
+        successes = tuple(round(share * n) for share, n in zip(shares, episodes, strict=True))
+        return SuccessCurve(arm, seed, decisions, episodes, successes)
 
     def late(self) -> tuple[int, int]:
         """Return successes and episodes of the last `LATE` of the iterations."""
@@ -97,23 +210,23 @@ class ArmResult:
 def compare_arms(curves: Sequence[SuccessCurve], target: float) -> tuple[int, list[ArmResult]]:
     """Compare the arms after as many decisions as the shortest run has; return these and the results.
 
-    Args:
-        curves: of all arms, and of the same seeds in each. target: success that is to be reached, 0…1.
+    All arms have the same seeds; `target` is the success to be reached, 0…1.
     """
     decisions = min(curve.decisions[-1] for curve in curves)
-    equal = [curve.cut(decisions) for curve in curves]
-    arms = list(dict.fromkeys(curve.arm for curve in equal))
-    by_arm = {arm: sorted((c for c in equal if c.arm == arm), key=lambda curve: curve.seed) for arm in arms}
-    return decisions, [_summarise(by_arm[arm], by_arm[SPARSE], target) for arm in arms]
-
-
-def _summarise(curves: Sequence[SuccessCurve], sparse: Sequence[SuccessCurve], target: float) -> ArmResult:
-    successes, episodes = (sum(part) for part in zip(*(curve.late() for curve in curves), strict=True))
-    low, high = wilson_interval(successes, episodes)
-    gain = (None, None, None) if curves[0].arm == SPARSE else _compare(curves, sparse)
-    reached = tuple(curve.reach(target) for curve in curves)
-    rate = successes / episodes if episodes else 0.0
-    return ArmResult(curves[0].arm, len(curves), episodes, rate, low, high, *gain, reached)
+    by_arm: dict[str, list[SuccessCurve]] = {curve.arm: [] for curve in curves}
+    for curve in sorted(curves, key=lambda curve: curve.seed):
+        n = sum(total <= decisions for total in curve.decisions)
+        cut = replace(curve, decisions=curve.decisions[:n], episodes=curve.episodes[:n], successes=curve.successes[:n])
+        by_arm[curve.arm].append(cut)
+    results: list[ArmResult] = []
+    for arm, own in by_arm.items():
+        successes, episodes = (sum(part) for part in zip(*(curve.late() for curve in own), strict=True))
+        low, high = wilson_interval(successes, episodes)
+        gain = (None, None, None) if arm == SPARSE else _compare(own, by_arm[SPARSE])
+        reached = tuple(curve.reach(target) for curve in own)
+        rate = successes / episodes if episodes else 0.0
+        results.append(ArmResult(arm, len(own), episodes, rate, low, high, *gain, reached))
+    return decisions, results
 
 
 def _compare(curves: Sequence[SuccessCurve], sparse: Sequence[SuccessCurve]) -> tuple[float, float, float]:
@@ -124,11 +237,15 @@ def _compare(curves: Sequence[SuccessCurve], sparse: Sequence[SuccessCurve]) -> 
     if found.low is not None and found.high is not None:
         return found.mean, found.low, found.high
     variance = sum(rate * (1 - rate) / max(n, 1) for rate, (_, n) in zip(rates[0], pairs[0], strict=True))
-    return found.mean, found.mean - Z95 * sqrt(variance), found.mean + Z95 * sqrt(variance)
+    return found.mean, found.mean - Z95 * math.sqrt(variance), found.mean + Z95 * math.sqrt(variance)
 
 
 def make_comparison_table(decisions: int, results: Sequence[ArmResult], target: float) -> Table:
     """Make the table for the console."""
+
+    def points(low: float | None, high: float | None) -> str:
+        return f"{100 * (low or 0):.1f}, {100 * (high or 0):.1f}"
+
     seeds = results[0].seeds
     over = "over seeds" if seeds > 1 else "over episodes alone (one seed)"
     caption = (
@@ -140,17 +257,14 @@ def make_comparison_table(decisions: int, results: Sequence[ArmResult], target: 
     for heading in ("success", "95 %", "gain", f"to {target:.0%}"):
         table.add_column(heading, justify="right")
     for each in results:
-        gain = "" if each.gain is None else f"{100 * each.gain:+.1f} [{_points(each.gain_low, each.gain_high)}]"
+        gain = "" if each.gain is None else f"{100 * each.gain:+.1f} [{points(each.gain_low, each.gain_high)}]"
         reached = ", ".join("–" if n is None else f"{n / 1000:.0f}k" for n in each.reached)
-        table.add_row(each.arm, f"{100 * each.success:.1f}", _points(each.low, each.high), gain, reached)
+        table.add_row(each.arm, f"{100 * each.success:.1f}", points(each.low, each.high), gain, reached)
     return table
 
 
 def compare_rewards(config: BenchConfig, root: Path) -> tuple[Table, dict[str, Any]]:
-    """Run what is missing of the comparison, and return its table for the console and all of it for a file.
-
-    Args:
-        config: says which arms, seeds, decisions and target. root: folder of the runs.
+    """Run what is missing of the comparison below `root`; return its table for the console and its content for a file.
 
     Raises:
         UserError: a run did not finish, an arm is unknown, or a key is one that the comparison sets.
@@ -160,7 +274,3 @@ def compare_rewards(config: BenchConfig, root: Path) -> tuple[Table, dict[str, A
     decisions, results = compare_arms(curves, config.target)
     found = {"decisions": decisions, "arms": [asdict(r) for r in results], "curves": [asdict(c) for c in curves]}
     return make_comparison_table(decisions, results, config.target), found
-
-
-def _points(low: float | None, high: float | None) -> str:
-    return f"{100 * (low or 0):.1f}, {100 * (high or 0):.1f}"

@@ -6,6 +6,7 @@ verdict in a file is ignored.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,21 +29,14 @@ _REMEDY = "reward.mode=audit logs its scores without using them."
 
 @dataclass(frozen=True)
 class ScorerEvaluation:
-    """Identity and verdicts of an evaluated scorer.
-
-    Attributes:
-        identity: of the scorer.
-        verdicts: use → verdict.
-    """
+    """Verdicts on a scorer by use, and its identity."""
 
     identity: str
     verdicts: Mapping[Use, GateVerdict]
 
 
 @dataclass(frozen=True)
-class _Said:
-    format: str
-    version: int
+class _Report:
     identity: str
     measures: dict[str, dict[str, float | None]]
 
@@ -62,10 +56,9 @@ def read_evaluation(path: Path) -> ScorerEvaluation:
                 f"has version {found.get('version')!r:.40}; this one reads {VERSION}. Repeat the evaluation.",
                 code="report-version-unsupported",
             )
-        keys = ("format", "version", "identity", "measures")
-        said = freeze_config(_Said, {key: found[key] for key in keys if key in found})
-        measures = {name: freeze_config(Estimate, each, f"measures.{name}") for name, each in said.measures.items()}
-    return ScorerEvaluation(said.identity, {use: check_gate(measures, use) for use in USES})
+        report = freeze_config(_Report, {key: found[key] for key in ("identity", "measures") if key in found})
+        measures = {name: freeze_config(Estimate, each, f"measures.{name}") for name, each in report.measures.items()}
+    return ScorerEvaluation(report.identity, {use: check_gate(measures, use) for use in USES})
 
 
 def read_stored_verdicts(provenance: Mapping[str, Any]) -> dict[Use, GateVerdict] | None:
@@ -77,28 +70,22 @@ def read_stored_verdicts(provenance: Mapping[str, Any]) -> dict[Use, GateVerdict
     held_out = provenance.get("held_out")
     if not isinstance(held_out, Mapping):
         return None
-    measures = {criterion.measure: _read_estimate(held_out.get(criterion.measure)) for criterion in CRITERIA}
+    measures: dict[str, Estimate] = {}
+    for criterion in CRITERIA:
+        stored, estimate = held_out.get(criterion.measure), Estimate(None)
+        if isinstance(stored, int | float) and not isinstance(stored, bool):
+            estimate = Estimate(float(stored))
+        elif isinstance(stored, Mapping):
+            with suppress(UserError):  # a damaged entry was not measured
+                estimate = freeze_config(Estimate, stored)
+        measures[criterion.measure] = estimate
     return {use: check_gate(measures, use) for use in USES}
 
 
-def _read_estimate(told: object) -> Estimate:
-    """Return a measure of a critic's file; without value and interval if it is damaged or incomplete."""
-    if isinstance(told, int | float) and not isinstance(told, bool):
-        return Estimate(float(told))
-    try:
-        return freeze_config(Estimate, told) if isinstance(told, Mapping) else Estimate(None)
-    except UserError:
-        return Estimate(None)
-
-
 def check_validated(
-    identity: str,
-    learned: bool,
-    mode: str,
-    examined: Path | None,
-    carried: Mapping[Use, GateVerdict] | None = None,
+    identity: str, learned: bool, mode: str, examined: Path | None, carried: Mapping[Use, GateVerdict] | None = None
 ) -> str | None:
-    """Check that a scorer was examined before its scores become a reward.
+    """Check that a scorer was evaluated before its scores become a reward; return a warning, if any.
 
     Args:
         identity: of the scorer.
@@ -106,9 +93,6 @@ def check_validated(
         mode: of the run's reward.
         examined: a report of `critic eval`, if the user named one.
         carried: verdicts on the measures in the critic's file, if any.
-
-    Returns:
-        A warning about a scorer without evaluation; else None.
 
     Raises:
         UserError: it did not pass, the report is of another scorer, or a learned critic has no evaluation.
@@ -154,11 +138,7 @@ def check_run_scorer(reward: RewardNode, spec: SimulatorSpec) -> str | None:
 
 
 def check_built_scorer(scorer: Scorer, reward: RewardNode) -> str | None:
-    """Check a scorer; see `check_validated`. Scorers of experiments that use ground truth need no evaluation.
-
-    Raises:
-        UserError: see `check_validated`.
-    """
+    """Check a scorer; see `check_validated`. Scorers of experiments that use ground truth need no evaluation."""
     if scorer.traits.needs_progress or not scorer.traits.reads_instruction:
         return None
     inner = scorer.inner if isinstance(scorer, CalibratedScorer) else scorer

@@ -4,17 +4,22 @@ import asyncio
 import json
 import math
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
 from embodied_rl.commands.critic_probe import run
-from embodied_rl.critic.evaluation.fake_inputs import make_fake_spec
-from embodied_rl.critic.evaluation.server_probe import LoadResult, ProbeLimits, choose_load, probe_server
+from embodied_rl.critic.evaluation.server_probe import (
+    LoadResult,
+    ProbeLimits,
+    choose_load,
+    choose_words,
+    make_fake_spec,
+    probe_server,
+    read_advertised_spec,
+)
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.judge.scorers.vlm import VlmConfig
 from embodied_rl.schema import CriticProbeConfig, RewardNode
@@ -41,15 +46,13 @@ def answer_all(asked: dict[str, Any]) -> httpx2.Response:
 
 def probe(
     answer: Answer = answer_all, models: Any = ("judge",), limits: ProbeLimits = QUICK,
-    found: dict[str, str] | None = None, **config: Any,
+    found: dict[str, str] | None = None, hints: Any = None, **config: Any,
 ) -> tuple[list[str], dict[str, str]]:  # fmt: skip
-    """Settings and findings of a server that is a function."""
-
     def serve(sent: httpx2.Request) -> httpx2.Response:
         if isinstance(models, httpx2.Response):
             return models
         if sent.url.path.endswith("/models"):
-            return httpx2.Response(200, json={"data": [{"id": name} for name in models]})
+            return httpx2.Response(200, json={"data": [{"id": name, "asked_with": hints} for name in models]})
         return answer(json.loads(sent.content))
 
     found = {} if found is None else found
@@ -64,13 +67,13 @@ def test_what_a_good_server_can_do() -> None:
     settings, found = probe()
     assert found["models"] == "judge" and found["pictures"] == "accepted" and found["log-probs"] == "2 a token"
     assert found["prompt progress_digit"] == "its answers have a probability of 0.90 together"
+    assert found["prompt progress_percent"].startswith("not usable: unreadable"), "told, and no failure"
     assert "latency" in found and "1 at once" in found and "useful" in found
     assert settings[2] == "reward.model=judge"
     assert settings[0].startswith("reward.in_flight=") and int(settings[1].removeprefix("reward.timeout=")) >= 1
 
 
 def test_a_model_that_wants_to_say_something_else() -> None:
-    """No prompt is recommended that was called unusable."""
     found: dict[str, str] = {}
     unsure = lambda asked: httpx2.Response(200, json=complete(asked, mass=0.1))  # noqa: E731
     with refuses("prompt-not-usable", "reward.prompt"):
@@ -99,13 +102,7 @@ def test_a_server_without_log_probabilities() -> None:
     assert found["log-probs"].startswith("none")
 
 
-def test_text_that_a_prompt_cannot_read_is_told_and_no_failure() -> None:
-    _, found = probe()
-    assert found["prompt progress_percent"].startswith("not usable: unreadable")
-
-
 def test_requests_show_different_pictures() -> None:
-    """A server that remembers answers would else look quicker than it is."""
     seen: list[str] = []
 
     def answer(asked: dict[str, Any]) -> httpx2.Response:
@@ -145,12 +142,8 @@ def test_too_much_ends_the_climb() -> None:
     ids=str,
 )
 def test_the_lowest_concurrency_that_is_nearly_the_best(rates: list[float], useful: int) -> None:
-    """A negative rate: something failed there."""
     loads = [LoadResult(2**place, abs(rate), 0.1, "busy" if rate < 0 else "") for place, rate in enumerate(rates)]
     assert choose_load(loads).at_once == useful
-
-
-def test_failing_alone_is_an_error() -> None:
     with refuses("scorer-failed"):
         choose_load([LoadResult(1, 0.0, 0.0, "busy")])
 
@@ -205,54 +198,64 @@ def test_a_server_that_never_answers() -> None:
         asyncio.run(probe_server(VlmConfig(url=URL), SPEC, limits, lambda what, found: None, Silent()))
 
 
-# -- a socket ---------------------------------------------------------------------------------------------------------
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
-    def do_GET(self) -> None:
-        self._answer({"data": [{"id": "judge"}]})
-
-    def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer(complete(json.loads(body)))
-
-    def _answer(self, content: dict[str, Any]) -> None:
-        text = json.dumps(content).encode()
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(text)))
-        self.end_headers()
-        self.wfile.write(text)
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
-@contextmanager
-def listening() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join(10)
-
-
-def test_the_command_on_a_real_socket(capsys: pytest.CaptureFixture[str]) -> None:
-    with listening() as url:
-        run(CriticProbeConfig(RewardNode("vlm", timeout=60.0, options={"url": url}), seconds=0.1, most=2))
-    out = capsys.readouterr().out
-    assert "settings to type" in out and "reward.model=judge" in out.splitlines()[-1]
-
-
-def test_the_command_without_a_server(capsys: pytest.CaptureFixture[str]) -> None:
-    with listening() as url:
-        pass
+def test_the_command_without_a_server() -> None:
     with pytest.raises(UserError, match=r"cannot be reached: .* Does the server run"):
-        run(CriticProbeConfig(RewardNode("vlm", options={"url": url})))
+        run(CriticProbeConfig(RewardNode("vlm", options={"url": "http://127.0.0.1:9/v1"})))
     with pytest.raises(UserError, match="has no server to probe"):
         run(CriticProbeConfig(RewardNode("scripted")))
+
+
+# -- advertised inputs ------------------------------------------------------------------------------------------------
+
+HINTS = {"prompt": "embedded", "cameras": {"top": [8, 6]}, "state": ["x", "y"], "words": ["go", "left"]}
+
+
+def test_advertised_inputs_are_used() -> None:
+    spec = read_advertised_spec(HINTS)
+    assert spec is not None and read_advertised_spec({}) is None
+    assert [(each.name, each.height, each.width) for each in spec.cameras] == [("top", 8, 6)]
+    assert spec.state_names == ("x", "y") and choose_words(spec) == "go"
+
+
+@pytest.mark.parametrize("prompt", ["progress_percent", "../secret.yaml", 7])
+def test_only_a_built_in_prompt_is_taken_from_a_server(prompt: Any) -> None:
+    used = "progress_percent" if prompt == "progress_percent" else "progress_digit"
+
+    def answer(asked: dict[str, Any]) -> httpx2.Response:
+        return httpx2.Response(200, json=complete(asked, "progress: 7%" if used == prompt else "7"))
+
+    assert probe(answer, hints={"prompt": prompt})[0][3] == f"reward.prompt={used}"
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("cameras", []),
+        ("cameras", {}),
+        ("cameras", {"top": [8]}),
+        ("cameras", {"top": [8, 10**9]}),
+        ("cameras", {"top": [8, True]}),
+        ("cameras", {"top": [8, 0]}),
+        ("cameras", {"": [8, 8]}),
+        ("cameras", {str(number): [8, 8] for number in range(9)}),
+        ("state", None),
+        ("state", [1.0]),
+        ("state", ["x"] * 1001),
+        ("words", "go"),
+        ("words", ["x" * 101]),
+    ],
+)
+def test_what_no_server_of_ours_tells_is_refused(key: str, value: Any) -> None:
+    with refuses("server-inputs-invalid"):
+        read_advertised_spec(HINTS | {key: value})
+
+
+def test_a_served_critic_is_probed_as_it_wants_to_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("starlette")
+    from tests.support.serving import make_critic, running
+
+    with running(make_critic()) as server:
+        run(CriticProbeConfig(RewardNode("vlm", options={"url": server.url}), seconds=0.1, most=2))
+    said = capsys.readouterr().out
+    assert "asked with                reward.prompt=embedded" in said and "accepted" in said
+    assert "reward.prompt=embedded" in said.splitlines()[-1] and "reward.in_flight=" in said.splitlines()[-1]
