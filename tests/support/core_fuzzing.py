@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.control import fuzz_sampling as sampling
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.settings import CoreSettings
 from embodied_rl.deployment.execution.limits import CommandLimits
@@ -21,6 +20,7 @@ from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, StreamReading, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
+from tests.support import core_fuzz_sampling as sampling
 
 RECENT = 200
 """Readings among which the last one that the core accepted must be."""
