@@ -43,11 +43,7 @@ class Normalisation:
     scale: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        """Check the statistics, so that errors appear at construction and not later.
-
-        Raises:
-            UserError: the kind is unknown, or the statistics differ in length, have no spread, or are not finite.
-        """
+        """Raise `UserError` if the kind is unknown, or statistics differ in length, lack spread, or are not finite."""
         if self.kind not in KINDS:
             raise UserError(
                 f"Statistics of kind {self.kind!r} are unknown; known: {', '.join(KINDS)}.", code="statistics-invalid"
@@ -152,11 +148,7 @@ class Embodiment:
     tokenizer: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
-        """Check the entries, so that errors appear at construction and not later.
-
-        Raises:
-            UserError: lengths differ, limits have no finite range, statistics have no spread, or a setting is unknown.
-        """
+        """Raise `UserError` if lengths differ, limits have no finite range, or a setting is unknown."""
         states, actions, privileged = len(self.state_names), len(self.action_names), len(self.privileged_names)
         counts = {"state": states, "action": actions, "action_low": actions, "action_high": actions}
         counts |= {"privileged_mean": privileged, "privileged_std": privileged}

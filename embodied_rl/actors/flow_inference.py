@@ -158,11 +158,9 @@ class DeployedFlow(Actor):
     def _read_prefix(
         self, prefix: np.ndarray, committed: np.ndarray | None, observation: Observation, most: int, must_know: bool
     ) -> tuple[NDArray[np.float32], Committed]:
-        """Check a prefix [n, p, A] of at most `most` actions, of which `committed` int64 [n] are (None: all).
+        """Check a prefix [n, p, A] in the simulator's units, `committed` int64 [n] actions of it given (None: all).
 
         Args:
-            prefix: in the simulator's units.
-            committed: number of each row's committed actions.
             observation: the new one; relative actions become relative to its state.
             most: upper bound of p.
             must_know: whether the policy must be trained to continue as many.
@@ -171,8 +169,7 @@ class DeployedFlow(Actor):
             The prefix, clipped to the simulator's limits, and the committed actions in the model's units.
 
         Raises:
-            UserError: the prefix has another shape, is longer or not finite, `committed` does not fit, or the policy is
-                not trained for it.
+            UserError: the prefix is too long or does not fit, or the policy is not trained for it.
         """
         robot, rows, prefix = self.embodiment, len(observation), np.asarray(prefix)
         length = prefix.shape[1] if prefix.ndim == 3 else -1

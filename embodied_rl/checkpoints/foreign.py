@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Normalisation
-from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, unsupported_error
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.system.untrusted_files import check_inside, read_json, shorten
 
@@ -70,7 +70,7 @@ class TensorFiles(Mapping[str, TensorEntry]):
             with safe_open(file, "pt") as opened:
                 return opened.get_tensor(name)
         except SafetensorError as error:
-            raise CheckpointError(f"{file} is damaged at {name}: {error}.", code="checkpoint-damaged") from error
+            raise damaged_error(f"{file} is damaged at {name}: {error}.") from error
 
     @property
     def nbytes(self) -> int:
@@ -145,7 +145,7 @@ def read_text(file: Path) -> str:
     try:
         return file.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise CheckpointError(f"{file} is damaged: {error}.", code="checkpoint-damaged") from error
+        raise damaged_error(f"{file} is damaged: {error}.") from error
 
 
 def parse_json(file: Path) -> dict[str, Any]:
@@ -156,7 +156,7 @@ def parse_json(file: Path) -> dict[str, Any]:
     """
     data = read_json(file, CheckpointError)
     if not isinstance(data, dict):
-        raise CheckpointError(f"{file} is damaged: it should hold a mapping.", code="checkpoint-damaged")
+        raise damaged_error(f"{file} is damaged: it should hold a mapping.")
     return data
 
 
@@ -169,10 +169,7 @@ def find_tensors(folder: Path) -> TensorFiles:
     if (folder / INDEX).is_file():
         listed = parse_json(folder / INDEX).get("weight_map")
         if not isinstance(listed, dict) or not all(isinstance(name, str) for name in listed.values()):
-            raise CheckpointError(
-                f"{folder / INDEX} is damaged: it has no 'weight_map' from tensors to names of files.",
-                code="checkpoint-damaged",
-            )
+            raise damaged_error(f"{folder / INDEX} is damaged: it has no 'weight_map' from tensors to names of files.")
         entries: dict[str, TensorEntry] = {}
         for name in sorted(set(listed.values())):
             file = folder / Path(name).name
@@ -181,8 +178,7 @@ def find_tensors(folder: Path) -> TensorFiles:
                 raise CheckpointError(message, code="checkpoint-file-missing")
             entries |= _read_header(file)[0]
         if absent := sorted(set(listed) - set(entries)):
-            message = f"{folder / INDEX} names {absent[0]}, which no file holds."
-            raise CheckpointError(message, code="checkpoint-damaged")
+            raise damaged_error(f"{folder / INDEX} names {absent[0]}, which no file holds.")
         return TensorFiles(entries)
     if (folder / SINGLE).is_file():
         return TensorFiles(*_read_header(folder / SINGLE))
@@ -201,27 +197,22 @@ def _read_header(file: Path) -> tuple[dict[str, TensorEntry], dict[str, str]]:
         with file.open("rb") as opened:
             (length,) = struct.unpack("<Q", opened.read(8))
             if length > LARGEST_HEADER:
-                raise CheckpointError(
-                    f"{file} is damaged or not a safetensors file: its header is too long.", code="checkpoint-damaged"
-                )
+                raise damaged_error(f"{file} is damaged or not a safetensors file: its header is too long.")
             header = json.loads(opened.read(length))
         metadata = header.pop("__metadata__", {})
         found = {name: _read_entry(file, entry) for name, entry in header.items()}
     except (struct.error, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, UserError):
             raise
-        raise CheckpointError(
-            f"{file} is damaged or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
-        ) from error
+        raise damaged_error(f"{file} is damaged or not a safetensors file: {shorten(error)}.") from error
     return found, metadata
 
 
 def _read_entry(file: Path, entry: Mapping[str, Any]) -> TensorEntry:
     if str(entry["dtype"]).startswith("F8_"):
-        raise CheckpointError(
+        raise unsupported_error(
             f"{file} holds weights in float8 ({entry['dtype']}), which is not supported: their values "
-            "depend on scales. Use the checkpoint in bfloat16 or float32 that they were made from.",
-            code="checkpoint-unsupported",
+            "depend on scales. Use the checkpoint in bfloat16 or float32 that they were made from."
         )
     shape = tuple(entry["shape"])
     if not all(type(size) is int and size >= 0 for size in shape):
@@ -278,8 +269,7 @@ def read_prefix_length(header: Mapping[str, str], where: str) -> int:
     """
     text = header.get(PREFIX_KEY, "0")
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise CheckpointError(
-            f"{where} is damaged: {PREFIX_KEY} in the header of its weights is {text!r:.40}, not a number.",
-            code="checkpoint-damaged",
+        raise damaged_error(
+            f"{where} is damaged: {PREFIX_KEY} in the header of its weights is {text!r:.40}, not a number."
         )
     return int(text)

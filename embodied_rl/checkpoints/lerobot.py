@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from embodied_rl.actors.embodiment import Normalisation
-from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, unsupported_error
 from embodied_rl.checkpoints import foreign, lerobot_processors, lerobot_settings, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.lerobot_processors import NORMALISER, TOKENIZER
@@ -92,9 +92,8 @@ def _statistics(
     state, action = (_normalisation(folder, config, step, BEFORE, key) for key in ("STATE", "ACTION"))
     undone = after.get(lerobot_processors.UNNORMALISER, {})
     if "state_file" in undone and _normalisation(folder, config, undone, AFTER, "ACTION") != action:
-        raise CheckpointError(
-            f"{folder / AFTER} normalises actions by other statistics than {BEFORE}; not supported.",
-            code="checkpoint-unsupported",
+        raise unsupported_error(
+            f"{folder / AFTER} normalises actions by other statistics than {BEFORE}; not supported."
         )
     return FoundStatistics(state, action, where=str(folder / Path(step["state_file"]).name))
 
@@ -116,31 +115,19 @@ def _normalisation(
     if mode == "IDENTITY" and name in listed and len(shape := listed[name]["shape"]) == 1:
         return Normalisation.identity(shape[0])
     if key == "STATE" and "features" in settings and settings["features"].get(STATE, {}).get("type") != "STATE":
-        raise CheckpointError(
-            f"{folder / named_in} leaves {STATE} out of what it normalises; not supported.",
-            code="checkpoint-unsupported",
-        )
+        raise unsupported_error(f"{folder / named_in} leaves {STATE} out of what it normalises; not supported.")
     try:
         stored = load_file(file)
     except SafetensorError as error:
-        raise CheckpointError(
-            f"{file} is damaged, or not a safetensors file: {shorten(error)}.", code="checkpoint-damaged"
-        ) from error
+        raise damaged_error(f"{file} is damaged, or not a safetensors file: {shorten(error)}.") from error
     return read_normalisation(stored, name, mode, float(settings.get("eps", 1e-8)), file)
 
 
 def _modes(settings: Mapping[str, Any], config: Mapping[str, Any], file: Path) -> Mapping[str, str]:
-    """Return kind of features → mode of normalisation, from a step's settings or else the configuration.
-
-    Raises:
-        CheckpointError: pictures are normalised.
-    """
+    """Return kind of features → mode of normalisation; raise `CheckpointError` if pictures are normalised."""
     modes = settings["norm_map"] if "norm_map" in settings else config.get("normalization_mapping", {})
     if (mode := modes.get("VISUAL", "IDENTITY")) != "IDENTITY":
-        raise CheckpointError(
-            f"{file} normalises pictures by {mode} (VISUAL); supported is IDENTITY alone.",
-            code="checkpoint-unsupported",
-        )
+        raise unsupported_error(f"{file} normalises pictures by {mode} (VISUAL); supported is IDENTITY alone.")
     return modes
 
 
@@ -158,9 +145,7 @@ def read_normalisation(
         CheckpointError: the mode is unknown, the file lacks a statistic that the mode needs, or a value is invalid.
     """
     if mode not in KINDS:
-        raise CheckpointError(
-            f"{where}: normalisation {mode!r} is not known; known: {', '.join(KINDS)}.", code="checkpoint-unsupported"
-        )
+        raise unsupported_error(f"{where}: normalisation {mode!r} is not known; known: {', '.join(KINDS)}.")
     parts = {name.rpartition("."): value for name, value in values.items()}
     known = {part[2]: value.double().numpy() for part, value in parts.items() if part[0] == feature}
     if not known:
@@ -179,4 +164,4 @@ def read_normalisation(
         low, high = (known[name] for name in BOUNDS[kind])
         return Normalisation.from_bounds(kind, low, np.where(high == low, low + epsilon, high))
     except ValueError as error:
-        raise CheckpointError(f"{where}, {feature}: {error}", code="checkpoint-damaged") from error
+        raise damaged_error(f"{where}, {feature}: {error}") from error

@@ -9,7 +9,7 @@ from numbers import Real
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import damaged_error, unsupported_error
 from embodied_rl.checkpoints import foreign
 
 STATE = "observation.state"
@@ -112,9 +112,7 @@ def read_processors(before: Path, after: Path, policy: str | None) -> tuple[Step
         for done, undone in ((RELATIVE, ABSOLUTE), (NORMALISER, UNNORMALISER)):
             if _enabled(first, done) != _enabled(second, undone):
                 which, inverse = (done, undone) if _enabled(first, done) else (undone, done)
-                raise CheckpointError(
-                    f"{after}: {which} is enabled, but its inverse {inverse} is not.", code="checkpoint-unsupported"
-                )
+                raise unsupported_error(f"{after}: {which} is enabled, but its inverse {inverse} is not.")
     return first, second
 
 
@@ -132,16 +130,11 @@ def _read_steps(file: Path) -> Sequence[tuple[str, Mapping[str, Any]]]:
         return []
     listed = foreign.parse_json(file).get("steps")
     if not isinstance(listed, list) or not all(isinstance(step, dict) for step in listed):
-        raise CheckpointError(
-            f"{file} is damaged: its 'steps' should be a list of mappings.", code="checkpoint-damaged"
-        )
+        raise damaged_error(f"{file} is damaged: its 'steps' should be a list of mappings.")
     named = [(str(step.get("registry_name", step.get("class"))), step) for step in listed]
     for name, step in named:
         if not isinstance(_settings(step), Mapping) or not isinstance(step.get("state_file", ""), str):
-            raise CheckpointError(
-                f"{file} is damaged: {name} should have a mapping 'config' and a name 'state_file'.",
-                code="checkpoint-damaged",
-            )
+            raise damaged_error(f"{file} is damaged: {name} should have a mapping 'config' and a name 'state_file'.")
     return [(ALIASES.get(name, name), step) for name, step in named]
 
 
@@ -151,25 +144,18 @@ def _read_checked_steps(file: Path, known: Sequence[str], needed: Sequence[str])
     for name, step in listed:
         if name not in known or (names.count(name) > 1 and name not in REPEATABLE):
             problem = "more than once" if name in known else "which is not understood"
-            raise CheckpointError(
+            raise unsupported_error(
                 f"{file} has the step {name!r}, {problem}: the policy would act differently than in lerobot. "
-                f"Understood are {', '.join(known)}.",
-                code="checkpoint-unsupported",
+                f"Understood are {', '.join(known)}."
             )
         for key, value in _settings(step).items():
             if key not in RULES[name]:
-                message = f"{file}: the step {name} has the setting {key!r}, which is not understood."
-                raise CheckpointError(message, code="checkpoint-unsupported")
+                raise unsupported_error(f"{file}: the step {name} has the setting {key!r}, which is not understood.")
             if not RULES[name][key](value):
-                message = f"{file}: {key}={value!r} of the step {name} is not supported."
-                raise CheckpointError(message, code="checkpoint-unsupported")
+                raise unsupported_error(f"{file}: {key}={value!r} of the step {name} is not supported.")
     if absent := [name for name in needed if file.is_file() and name not in names]:
-        raise CheckpointError(
-            f"{file} has no step {absent[0]!r}: the policy would act differently than in lerobot.",
-            code="checkpoint-unsupported",
-        )
+        raise unsupported_error(f"{file} has no step {absent[0]!r}: the policy would act differently than in lerobot.")
     for first, second in ORDER:
         if first in names and second in names and names.index(first) > names.index(second):
-            message = f"{file}: {second} comes before {first}, which is not supported."
-            raise CheckpointError(message, code="checkpoint-unsupported")
+            raise unsupported_error(f"{file}: {second} comes before {first}, which is not supported.")
     return dict(listed)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import damaged_error, unsupported_error
 from embodied_rl.config.freeze import suggest_name
 
 POLICIES = ("pi0", "pi05", "smolvla")
@@ -83,25 +83,19 @@ def check_settings(config: Mapping[str, Any], file: Path) -> None:
         CheckpointError: a value is invalid or not supported, or a key is not understood; the message names it.
     """
     if "type" in config and not isinstance(config["type"], str):
-        raise CheckpointError(
-            f'{file}: type={_short(config["type"])} should be the name of a policy, such as "pi0".',
-            code="checkpoint-damaged",
-        )
+        raise damaged_error(f'{file}: type={_short(config["type"])} should be the name of a policy, such as "pi0".')
     _check_numbers(config, file)
     for key in ("input_features", "output_features"):
         _check_features(config.get(key, {}), f"{file}: {key}")
     modes = config.get("normalization_mapping", {})
     if not isinstance(modes, Mapping) or not all(isinstance(mode, str) for mode in modes.values()):
-        raise CheckpointError(
-            f"{file}: normalization_mapping should map kinds of features to modes.", code="checkpoint-damaged"
-        )
+        raise damaged_error(f"{file}: normalization_mapping should map kinds of features to modes.")
     if config.get("type") in POLICIES:
         _check_supported(config, file)
         for name, entry in config.get("input_features", {}).items():
             if entry.get("type") == "VISUAL" and not name.startswith(IMAGES):
-                raise CheckpointError(
-                    f"{file}: input_features has the picture {name!r}; supported are names that start with {IMAGES!r}.",
-                    code="checkpoint-unsupported",
+                raise unsupported_error(
+                    f"{file}: input_features has the picture {name!r}; supported are names that start with {IMAGES!r}."
                 )
 
 
@@ -109,52 +103,41 @@ def _check_numbers(config: Mapping[str, Any], file: Path) -> None:
     for key in WHOLE & config.keys():
         value = config[key]
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
-            raise CheckpointError(
-                f"{file}: {key}={value!r} should be a whole number from 1.", code="checkpoint-damaged"
-            )
+            raise damaged_error(f"{file}: {key}={value!r} should be a whole number from 1.")
     for key in KINDS.keys() & config.keys():
         value, kinds = config[key], KINDS[key]
         if value is not None and (not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)):
-            raise CheckpointError(
-                f"{file}: {key}={value!r} should be a value of type {kinds[-1].__name__}.", code="checkpoint-damaged"
-            )
+            raise damaged_error(f"{file}: {key}={value!r} should be a value of type {kinds[-1].__name__}.")
 
 
 def _check_features(listed: object, where: str) -> None:
     """Check that features are a mapping from names to a type and a shape."""
     if not isinstance(listed, Mapping):
-        raise CheckpointError(
-            f"{where} should map names to types and shapes, not be {_short(listed)}.", code="checkpoint-damaged"
-        )
+        raise damaged_error(f"{where} should map names to types and shapes, not be {_short(listed)}.")
     for name, entry in listed.items():
         shape = entry.get("shape") if isinstance(entry, Mapping) else None
         if not isinstance(shape, list) or not all(isinstance(size, int) for size in shape):
-            raise CheckpointError(
-                f"{where}: {name} should have a 'shape', a list of whole numbers.", code="checkpoint-damaged"
-            )
+            raise damaged_error(f"{where}: {name} should have a 'shape', a list of whole numbers.")
 
 
 def _check_supported(config: Mapping[str, Any], file: Path) -> None:
     known = WHOLE | KINDS.keys() | READ | HARMLESS | ONLY.keys()
     for key, value in config.items():
         if key not in known and not key.startswith(HARMLESS_STARTS):
-            raise CheckpointError(
+            raise unsupported_error(
                 f"{file} has the key {key!r}, which is not understood.{suggest_name(key, sorted(known))} The policy "
-                f"could act differently than in lerobot. If {key} changes no action, remove it in a copy of the file.",
-                code="checkpoint-unsupported",
+                f"could act differently than in lerobot. If {key} changes no action, remove it in a copy of the file."
             )
         if key in ONLY and value != ONLY[key]:
-            raise CheckpointError(
+            raise unsupported_error(
                 f"{file}: {key}={_short(value)} changes the policy's actions and is not supported yet, only "
-                f"{key}={_short(ONLY[key])} is.",
-                code="checkpoint-unsupported",
+                f"{key}={_short(ONLY[key])} is."
             )
     rtc = config.get("rtc_config")
     if rtc is not None and (not isinstance(rtc, Mapping) or rtc.get("enabled", True) is not False):
-        raise CheckpointError(
+        raise unsupported_error(
             f"{file}: rtc_config guides a chunk of actions by the last one, which is not supported yet: the policy "
-            "acts without it if rtc_config is null in a copy of the file.",
-            code="checkpoint-unsupported",
+            "acts without it if rtc_config is null in a copy of the file."
         )
 
 

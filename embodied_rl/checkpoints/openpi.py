@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from embodied_rl.actors.embodiment import Embodiment, Normalisation
-from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error
 from embodied_rl.checkpoints import foreign, unsupported
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, FoundStatistics
 from embodied_rl.checkpoints.weight_names import CheckpointSource, as_foreign
@@ -83,9 +83,7 @@ def read_statistics(file: Path, kind: str) -> FoundStatistics:
     """
     data = foreign.parse_json(file).get("norm_stats")
     if not isinstance(data, dict) or not all(isinstance(entry, dict) for entry in data.values()):
-        raise CheckpointError(
-            f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.", code="checkpoint-damaged"
-        )
+        raise damaged_error(f"{file} is damaged: its 'norm_stats' should be a mapping of mappings.")
     return FoundStatistics(
         *(_normalisation(data[name], name, kind, file) if name in data else None for name in ("state", "actions")),
         where=str(file),
@@ -104,7 +102,7 @@ def _normalisation(entry: dict[str, Any], name: str, kind: str, file: Path) -> N
             return Normalisation(kind, tuple(a.tolist()), tuple((b + EPSILON).tolist()))
         return Normalisation.from_bounds(kind, a, b + EPSILON)
     except (ValueError, TypeError) as error:
-        raise CheckpointError(f"{file}, {name}: {shorten(error)}.", code="checkpoint-damaged") from error
+        raise damaged_error(f"{file}, {name}: {shorten(error)}.") from error
 
 
 def make_norm_stats(state: Normalisation, action: Normalisation) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.learning import checkpoint, sharded
-from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
+from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, explain_failed_writes
 from embodied_rl.actors.learning.trainable import add_adapters, merge_adapters, read_adapter_settings
 from embodied_rl.actors.learning.weights import gather_whole, load_full_weights
 from embodied_rl.checkpoints.foreign import check_shapes, parse_prefix_length
@@ -302,23 +302,19 @@ def _read(path: Path, weights: bool = True) -> tuple[PolicyMetadata, dict[str, T
             if raw.read(4).startswith(PICKLE_STARTS):
                 message = f"{path} is a pickle, which can run any code when opened; policies are safetensors files."
                 raise CheckpointError(message, code="checkpoint-is-pickle") from error
-        raise CheckpointError(
-            f"{path} is damaged, or not a safetensors file: {error}.", code="checkpoint-damaged"
-        ) from error
+        raise damaged_error(f"{path} is damaged, or not a safetensors file: {error}.") from error
     metadata, expected = _parse_header(path, header)
     if weights and not verified:
         if expected is None:
             message = f"{path} was written by an earlier version without a checksum: damage would not be detected."
             warnings.warn(message, RuntimeWarning, stacklevel=2)
         elif _hash(tensors) != expected:
-            message = f"{path} is damaged: its tensors have another SHA-256 than when they were written."
-            raise CheckpointError(message, code="checkpoint-damaged")
+            raise damaged_error(f"{path} is damaged: its tensors have another SHA-256 than when they were written.")
     if TOKENIZER in tensors:
         try:
             tokenizer = _as_bytes(tensors.pop(TOKENIZER)).decode()
         except UnicodeDecodeError as error:
-            message = f"{path} is damaged: its tokenizer is not text: {error}."
-            raise CheckpointError(message, code="checkpoint-damaged") from error
+            raise damaged_error(f"{path} is damaged: its tokenizer is not text: {error}.") from error
         metadata = replace(metadata, embodiment=replace(metadata.embodiment, tokenizer=tokenizer))
     if metadata.source is not None:
         carried = [name for name in tensors if name.startswith(CARRIED)]
@@ -354,10 +350,7 @@ def _parse_header(path: Path, header: str | None) -> tuple[PolicyMetadata, str |
                 code="checkpoint-format-unknown",
             )
         if data["format"] >= CHECKED and data[HEADER_SUM] != _hash_header(data):
-            raise CheckpointError(
-                f"{path} is damaged: its {HEADER} header has another SHA-256 than when written.",
-                code="checkpoint-damaged",
-            )
+            raise damaged_error(f"{path} is damaged: its {HEADER} header has another SHA-256 than when written.")
         metadata = PolicyMetadata(
             policy=str(data["policy"]),
             config=dict(data["config"]),
@@ -376,7 +369,7 @@ def _parse_header(path: Path, header: str | None) -> tuple[PolicyMetadata, str |
 
 
 def _damaged(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(f"{path} has a damaged {HEADER} header: {shorten(error)}.", code="checkpoint-damaged")
+    return damaged_error(f"{path} has a damaged {HEADER} header: {shorten(error)}.")
 
 
 def count_weights(path: Path) -> int:

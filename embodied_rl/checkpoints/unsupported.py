@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from embodied_rl.actors.learning.checkpoint import CheckpointError
+from embodied_rl.actors.learning.checkpoint import CheckpointError, unsupported_error
 from embodied_rl.checkpoints import foreign
 from embodied_rl.config import plugins
 from embodied_rl.schema.config_file import read_config
@@ -102,9 +102,7 @@ def name_network(config: Mapping[str, Any], names: Iterable[str] = ()) -> str | 
 
 def refuse_network(folder: Path, what: str) -> CheckpointError:
     """Return the error for a folder that holds another network."""
-    return CheckpointError(
-        f"{folder} holds {what}, which is not supported yet; supported are {SUPPORTED}.", code="checkpoint-unsupported"
-    )
+    return unsupported_error(f"{folder} holds {what}, which is not supported yet; supported are {SUPPORTED}.")
 
 
 def check_openpi(folder: Path, config: Mapping[str, Any]) -> None:

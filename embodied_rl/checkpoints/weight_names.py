@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from embodied_rl.actors.embodiment import Normalisation
-from embodied_rl.actors.learning.checkpoint import CheckpointError, separate_tensors
+from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, separate_tensors, unsupported_error
 from embodied_rl.checkpoints.foreign import FoundCheckpoint, write_prefix_length
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.foreign_checkpoint import ForeignCheckpoint
@@ -81,7 +81,7 @@ class CheckpointSource:
         where, dtypes = str(data["where"]), _texts(data["dtypes"])
         for name in dtypes.values():
             if not isinstance(getattr(torch, name, None), torch.dtype):
-                raise CheckpointError(f"source.dtypes: {name!r:.80} is not a dtype.", code="checkpoint-damaged")
+                raise damaged_error(f"source.dtypes: {name!r:.80} is not a dtype.")
         if where:
             check_name(where, "source.where", CheckpointError)
         return CheckpointSource(
@@ -130,9 +130,7 @@ def explain_sizes(path: Path) -> Iterator[None]:
     except (ArithmeticError, MemoryError, RuntimeError, TypeError, ValueError) as error:
         if isinstance(error, UserError | Unavailable):
             raise
-        raise CheckpointError(
-            f"{path} holds sizes of which no network can be built: {shorten(error)}.", code="checkpoint-damaged"
-        ) from error
+        raise damaged_error(f"{path} holds sizes of which no network can be built: {shorten(error)}.") from error
 
 
 def as_foreign(network: FlowBackbone) -> ForeignCheckpoint:
@@ -257,10 +255,9 @@ def _check_complete(found: FoundCheckpoint, missing: list[str], extra: list[str]
         return
     known = list(found.tensors)
     if any(name.startswith(BEFORE_PROCESSORS) for name in extra):
-        raise CheckpointError(
+        raise unsupported_error(
             f"{found.folder} holds its statistics among its weights, as lerobot stored them before version 0.4: "
-            "migrate it there with lerobot.processor.migrate_policy_normalization.",
-            code="checkpoint-unsupported",
+            "migrate it there with lerobot.processor.migrate_policy_normalization."
         )
     lines = [f"{found.folder} is not a checkpoint of this network."]
     lines += [f"  missing: {name}{_nearest(name, extra or known)}" for name in missing[:SHOWN]]

@@ -87,12 +87,11 @@ def compare_rewards(config: BenchConfig) -> dict[str, Any]:
 
 
 def measure_deployment(config: BenchConfig) -> dict[str, Any]:
-    """Measure a policy on a simulated robot over ROS 2: lockstep, real time, stops, streams, fuzz."""
+    """Measure a policy on a simulated robot over ROS 2: lockstep, real time, stops, streams."""
     from embodied_rl.benchmarks.robot_runs.measure_deployment import run_measurements
 
     policy, folder = config.policy_file or ASYNC_ASSET, make_folder(Path(config.out) / "deploy", "out")
-    episodes, seconds, ticks = min(config.episodes, 48), config.seconds, config.ticks
-    figures, values = run_measurements(policy, episodes, seconds, folder, ticks)
+    figures, values = run_measurements(policy, min(config.episodes, 48), config.seconds, folder)
     print(f"{policy} on the simulated tabletop:", *(each.describe() for each in figures), sep="\n")
     return {"policy": policy, **values}
 

@@ -37,7 +37,7 @@ from embodied_rl.training.algorithms.imitation.cloning import SFT, ExecutedPrefi
 from embodied_rl.training.algorithms.imitation.cloning_data import choose_steps
 from embodied_rl.training.algorithms.imitation.demonstrations import Disturbance, record_demonstrations
 from embodied_rl.training.cloning_checks import Row, check_cloning
-from embodied_rl.training.cloning_report import CloningLog, evaluate_clone, finish_cloning
+from embodied_rl.training.cloning_report import CloningLog, report_clone
 
 Filtered = tuple[DemonstrationFilter, Path] | None
 """The filter of demonstrations, and the folder of its report; None keeps all."""
@@ -74,8 +74,7 @@ def run(config: SftConfig) -> None:
             _save(Path(config.export), backbone, embodiment, config, rate, torch.float16)
         print(f"Policy: {folder.path / build.POLICY}", flush=True)
     if config.eval_episodes:
-        lines = finish_cloning(config, kind, *evaluate_clone(config, kind, backbone, embodiment, folder), folder)
-        print("\n".join(lines))
+        print("\n".join(report_clone(config, kind, backbone, embodiment, folder)))
     else:
         print(f"\nRun folder: {folder.path}\nNext:   {make_next_command(config, kind.spec, folder.path)}")
 

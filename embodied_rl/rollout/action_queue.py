@@ -10,14 +10,10 @@ Shapes: T decisions, N environments, n of one call, Hx executed actions of a chu
 from collections.abc import Mapping
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from embodied_rl.deployment.execution.executor import make_hold
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.sim import Array, SimulatorSpec, Source
-from embodied_rl.mathematics.objectives.losses import step_mask
-from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.interfaces.sim import Array, SimulatorSpec
 
 
 class ActionQueue:
@@ -101,17 +97,3 @@ def check_rollout_delay(delay: int, executed: int | None, spec: SimulatorSpec, w
             code="delay-twice",
         )
     make_hold(spec)
-
-
-def find_scored(rollout: Rollout) -> Tensor:
-    """Return which of a rollout's chosen actions were executed as chosen, bool [T, N, Hx].
-
-    Under a delay of d, action j of a row is executed in control step d + j after its observation: the last d of them
-    during the next row, if the episode goes on so far. What follows the last row is unknown, and counts as executed.
-    """
-    executed = step_mask(rollout.steps, rollout.executed) & (rollout.source == int(Source.POLICY))
-    if not rollout.delay:
-        return executed
-    goes_on = ~(rollout.terminated | rollout.truncated)
-    following = torch.cat([executed[1:], torch.ones_like(executed[:1])]) & goes_on[..., None]
-    return torch.cat([executed, following], dim=-1)[..., rollout.delay : rollout.delay + rollout.executed]

@@ -143,7 +143,7 @@ class Rollout:
     def actions(self) -> Tensor:
         """Return the actions that the decisions chose, float32 [T, N, Hx, D], in the model's units, before clipping.
 
-        A view of the trace, for algorithms that learn from actions. `embodied_rl.rollout.action_queue.find_scored`
+        A view of the trace, for algorithms that learn from actions. `embodied_rl.training.algorithms.batch.find_scored`
         returns which of them were executed as chosen; the `valid` of a row holds for all of its actions.
 
         Raises:

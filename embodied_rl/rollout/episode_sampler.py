@@ -35,11 +35,7 @@ def derive_episode_seed(purpose: Purpose, split: str, run_seed: int, index: int)
 
 
 def derive_noise_seed(purpose: Purpose, seed: int) -> int:
-    """Return the seed of a policy's noise where it runs enumerated episodes; purposes never share one.
-
-    Raises:
-        UserError: the purpose is unknown.
-    """
+    """Derive the seed of the noise in the episodes of a purpose."""
     return derive_episode_seed(purpose, "noise", seed, 0)
 
 

@@ -282,8 +282,6 @@ class BenchConfig(TrainConfig):
     """For `bench delay` and `bench deploy`: whose policy, a run folder, a file or asset:<name>; null takes ours."""
     episodes: int = at_least(1, 384, at_most=MOST_EPISODES)
     """For `bench delay`: episodes of each combination; for `bench deploy` at most 48 of them are run, twice."""
-    ticks: int = at_least(1, 20_000)
-    """For `bench deploy`: ticks that are fuzzed, of the safety filter and of the core each; 1000000 takes long."""
     delays: tuple[int, ...] = (0, 1, 2, 3, 4)
     """For `bench delay`: control steps that an inference takes."""
     strategies: tuple[Joining, ...] = ("prefix", "naive", "blend", "stop", "replacement", "guided")

@@ -1,6 +1,6 @@
 """The end of cloning: an evaluation, videos, a report, and the command that continues."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -10,11 +10,10 @@ from embodied_rl.actors.kinds import deploy_actor
 from embodied_rl.evaluate.benchmark import describe_simulator
 from embodied_rl.evaluate.protocol import enumerate_episodes, evaluate_policy
 from embodied_rl.evaluate.video import film_episodes
-from embodied_rl.interfaces.policy import Actor, FlowBackbone
+from embodied_rl.interfaces.policy import FlowBackbone
 from embodied_rl.reports.page import format_percent
 from embodied_rl.reports.report import Report
 from embodied_rl.reports.report_page import write_page
-from embodied_rl.reports.result import EpisodeResult
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runs.metrics_file import MetricsWriter
@@ -42,10 +41,10 @@ class CloningLog:
         print(f"{stage} step {step} ", *(f" {name} {value:.4f}" for name, value in figures.items()), flush=True)
 
 
-def evaluate_clone(
+def report_clone(
     config: SftConfig, kind: SimulatorKind, backbone: FlowBackbone, embodiment: Embodiment, folder: RunFolder
-) -> tuple[Actor, list[EpisodeResult], Report]:
-    """Evaluate the cloned policy and write report.json; return its actor, the episodes and the report."""
+) -> list[str]:
+    """Evaluate the cloned policy, film it if configured, write the report, and return the lines of the summary."""
     actor = deploy_actor(backbone, embodiment, {"denoise_steps": config.algo.sampler.denoise_steps})
     actor.autocast = bool(config.policy.autocast)
     episodes = enumerate_episodes(kind.spec, "eval", config.eval_episodes, config.task)
@@ -71,27 +70,6 @@ def evaluate_clone(
     }
     found = Report.from_results(results, kind.spec, metadata)
     found.write(folder.path)
-    return actor, results, found
-
-
-def advise_next(config: SftConfig, kind: SimulatorKind, found: Report, folder: RunFolder) -> str:
-    """Return the command that trains further, or advice if no episode succeeded, as RL needs some successes."""
-    if found.success.rate:
-        return make_next_command(config, kind.spec, folder.path)
-    source = "data" if config.dataset is not None else "algo.demonstrations"
-    start = "" if config.policy.checkpoint is not None else ", or start from policy.checkpoint=<file>"
-    return f"no episode succeeded, so training has nothing to reinforce. More {source} or algo.steps{start}."
-
-
-def finish_cloning(
-    config: SftConfig,
-    kind: SimulatorKind,
-    actor: Actor,
-    results: Sequence[EpisodeResult],
-    found: Report,
-    folder: RunFolder,
-) -> list[str]:
-    """Film episodes if configured, write report.html, and return the lines of the summary."""
     videos: list[Path] = []
     if config.film and not kind.limits.attended and (kind.spec.cameras or hasattr(kind.simulator, "render")):
         print("Filming", flush=True)
@@ -108,3 +86,12 @@ def finish_cloning(
         *(f"Video:  {video}" for video in videos),
         f"Next:   {advise_next(config, kind, found, folder)}",
     ]
+
+
+def advise_next(config: SftConfig, kind: SimulatorKind, found: Report, folder: RunFolder) -> str:
+    """Return the command that trains further, or advice if no episode succeeded, as RL needs some successes."""
+    if found.success.rate:
+        return make_next_command(config, kind.spec, folder.path)
+    source = "data" if config.dataset is not None else "algo.demonstrations"
+    start = "" if config.policy.checkpoint is not None else ", or start from policy.checkpoint=<file>"
+    return f"no episode succeeded, so training has nothing to reinforce. More {source} or algo.steps{start}."

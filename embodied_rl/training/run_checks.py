@@ -21,7 +21,7 @@ from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
-from embodied_rl.training.run_parts import count_rollout_decisions
+from embodied_rl.training.run_parts import count_decisions
 
 LARGEST_NEW = 400e6
 """Most bytes of a network that trains from random weights: 100 million parameters in float32."""
@@ -116,7 +116,8 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
     config, plan = replace(config, policy=resolve_placement(config.policy)), config.plan
     actor = outline_actor(config.policy, config.algo.sampler, spec, needs.critic)
     held = count_held(actor)
-    decisions = count_rollout_decisions(config, needs, spec, actor)
+    segments = config.segments if config.mode == "stream" else 1
+    decisions = count_decisions(config, needs, spec, actor) * segments
     known = plan.allocation != "auto" and TorchrunPlace.find() is None
     ranks, workers = (plan.ranks, plan.rollout_workers or 0) if known else (1, 0)
     apart = plan.policy == "process" and not workers

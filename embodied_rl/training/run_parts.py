@@ -133,11 +133,6 @@ def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, acto
     return config.train.decisions // (config.segments if config.mode == "stream" else 1)
 
 
-def count_rollout_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor) -> int:
-    """Return T of a whole rollout, over all its segments."""
-    return count_decisions(config, needs, spec, actor) * (config.segments if config.mode == "stream" else 1)
-
-
 def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:
     """Return the number of evaluation environments on each rank, a multiple of the number of simulators.
 

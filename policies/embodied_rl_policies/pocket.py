@@ -51,11 +51,7 @@ class PocketConfig:
     """hidden units of a feed-forward block, as a multiple of `width`."""
 
     def __post_init__(self) -> None:
-        """Check that the sizes are consistent.
-
-        Raises:
-            UserError: a size is invalid; the message names the key to change.
-        """
+        """Raise `UserError` if a size is invalid; the message names the key to change."""
         for name in ("width", "layers", "heads", "horizon", "keypoints", "keypoint_tokens", "stem_channels", "hidden"):
             if getattr(self, name) < 1:
                 raise UserError(f"policy.{name}={getattr(self, name)} must be at least 1.", code="value-out-of-range")

@@ -79,6 +79,22 @@ def test_a_decision_in_mixed_precision_is_recomputed_to_the_bit(make: Make, obse
     assert not torch.equal(exact.act(observe(6), keys(6), explore=True).log_prob, decision.log_prob)
 
 
+@each(("train", "keep"), [("expert", "prefix"), ("lora", "images")])
+def test_frozen_weights_may_be_bfloat16_while_the_others_learn_in_float32(
+    make: Make, observe, keys, train: str, keep: str
+) -> None:
+    actor = make("pi0", "full", keep, train=train, precision="bfloat16")
+    learning = [parameter for parameter in actor.backbone.parameters() if parameter.requires_grad]
+    assert {parameter.dtype for parameter in learning} == {torch.float32}
+    frozen = [parameter for parameter in actor.backbone.prefix_parameters() if not parameter.requires_grad]
+    assert {parameter.dtype for parameter in frozen} == {torch.bfloat16}
+    decision = actor.act(observe(3), keys(3), explore=True)
+    again = actor.evaluate(decision.trace)
+    assert torch.equal(again.log_prob, decision.log_prob)
+    again.log_prob.sum().backward()
+    assert all(parameter.grad is not None for parameter in learning)
+
+
 @each("family", SIZES)
 @each("sampler", SAMPLERS)
 def test_keep_changes_only_the_trace(make: Make, observe, keys, family: str, sampler: str) -> None:

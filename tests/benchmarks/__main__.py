@@ -18,7 +18,7 @@ from embodied_rl.system.atomic_write import make_folder, write_text
 from tests.benchmarks.settings import BenchmarkConfig
 
 NAMES = (
-    "async_collection", "cpu_utilisation", "critic_server", "model_memory", "overlap", "peers", "pipeline",
+    "async_collection", "cpu_utilisation", "critic_server", "fuzz", "model_memory", "overlap", "peers", "pipeline",
     "plan_validation", "policy_server", "prefix_cache", "ray_overhead", "recovery", "scoring", "transport",
 )  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from embodied_rl.config.freeze import at_least
 from embodied_rl.interfaces.trust import Text
 from embodied_rl.schema import BenchConfig
 
@@ -12,3 +13,5 @@ class BenchmarkConfig(BenchConfig):
     """For `prefix_cache`: where the networks are; on a CUDA device they have their full size."""
     compiled: bool = False
     """For `prefix_cache`: also compile the denoise steps, which takes minutes."""
+    ticks: int = at_least(1, 20_000)
+    """For `fuzz`: ticks of the safety filter, and of the control core. A million of each takes 20 minutes of a core."""

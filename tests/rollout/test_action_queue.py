@@ -17,7 +17,7 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import Actor, Decision, NoiseKeys, TensorSpec
 from embodied_rl.interfaces.sim import Array, Episode, Observation, Source, StepResult
 from embodied_rl.mathematics.flow.sampler import FlowSDE
-from embodied_rl.rollout.action_queue import ActionQueue, check_rollout_delay, find_scored
+from embodied_rl.rollout.action_queue import ActionQueue, check_rollout_delay
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.delay import Delay, DelayedEpisode, stack_actions
@@ -25,6 +25,7 @@ from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.writer import Writer
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator
+from embodied_rl.training.algorithms.batch import find_scored
 from embodied_rl_policies.pocket import Pocket
 from tests.support.collecting import assert_equal, copied
 from tests.support.experience import MODEL_DIM, SMALL

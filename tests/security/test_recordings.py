@@ -139,6 +139,8 @@ DESCRIBED = {
     "constructor": ("name: tabletop", "name: !!int ''"),
     "terminal": ("name: tabletop", 'name: "\\e[31m"'),
     "reference": ("name: tabletop", "name: &a tabletop\nx: *a"),
+    "unknown key": ("control_hz:", "interpreter: /bin/sh\ncontrol_hz:"),
+    "rate": ("command_hz: 100.0", "command_hz: 3.0"),
     "other topic's type": ("sensor_msgs/msg/JointState", "trajectory_msgs/msg/JointTrajectory"),
 }
 

@@ -464,7 +464,18 @@ def test_a_resumed_run_sends_no_secret_anywhere(plant: Plant, typed: Typed, list
 
 
 @pytest.mark.parametrize(
-    "changed", ["experiment=demo", "sim=gymnasium", "reward.weight=1", "reward.urll=x", "policy.statistics=x"]
+    "changed",
+    [
+        "experiment=demo",
+        "sim=gymnasium",
+        "reward.weight=1",
+        "reward.urll=x",
+        "policy.statistics=x",
+        "seed=3",
+        "sim.num_envs=4",
+        "sim.horizon=3",
+        "algo.lr=1",
+    ],
 )
 def test_a_resumed_run_is_not_changed_otherwise(plant: Plant, typed: Typed, changed: str) -> None:
     (plant.sent / "made").mkdir()

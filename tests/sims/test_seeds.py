@@ -27,6 +27,9 @@ def test_small_seeds_stay_what_they_are_and_drawn_ones_hardly_ever_meet(bits: in
     assert [fold_seed(seed, bits) for seed in (0, 7, 2 ** (bits - 2) - 1)] == [0, 7, 2 ** (bits - 2) - 1]
     found = [fold_seed(derive_episode_seed("train", "train", 0, index), bits) for index in range(2000)]
     assert len(set(found)) > 1990
+    for purpose in range(4):
+        drawn = (derive_episode_seed("train", "train", 0, index) | purpose << 61 for index in range(50))
+        assert {fold_seed(seed, bits) >> bits - 2 for seed in drawn} == {purpose}, "whatever their other bits"
 
 
 def test_adapters_fold_seeds() -> None:

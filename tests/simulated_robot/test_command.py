@@ -131,9 +131,9 @@ def test_the_command_does_not_start_a_second_robot(
     monkeypatch.setattr(running, "ALONE_S", 0.05)
     monkeypatch.setattr(running, "open_transport", lambda *_: InProcessTransport(bus, "simulated_robot"))
     monkeypatch.setattr(running, "SimulatedRobot", None)  # it is not built
-    with InProcessTransport(bus, "other") as other:
+    with InProcessTransport(bus, "simulated_robot") as other:
         other.create_publisher("/joint_states", "sensor_msgs/msg/JointState", "state")
-        assert "/joint_states: /other publishes it already" in refuse(capsys)
+        assert "/joint_states: /simulated_robot publishes it already" in refuse(capsys)
 
 
 def test_a_dry_run_opens_nothing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,8 +14,8 @@ from embodied_rl.assembly.networks import make_backbone
 from embodied_rl.checkpoints.policy_file import read_metadata, save_backbone
 from embodied_rl.cli.main import main
 from embodied_rl.reports.report import Report
-from embodied_rl.rollout.action_queue import find_scored
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.training.algorithms.batch import find_scored
 from embodied_rl.training.algorithms.ppo import PPO
 from embodied_rl.training.trainer import Trainer
 from embodied_rl_policies.pocket import Pocket

@@ -42,6 +42,16 @@ class CheckpointError(UserError):
     """A checkpoint cannot be used; the message names the file and the reason."""
 
 
+def damaged_error(message: str) -> CheckpointError:
+    """Return the error for a damaged file."""
+    return CheckpointError(message, code="checkpoint-damaged")
+
+
+def unsupported_error(message: str) -> CheckpointError:
+    """Return the error for a checkpoint that the networks here cannot act like."""
+    return CheckpointError(message, code="checkpoint-unsupported")
+
+
 Loaded = tuple[int, dict[str, Tensor], dict[str, Any]]
 
 
@@ -211,11 +221,9 @@ def read_state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{file} is missing.", code="checkpoint-file-missing")
     state = read_json(file, CheckpointError)
     if (problem := _find_problem(state)) is not None:
-        raise CheckpointError(f"{file} is damaged: {problem}.", code="checkpoint-damaged")
+        raise damaged_error(f"{file} is damaged: {problem}.")
     if _STEP.match(folder.name) and state["step"] != int(folder.name):
-        raise CheckpointError(
-            f"{file} belongs to another checkpoint: its step is {state['step']}.", code="checkpoint-damaged"
-        )
+        raise damaged_error(f"{file} belongs to another checkpoint: its step is {state['step']}.")
     for name in state["sha256"]:
         check_name(name, file, CheckpointError)
     return state
@@ -251,9 +259,7 @@ def read_tensors(file: Path) -> dict[str, Tensor]:
         if pickled:
             message = f"{file} is a pickle, which can run any code when it is opened. Convert it to safetensors first."
             raise CheckpointError(message, code="checkpoint-pickle") from None
-        raise CheckpointError(
-            f"{file} is damaged, or not a safetensors file: {error}.", code="checkpoint-damaged"
-        ) from error
+        raise damaged_error(f"{file} is damaged, or not a safetensors file: {error}.") from error
 
 
 @contextmanager
@@ -320,10 +326,7 @@ def _verify(part: Path, expected: str) -> None:
     if not part.is_file():
         raise CheckpointError(f"{part} is missing.", code="checkpoint-file-missing")
     if (found := _sha256(part)) != expected:
-        raise CheckpointError(
-            f"{part} is damaged: its SHA-256 is {found[:12]}…, but {STATE} has {expected[:12]}….",
-            code="checkpoint-damaged",
-        )
+        raise damaged_error(f"{part} is damaged: its SHA-256 is {found[:12]}…, but {STATE} has {expected[:12]}….")
 
 
 def _digest(state: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from embodied_rl.actors.learning.checkpoint import CheckpointError, explain_failed_writes
+from embodied_rl.actors.learning.checkpoint import CheckpointError, damaged_error, explain_failed_writes
 from embodied_rl.actors.learning.optimiser import Optimiser
 from embodied_rl.actors.learning.sharded import Sharding
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -95,9 +95,7 @@ def _open(file: Path, stack: ExitStack) -> Any:
             raise TypeError("a first row is not a whole number")
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
         reason = f"{type(error).__name__}: {shorten(error)}"
-        raise CheckpointError(
-            f"{file} is damaged, or not a shard of a checkpoint: {reason}.", code="checkpoint-damaged"
-        ) from error
+        raise damaged_error(f"{file} is damaged, or not a shard of a checkpoint: {reason}.") from error
     return opened
 
 

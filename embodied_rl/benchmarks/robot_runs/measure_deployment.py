@@ -12,8 +12,6 @@ from embodied_rl.assembly.policy_factory import load_deployed
 from embodied_rl.benchmarks.dds_loopback import STREAMS, measure_stream
 from embodied_rl.benchmarks.robot_runs.deployment import PlannedDeployment, plan_deployment, run_episodes
 from embodied_rl.benchmarks.robot_runs.stop_measurement import Fault, measure_stop
-from embodied_rl.deployment.control.fuzzing import fuzz_core
-from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, fuzz_filter
 from embodied_rl.interfaces.sim import Array, Observation, StepResult
 from embodied_rl.reports.report import Rate
 from embodied_rl.rollout.episode_sampler import derive_noise_seed
@@ -54,9 +52,7 @@ class ActionObserver(Observer):
             self.success[index] = self.success.get(index, False) or bool(result.success[row, :steps].any())
 
 
-def run_measurements(
-    policy: str, episodes: int, seconds: float, out: Path, ticks: int = 20_000
-) -> tuple[list[Figure], dict[str, Any]]:
+def run_measurements(policy: str, episodes: int, seconds: float, out: Path) -> tuple[list[Figure], dict[str, Any]]:
     """Run all measurements; return the formatted figures, and the values for a file.
 
     Args:
@@ -64,7 +60,6 @@ def run_measurements(
         episodes: number of episodes, in lockstep and in real time each.
         seconds: length of each stream of messages.
         out: folder for the logs of the processes.
-        ticks: number of fuzzed ticks of the safety filter and of the core each.
 
     Raises:
         UserError, RunFailed: see `deploy_policy`.
@@ -78,26 +73,7 @@ def run_measurements(
     streams = [measure_stream(stream, seconds) for stream in STREAMS]
     lost = [(each.stream, f"{each.sent - each.received} of {each.sent} lost", each.load) for each in streams]
     figures += [Figure(name, said, "nothing lost", load) for name, said, load in lost]
-    rows, fuzzed = measure_fuzz(ticks)
-    return figures + rows, values | {"streams": [asdict(each) for each in streams], "fuzz": fuzzed}
-
-
-def measure_fuzz(ticks: int, seed: int = 0) -> tuple[list[Figure], dict[str, Any]]:
-    """Fuzz the safety filter and the control core with invalid inputs; count violated limits."""
-    counts, driven = fuzz_filter(ticks, seed), fuzz_core(ticks, seed)
-    broken = {name: counts[name] for name in VIOLATIONS}
-    found = {"safety filter": broken, "control core, in all modes": dict(driven.violations)}
-    load = os.getloadavg()[0]
-    rows = [
-        Figure(f"{ticks:,} fuzzed ticks, {name}", list_broken(each), "0 broken", load) for name, each in found.items()
-    ]
-    return rows, {"ticks": ticks, "seed": seed, "broken": found, "first": driven.first, "moved": dict(driven.moved)}
-
-
-def list_broken(counts: Mapping[str, int]) -> str:
-    """Format how often each limit or invariant was violated."""
-    named = ", ".join(f"{name} {count}" for name, count in counts.items() if count)
-    return f"{sum(counts.values())} broken{f' ({named})' if named else ''}"
+    return figures, values | {"streams": [asdict(each) for each in streams]}
 
 
 def compare_lockstep(config: DeployConfig, out: Path) -> tuple[list[Figure], dict[str, Any]]:

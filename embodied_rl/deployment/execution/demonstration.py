@@ -54,18 +54,15 @@ class Demonstration:
     measured: NDArray[np.float64]
 
     def __post_init__(self) -> None:
-        steps = len(self.actions)
+        steps, problem = len(self.actions), ""
         if not 1 <= steps <= MOST_STEPS or self.actions.ndim != 2 or self.measured.shape != self.actions.shape:
-            raise UserError(
-                f"a demonstration has actions {self.actions.shape}, measurements {self.measured.shape}.",
-                code="demonstration-invalid",
-            )
-        if self.times.shape != (steps + 1,) or self.times[0] != 0 or not (np.diff(self.times) > 0).all():
-            raise UserError("the times of a demonstration do not increase from 0.", code="demonstration-invalid")
-        if not (np.isfinite(self.actions).all() and np.isfinite(self.times).all()):
-            raise UserError(
-                "a demonstration holds an action or a time that is not a finite number.", code="demonstration-invalid"
-            )
+            problem = f"has actions {self.actions.shape}, measurements {self.measured.shape}"
+        elif self.times.shape != (steps + 1,) or self.times[0] != 0 or not (np.diff(self.times) > 0).all():
+            problem = "has times that do not increase from 0"
+        elif not (np.isfinite(self.actions).all() and np.isfinite(self.times).all()):
+            problem = "has an action or a time that is not a finite number"
+        if problem:
+            raise UserError(f"a demonstration {problem}.", code="demonstration-invalid")
 
 
 def read_demonstration(path: Path, body: Body, measured_by: tuple[int, ...]) -> Demonstration:

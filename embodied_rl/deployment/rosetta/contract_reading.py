@@ -18,7 +18,6 @@ from embodied_rl.deployment.rosetta.contract_keys import (
     ContractActionStep,
     ContractImageStep,
     ContractKeys,
-    ContractQos,
     ContractSource,
 )
 from embodied_rl.deployment.rosetta.contract_writing import (
@@ -72,24 +71,18 @@ def read_contract(file: Path) -> tuple[str, list[str]]:
     """
     contract = read_strict_yaml(file)
     with name_file(file):
-        if OURS in contract:
-            return write_yaml(_extract_robot(contract)), []
+        if OURS in contract:  # the robot file, if it agrees with the rest of the contract
+            ours = contract.pop(OURS)
+            if not isinstance(ours, Mapping):
+                raise _invalid(f"{OURS} must have keys: remove it, and fill in the resulting file.")
+            robot = describe_robot(freeze_config(RobotKeys, dict(ours), OURS))
+            check_consistency(robot)
+            if (difference := _find_difference(make_contract(robot), contract, "")) is not None:
+                said = f"{difference} disagrees with {OURS}: change both, or remove {OURS}."
+                raise UserError(said, code="contract-contradicts-robot")
+            return write_yaml(ours), []
         keys = _Draft(contract).keys
     return write_yaml(keys), _find_unknown(keys, "")
-
-
-def _extract_robot(contract: dict[str, Any]) -> Mapping[str, Any]:
-    """Return the robot file that a contract contains, if it agrees with the rest of the contract."""
-    keys = contract.pop(OURS)
-    if not isinstance(keys, Mapping):
-        raise _invalid(f"{OURS} must have keys: remove it, and fill in the resulting file.")
-    robot = describe_robot(freeze_config(RobotKeys, dict(keys), OURS))
-    check_consistency(robot)
-    if (difference := _find_difference(make_contract(robot), contract, "")) is not None:
-        raise UserError(
-            f"{difference} disagrees with {OURS}: change both, or remove {OURS}.", code="contract-contradicts-robot"
-        )
-    return keys
 
 
 def _find_difference(wanted: Any, found: Any, where: str) -> str | None:
@@ -232,10 +225,16 @@ class _Draft:
         name = re.sub(r"\W", "_", suggested_name.strip("/"))
         if name in self._topics:
             raise _invalid(f"{where}.channel.topic: {channel.topic} is read twice: merge its entries into one source.")
+        qos = channel.qos
+        if qos.history != "keep_last" or qos.liveliness != "automatic":
+            raise _unsupported(f"{where}.channel.qos: only history: keep_last and liveliness: automatic are supported.")
+        profile = "sensor_data" if "Image" in channel.type else "state"
+        if qos.durability == "transient_local" or qos.reliability == "reliable":
+            profile = "latched" if qos.durability == "transient_local" else "command"
         self._topics[name] = {
             "name": channel.topic,
             "type": channel.type,
-            "qos": _find_profile(channel.qos, channel.type, where),
+            "qos": profile,
             "rate_hz": UNKNOWN,
             "max_age_s": ages[align.strategy],
         }
@@ -269,16 +268,6 @@ def _read_select(parsed: ContractSource, where: str) -> tuple[str, ...]:
     if not parsed.select:
         raise _invalid(f"{where}.select is missing: it lists the entries.")
     return parsed.select
-
-
-def _find_profile(qos: ContractQos, type_name: str, where: str) -> str:
-    if qos.history != "keep_last" or qos.liveliness != "automatic":
-        raise _unsupported(f"{where}.channel.qos: only history: keep_last and liveliness: automatic are supported.")
-    if qos.durability == "transient_local":
-        return "latched"
-    if qos.reliability == "reliable":
-        return "command"
-    return "sensor_data" if "Image" in type_name else "state"
 
 
 def _find_unit(selected: str) -> str:

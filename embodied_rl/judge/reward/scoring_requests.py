@@ -131,13 +131,7 @@ class ScoreRequester:
     """
 
     def __init__(
-        self,
-        service: ScoreService,
-        spec: SimulatorSpec,
-        num_envs: int,
-        every: int,
-        question: Question,
-        order: Order,
+        self, service: ScoreService, spec: SimulatorSpec, num_envs: int, every: int, question: Question, order: Order
     ) -> None:
         self._service, self._spec, self._every = service, spec, every
         self._kind: ScoreKind = question.kind

@@ -16,14 +16,7 @@ import numpy as np
 
 from embodied_rl.config.freeze import suggest_name
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.interfaces.scorer import (
-    Score,
-    ScoreKind,
-    ScoreRequest,
-    ScorerError,
-    ScorerTraits,
-    list_scored_cameras,
-)
+from embodied_rl.interfaces.scorer import Score, ScoreKind, ScoreRequest, ScorerError, ScorerTraits, list_scored_cameras
 from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.interfaces.trust import Address, SecretName, Text
 from embodied_rl.judge.scorers.http_json import ServerScorer, check_url

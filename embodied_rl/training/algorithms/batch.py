@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from embodied_rl.interfaces.policy import Evaluation, Trace
-from embodied_rl.mathematics.objectives.losses import Level, reduce_log_prob, truncated_importance_weight
-from embodied_rl.rollout.action_queue import find_scored
+from embodied_rl.interfaces.sim import Source
+from embodied_rl.mathematics.objectives.losses import Level, reduce_log_prob, step_mask, truncated_importance_weight
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.runtime.ranks.collective import Ranks
 
@@ -96,6 +96,20 @@ def _concat_views(parts: Sequence[Tensor]) -> Tensor:
     if apart or len(storages) > 1 or not all(part.is_contiguous() for part in parts):
         return torch.cat(list(parts))
     return first.as_strided((sum(map(len, parts)), *first.shape[1:]), first.stride(), first.storage_offset())
+
+
+def find_scored(rollout: Rollout) -> Tensor:
+    """Return which of a rollout's chosen actions were executed as chosen, bool [T, N, Hx].
+
+    Under a delay of d, action j of a row is executed in control step d + j after its observation: the last d of them
+    during the next row, if the episode goes on so far. What follows the last row is unknown, and counts as executed.
+    """
+    executed = step_mask(rollout.steps, rollout.executed) & (rollout.source == int(Source.POLICY))
+    if not rollout.delay:
+        return executed
+    goes_on = ~(rollout.terminated | rollout.truncated)
+    following = torch.cat([executed[1:], torch.ones_like(executed[:1])]) & goes_on[..., None]
+    return torch.cat([executed, following], dim=-1)[..., rollout.delay : rollout.delay + rollout.executed]
 
 
 def as_batch(

@@ -89,11 +89,7 @@ class PiConfig:
     """recompute activations in the backward pass instead of storing them."""
 
     def __post_init__(self) -> None:
-        """Check that the sizes are consistent.
-
-        Raises:
-            UserError: a size is invalid; the message names the key to change.
-        """
+        """Raise `UserError` if a size is invalid; the message names the key to change."""
         check_sizes(self)
         if self.resolution % self.patch:
             raise UserError(

@@ -115,11 +115,7 @@ class SmolVLAConfig:
         return self.self_attention_every > 0 and layer % self.self_attention_every == 0
 
     def __post_init__(self) -> None:
-        """Check that the sizes are consistent.
-
-        Raises:
-            UserError: a size is invalid; the message names the key to change.
-        """
+        """Raise `UserError` if a size is invalid; the message names the key to change."""
         check_sizes(self, may_be_zero=("self_attention_every", "fake_image_token", "global_image_token"))
         if self.heads % self.key_value_heads:
             raise UserError(

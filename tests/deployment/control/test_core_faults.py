@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.control.fuzzing import LimitCheck
 from embodied_rl.deployment.control.settings import StreamRule
 from embodied_rl.deployment.execution.tick import Mode, MotionStep, State, StreamReading
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import ARM, TOOL, ControlLoop, rests, start
+from tests.support.core_fuzzing import LimitCheck
 from tests.support.refusals import refuses
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from embodied_rl.deployment.control import core, modes
-from embodied_rl.deployment.control.fuzzing import FuzzedLoop, LimitCheck, fuzz_core
 from embodied_rl.deployment.execution.messages import Chunk, ChunkRequest
 from embodied_rl.deployment.execution.safety_filter import FilteredCommand, SafetyFilter, measure_longest_ramp
 from embodied_rl.deployment.execution.tick import Mode, MotionStep, State
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
 from tests.support.control_loop import TOOL, ControlLoop
+from tests.support.core_fuzzing import FuzzedLoop, LimitCheck, fuzz_core
 
 ANY = st.one_of(st.floats(-3, 3), st.sampled_from([np.nan, np.inf, -np.inf, 1e30]))
 

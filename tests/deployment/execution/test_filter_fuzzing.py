@@ -5,9 +5,9 @@ import math
 import numpy as np
 import pytest
 
-from embodied_rl.deployment.execution.filter_fuzzing import VIOLATIONS, FuzzedRobot, count_violations, fuzz_filter
 from embodied_rl.deployment.execution.limiter import Limiter
 from embodied_rl.deployment.execution.limits import CommandLimits, EntryKind, EntryLimits
+from tests.support.filter_fuzzing import VIOLATIONS, FuzzedRobot, count_violations, fuzz_filter
 
 pytestmark = pytest.mark.thorough
 PERIOD = 0.01

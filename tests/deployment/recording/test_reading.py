@@ -68,6 +68,8 @@ def test_a_truncated_recording_is_recovered(tmp_path: Path, messages: Messages) 
     count = recover_recording(tmp_path / "bag", tmp_path / "out", messages)
     with Reader(tmp_path / "out") as reader:
         assert sum(1 for _ in reader.messages()) == count > 5
+    with refuses("output-exists", tmp_path / "out"):
+        recover_recording(tmp_path / "bag", tmp_path / "out", messages)
     file.write_bytes(file.read_bytes()[:40])
     with refuses("recording-empty", tmp_path / "bag", kind=RecordingError):
         recover_recording(tmp_path / "bag", tmp_path / "again", messages)

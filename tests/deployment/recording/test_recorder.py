@@ -147,3 +147,9 @@ def test_unknown_types_and_two_types_are_refused(tmp_path: Path, messages: Messa
     assert not (tmp_path / "bag").exists()
     with refuses("topic-types-differ", "/foo", "std_msgs/msg/Bool", TEXT):
         merge_topics([RecordedTopic("/foo", "std_msgs/msg/Bool"), RecordedTopic("/foo", TEXT)])
+
+
+def test_a_folder_that_cannot_be_created_is_refused(tmp_path: Path, messages: Messages) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match="file/bag"):
+        BagWriter(tmp_path / "file" / "bag", TOPICS, messages)

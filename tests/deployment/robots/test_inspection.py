@@ -9,9 +9,10 @@ import pytest
 from embodied_rl.deployment.robots.inspection import inspect_robot
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.in_process import Bus, InProcessTransport
+from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.sim import Diagnosis
-from tests.support.robots import TalkingRobot, change_robot
-from tests.support.transports import START_NS
+from tests.support.robots import TalkingRobot, change_robot, make_tabletop_messages
+from tests.support.transports import LONG_S, START_NS, borrow_environment
 
 ROBOT = load_robot("tabletop")
 COMMAND = ("/command", "std_msgs/msg/Float64MultiArray")
@@ -200,3 +201,36 @@ def test_a_robot_without_a_command_timeout_is_named(kind: str, status: str) -> N
     rows = InspectionBench(robot).examine()
     assert rows["command timeout"].status == status
     assert rows["robot tabletop"].status == "warn"
+
+
+@pytest.mark.process
+def test_topics_and_the_listener_of_commands_are_seen_over_dds() -> None:
+    robot = replace(ROBOT, use_sim_time=False)
+    with (
+        borrow_environment() as environment,
+        open_transport("dds", "robot", environment) as talker,
+        open_transport("dds", "doctor", environment) as ear,
+    ):
+        messages, topics = make_tabletop_messages(talker.messages), robot.topics.items()
+        publishers = {name: talker.create_publisher(each.name, each.type_name, each.qos) for name, each in topics}
+        talker.create_subscription(*COMMAND, "command", lambda *_: None)
+        sent = [0]
+
+        def talk() -> bool:
+            for name, publisher in publishers.items():
+                publisher.publish(messages[name])
+            sent[0] += 1
+            return sent[0] > 20
+
+        def watch(seconds: float) -> None:
+            if seconds:
+                ear.spin_until(talk, LONG_S)
+                return
+            ear.spin_until(lambda: all(each.count_matched() for each in publishers.values()), LONG_S)
+            ear.spin_until(lambda: any(not each.own for each in ear.list_subscriptions("/command")), LONG_S)
+
+        rows = {row.name: row for row in inspect_robot(robot, ear, 1.0, watch)}
+    for name, topic in topics:
+        found = rows[f"{topic.name} ({name})"].found
+        assert "promised" in found and not found.startswith("0 messages"), found
+    assert rows["/command (command)"].found == "/robot listens" and rows["state"].status == "ok"

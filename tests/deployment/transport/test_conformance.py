@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from embodied_rl.deployment.transport.messages import MessageError
-from embodied_rl.deployment.transport.qos import QoS
+from embodied_rl.deployment.transport.qos import PROFILES, QoS
 from embodied_rl.interfaces.errors import TransportError
 from tests.support.refusals import refuses
 from tests.support.transports import JOINTS, Pair
@@ -153,6 +153,14 @@ def test_incompatible_qos_is_reported(pair: Pair, offered: QoS, requested: QoS, 
     publisher.publish(pair.joints([0]))
     pair.spin_in_vain()
     assert pair.got == [] and subscription.count_matched() == publisher.count_matched() == 0
+
+
+def test_each_profile_matches_itself(pair: Pair) -> None:
+    publishers = [pair.connect(name, topic=f"/{name}") for name in PROFILES]
+    for publisher in publishers:
+        publisher.publish(pair.joints([1]))
+    assert pair.spin_for(len(publishers))
+    assert {publisher.find_mismatches() for publisher in publishers} == {()}
 
 
 def test_different_types_are_reported(pair: Pair) -> None:

@@ -195,6 +195,7 @@ def test_progress_counts_where_nothing_is_said_about_done() -> None:
         ({"prompt": "vlac_pair_shown", "reference": "nowhere.npz"}, "reference-missing", "nowhere.npz"),
         ({"prompt": "vlac_pair_shown", "reference": "nowhere.npz", "references": 1}, "value-out-of-range", "2 … 64"),
         ({"picture_fit": "squeeze"}, "value-unknown", "picture_fit"),
+        ({"prompt": "embedded", "picture_size": 64}, "key-unused", "reward.picture_size"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], code: str, named: str) -> None:

@@ -98,6 +98,10 @@ def test_a_late_episode_says_what_was_missing(task, target, raised, expected) ->
     assert explained(task, target, raised=raised) == expected
 
 
+def test_a_wrong_button_is_named() -> None:
+    assert explained("press_button", ASIDE, raised=False, terminated=True) == "wrong button pressed"
+
+
 def test_what_was_once_in_the_air_is_known_until_the_next_episode() -> None:
     layout = draw_layout(Episode(0, TASK["pick_cube"], 3))
     goals, objects = Goals(1), np.array([[AWAY] * 3])

@@ -104,12 +104,14 @@ def test_semantic_combinations_never_occur_in_training() -> None:
     assert {family for family, _, _ in held_out} == set(FAMILIES)
 
 
-def test_vision_shows_other_patterns_from_another_place() -> None:
+def test_vision_shows_other_patterns_light_and_colours_from_another_place() -> None:
     trained, held_out = ([layout.look for _, layout in layouts(split)] for split in ("train", "vision"))
     assert not {look.pattern for look in trained} & {look.pattern for look in held_out}
     assert all(not look.camera_shift.any() and not look.camera_turn.any() for look in trained)
     assert all(look.camera_shift.all() and look.camera_turn.all() for look in held_out)
     assert max(look.strength for look in trained) < min(np.quantile([look.strength for look in held_out], 0.2), 0.15)
+    for value in (lambda look: look.ambient, lambda look: look.light[0], lambda look: look.colours["red"][0]):
+        assert np.ptp([value(look) for look in held_out]) > 1.2 * np.ptp([value(look) for look in trained])
 
 
 def test_execution_starts_elsewhere_and_displaces_the_target_once() -> None:

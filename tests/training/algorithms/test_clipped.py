@@ -6,6 +6,7 @@ from math import log
 import pytest
 import torch
 
+from embodied_rl.actors.learning import memory_budget
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.batch import FIGURES, EpochSums, as_batch
 from embodied_rl.training.algorithms.clipped import ClippedConfig, ClippedUpdate
@@ -251,3 +252,12 @@ def test_state_and_load_continue_to_the_bit() -> None:
     for update in (straight, resumed):
         update.run([batch], 2)
     assert changed(actors[1], weights(actors[0])) == set()
+
+
+def test_an_automatic_micro_batch_is_measured_before_the_first_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_budget, "find_affordable_rows", lambda *_: 3)
+    actor, sizes = make_actor(), list[int]()
+    evaluate, rollout = actor.evaluate, make_rollout(actor)
+    actor.evaluate = lambda trace: (sizes.append(len(next(iter(trace.values())))), evaluate(trace))[1]
+    make_update(actor, micro_batch="auto").run([as_batch(rollout, torch.zeros(4, 5))], 0)
+    assert sizes == [3] * 6

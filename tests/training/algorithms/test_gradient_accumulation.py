@@ -123,7 +123,9 @@ def test_one_process_takes_the_gradient_of_the_formulas(level: str, micro_batch:
     actor, batch = experience()
     wanted = by_formula(actor, batch, level)
     assert 0.02 < wanted[1]["clip_share"] < 0.9
-    assert_same(learned(actor, Ranks(), level, [batch], micro_batch), wanted)
+    found = learned(actor, Ranks(), level, [batch], micro_batch)
+    assert_same(found, wanted)
+    assert found[1]["worst_ratio"] == pytest.approx(learned(actor, Ranks(), level, [batch])[1]["worst_ratio"])
 
 
 @pytest.mark.parametrize("micro_batch", [None, 3])

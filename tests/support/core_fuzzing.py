@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from embodied_rl.deployment.control import fuzz_sampling as sampling
 from embodied_rl.deployment.control.core import DeploymentCore
 from embodied_rl.deployment.control.settings import CoreSettings
 from embodied_rl.deployment.execution.limits import CommandLimits
@@ -21,6 +20,7 @@ from embodied_rl.deployment.execution.safety_filter import measure_longest_ramp
 from embodied_rl.deployment.execution.tick import Mode, OperatorInput, State, StreamReading, Tick
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import Source
+from tests.support import core_fuzz_sampling as sampling
 
 RECENT = 200
 """Readings among which the last one that the core accepted must be."""
@@ -154,7 +154,14 @@ class Invariants:
         if made.command is None:
             return ["no command while active"] if made.state == State.ACTIVE and not waits else []
         if waits:
-            return self._begin_again(made.command, now) or self._check.find_broken(made.command)
+            early = 0 <= now - self._lost < self._settings.settle_s
+            known = np.array(self._settings.measured) & self._position
+            places = [self._find_start(each) for each in self._recent]
+            elsewhere = not any((made.command == place)[known].all() for place in places)
+            self._check.begin(np.where(self._position, made.command, 0.0))
+            self._resting, self._lost = 0, np.nan
+            broken = ["settling before commands begin again"] * early + ["beginning where the robot is"] * elsewhere
+            return broken or self._check.find_broken(made.command)
         broken = self._check.find_broken(made.command)
         longest, held = self._settings.deadman_s, self._operator.deadman
         released = longest is not None and (held is None or not 0 <= now - held <= longest)
@@ -170,16 +177,6 @@ class Invariants:
         if made.action is None or not np.isfinite(made.action).all():
             broken.append("a finite action")
         return broken
-
-    def _begin_again(self, command: np.ndarray, now: float) -> list[str]:
-        """Note that commands restart at this one, [A]; return which invariants that violates."""
-        early = 0 <= now - self._lost < self._settings.settle_s
-        known = np.array(self._settings.measured) & self._position
-        places = [self._find_start(each) for each in self._recent]
-        elsewhere = not any((command == place)[known].all() for place in places)
-        self._check.begin(np.where(self._position, command, 0.0))
-        self._resting, self._lost = 0, np.nan
-        return ["settling before commands begin again"] * early + ["beginning where the robot is"] * elsewhere
 
 
 class FuzzedLoop:

@@ -79,11 +79,25 @@ def fuzz_filter(ticks: int = 1_000_000, seed: int = 0) -> dict[str, int]:
 
 
 def sample_robot(rng: np.random.Generator) -> FuzzedRobot:
-    """Return a robot with random entries, limits and period, which stops within 1 to 1,000 ticks."""
+    """Return a robot with random limits, some of which bind only together, which stops within 1 to 1,000 ticks."""
     period = float(10 ** rng.uniform(-3, -0.7))
-    entries = tuple(_sample_entry(f"entry {index}", period, rng) for index in range(rng.integers(1, 4)))
+    entries: list[EntryLimits] = []
+    for index in range(rng.integers(1, 4)):
+        speed = 10 ** rng.uniform(-2, 1)
+        acceleration = speed / period * 10 ** rng.uniform(-2.5, 0.7)
+        jerk = acceleration / period * 10 ** rng.uniform(-1.5, 0.7)
+        stop = speed * (speed / acceleration + acceleration / jerk + period)
+        width = (stop if rng.random() < 0.5 else speed) * 10 ** rng.uniform(-1.5, 1.5)
+        middle = rng.uniform(-3, 3)
+        low, high = middle - width / 2, middle + width / 2
+        if rng.random() < 0.1:
+            low, high = (-math.inf, high) if rng.random() < 0.5 else (-math.inf, math.inf)
+        if rng.random() < 0.1:
+            acceleration, jerk = (math.inf, math.inf) if rng.random() < 0.5 else (acceleration, math.inf)
+        numbers = [float(each) for each in (low, high, speed, acceleration, jerk)]
+        entries.append(EntryLimits(f"entry {index}", ENTRY_KINDS[rng.integers(len(ENTRY_KINDS))], *numbers))
     position = np.array([rng.uniform(max(entry.low, -9.0), min(entry.high, 9.0)) for entry in entries])
-    return FuzzedRobot(CommandLimits(entries), period, bool(rng.random() < 0.6), position)
+    return FuzzedRobot(CommandLimits(tuple(entries)), period, bool(rng.random() < 0.6), position)
 
 
 def run_episode(robot: FuzzedRobot, rng: np.random.Generator, ticks: int) -> dict[str, int]:
@@ -137,23 +151,6 @@ def _begin(tested: SafetyFilter, robot: FuzzedRobot) -> None:
     tested.begin(robot.position)
     robot.begun = np.where(robot.moves, robot.position, 0.0)
     robot.commands, robot.passed = [], []
-
-
-def _sample_entry(name: str, period: float, rng: np.random.Generator) -> EntryLimits:
-    """Return an entry with random limits, some of which bind only together with others."""
-    speed = 10 ** rng.uniform(-2, 1)
-    acceleration = speed / period * 10 ** rng.uniform(-2.5, 0.7)
-    jerk = acceleration / period * 10 ** rng.uniform(-1.5, 0.7)
-    stop = speed * (speed / acceleration + acceleration / jerk + period)
-    width = (stop if rng.random() < 0.5 else speed) * 10 ** rng.uniform(-1.5, 1.5)
-    middle = rng.uniform(-3, 3)
-    low, high = middle - width / 2, middle + width / 2
-    if rng.random() < 0.1:
-        low, high = (-math.inf, high) if rng.random() < 0.5 else (-math.inf, math.inf)
-    if rng.random() < 0.1:
-        acceleration, jerk = (math.inf, math.inf) if rng.random() < 0.5 else (acceleration, math.inf)
-    kind = ENTRY_KINDS[rng.integers(len(ENTRY_KINDS))]
-    return EntryLimits(name, kind, float(low), float(high), float(speed), float(acceleration), float(jerk))
 
 
 def _sample_inputs(robot: FuzzedRobot, tested: SafetyFilter, rng: np.random.Generator) -> Iterator[Numbers | None]:
