@@ -140,3 +140,14 @@ def test_a_simulator_that_contradicts_itself_is_refused() -> None:
     collector, actor = make(inline(1, kind=NoEndsReported))
     with refuses("simulator-output-invalid", "check_simulator"):
         collector.collect(actor)
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
+    handles = closing(fast_and_slow())
+    collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))
+    rollout = collector.collect(actor)
+    assert not rollout.valid[:, N // 2 :].any() and rollout.valid[0, : N // 2].all()
+    assert collector.lost_episodes == N // 2
+    assert collector.collect(actor).valid[0].all()
