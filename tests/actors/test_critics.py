@@ -27,6 +27,15 @@ def test_each_critic_reads_its_own_input_alone(kind) -> None:
         assert torch.equal(other, value) == (name != kind)
 
 
+@pytest.mark.parametrize("kind", ["prefix", "expert"])
+def test_a_critic_does_not_train_the_backbone_by_default(kind: str) -> None:
+    pooled, features = torch.randn(5, 8, requires_grad=True), torch.randn(5, 2, 6, requires_grad=True)
+    critic = make_critic(kind, **SIZES)
+    critic(None, pooled, features).sum().backward()
+    assert pooled.grad is None and features.grad is None
+    assert all(parameter.grad is not None for parameter in critic.parameters())
+
+
 def test_values_start_near_zero() -> None:
     """The last layer's deviation of 0.02 keeps first values far below a reward of 1."""
     torch.manual_seed(0)

@@ -59,6 +59,16 @@ def test_state_is_normalised_by_recorded_statistics(embodiment, observe) -> None
     )
 
 
+def test_privileged_state_is_normalised_by_recorded_statistics(embodiment) -> None:
+    """Column by column to mean 0 and deviation 1, however far apart their units are."""
+    random = np.random.default_rng(1)
+    truth = random.normal([-4.0, 0.0, 70.0, 0.5], [2.0, 1e-2, 30.0, 5.0], (400, 4))
+    fitted = embodiment.with_statistics(random.normal(size=(400, 2)), privileged=truth)
+    normal = fitted.normalise_privileged(truth, embodiment.privileged_names)
+    assert torch.allclose(normal.mean(dim=0), torch.zeros(4), atol=1e-5)
+    assert torch.allclose(normal.std(dim=0, correction=0), torch.ones(4), atol=1e-5)
+
+
 def test_words_become_ids_and_pads(embodiment) -> None:
     """One id a word wherever it stands, case ignored, 0 after the end."""
     tokens = embodiment.tokens(["Reach the red cube", "the RED cube"])

@@ -40,6 +40,19 @@ def actions(rows: int, length: int) -> np.ndarray:
     return np.random.default_rng(1).uniform(low, high, (rows, length, ENTRIES)).astype(np.float32)
 
 
+@pytest.mark.parametrize("strategy", ["prefix", "replacement", "guided"])
+def test_rows_without_committed_actions_are_the_plain_policy(make_actor, observe, keys, strategy: str) -> None:
+    """To the bit, but for "prefix", whose network is asked in another form as soon as one row has a prefix."""
+    actor, observation, prefix = make_actor(), observe(6), actions(6, 2)
+    actor.backbone.prefix_trained_to = 2
+    plain = actor.infer(observation, keys(6))
+    some = actor.infer(observation, keys(6), prefix, np.array([0, 1, 2, 0, 1, 2]), strategy=strategy)
+    np.testing.assert_allclose(some[[0, 3]], plain[[0, 3]], atol=1e-6)
+    assert np.array_equal(some[[0, 3]], plain[[0, 3]]) or strategy == "prefix"
+    assert np.array_equal(some[[1, 4], 0], prefix[[1, 4], 0]) and np.array_equal(some[[2, 5]], prefix[[2, 5]])
+    assert not np.allclose(some[[1, 4], 1], prefix[[1, 4], 1], atol=1e-3)
+
+
 @pytest.mark.parametrize(
     "prefix, committed, code, named",
     [

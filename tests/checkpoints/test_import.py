@@ -53,6 +53,19 @@ def test_vision_heads_are_checked_against_the_checkpoints_own_width(tmp_path: Pa
     assert network.config.vision_heads == build.find_sizes(node).vision_heads == heads
 
 
+@pytest.mark.parametrize(
+    ("heads", "message"),
+    [(5, "policy.vision_width=32 must be a multiple of policy.vision_heads=5"), ("many", "policy.vision_heads")],
+)
+def test_vision_heads_that_do_not_fit_are_refused(tmp_path: Path, heads: object, message: str) -> None:
+    folder = lerobot(tmp_path / "pi0", "pi0")
+    node = PolicyNode("pi0", checkpoint=str(folder), options={"vision_heads": heads}, cameras=CAMERAS)
+    for build_from in (lambda: build.build_backbone(node, simulator()), lambda: build.find_sizes(node)):
+        with pytest.raises(UserError) as caught:
+            build_from()
+        assert message in str(caught.value)
+
+
 @pytest.mark.parametrize("kind", ["folder", "file"])
 def test_a_key_that_a_policy_does_not_have_is_unknown_beside_a_checkpoint(tmp_path: Path, kind: str) -> None:
     folder = lerobot(tmp_path / "pi0", "pi0")

@@ -70,6 +70,16 @@ def test_the_network_can_be_built_from_the_file(tmp_path, make_actor, observe, e
     assert (path.stat().st_size < 3 * sum(p.numel() for p in backbone.parameters())) == (dtype == torch.float16)
 
 
+def test_a_new_policy_file_has_the_usual_permissions_and_serves_as_a_base(tmp_path, make_actor, small) -> None:
+    """Others may read it as far as the umask lets them; a run may give its network another sampler and critic."""
+    path, actor = tmp_path / "actor.safetensors", make_actor("noise", "expert")
+    (tmp_path / "other").touch()
+    save_actor(path, actor, "pocket", small)
+    assert path.stat().st_mode == (tmp_path / "other").stat().st_mode
+    loaded, _ = load_network(path, build(small))
+    assert torch.equal(loaded.words.weight, actor.backbone.words.weight)
+
+
 def test_a_header_that_starts_like_a_pickle_is_read(tmp_path, make_actor, embodiment, small) -> None:
     """The first byte is the header's length modulo 256, 0x80 for some; that alone makes no pickle."""
     path, backbone, starts = tmp_path / "base.safetensors", make_actor().backbone, set()

@@ -18,6 +18,7 @@ from tests.support.building_checkpoints import (
     EMBEDDING,
     FAMILIES,
     HEAD,
+    OPTIONS,
     lerobot,
     mixed,
     openpi,
@@ -216,3 +217,10 @@ def test_what_names_cannot_tell_apart_is_not_written(tmp_path: Path) -> None:
     robot = replace(robot, relative=(0, 1, 2, -1, 4), action_names=("a", "b", "c", "grip", "gripper"))
     with pytest.raises(ValueError, match="'gripper' has one"):
         exported(save(tmp_path / "second.safetensors", "pi0", network, robot), "lerobot", tmp_path / "second")
+
+
+def test_a_policy_file_keeps_the_mapping_of_cameras(tmp_path: Path) -> None:
+    file = save(tmp_path / "policy.safetensors", "pi0", *attach(lerobot(tmp_path / "folder", "pi0"), "pi0"))
+    network, robot = build.build_backbone(PolicyNode("pi0", checkpoint=str(file)), simulator())
+    assert network.spec.cameras == robot.views == tuple(SEEN)
+    assert OPTIONS["vision_heads"] == network.config.vision_heads

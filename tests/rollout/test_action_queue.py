@@ -162,6 +162,15 @@ def test_actions_are_executed_d_steps_late(config: FakeSimulator.Config, delay: 
     assert actor.valued.keys() - actor.committed.keys(), "values of last and of final observations"
 
 
+def test_a_new_episode_of_a_fresh_rollout_starts_with_an_empty_queue() -> None:
+    collector, actor, (simulator,) = make(2, 2, FakeSimulator.Config(horizon=7), fresh=True)
+    for _ in range(3):
+        collector.collect(actor)
+    assert len(simulator.executed) == 3 * N
+    for index, actions in simulator.executed.items():
+        np.testing.assert_array_equal(np.array(actions), expect(index, len(actions), 2))
+
+
 @pytest.mark.parametrize(("delay", "executed"), [case for case in CASES if case[0]])
 def test_evaluations_execute_the_same(delay: int, executed: int) -> None:
     """The executor of evaluations and robots requests chunks with the same prefixes, and executes the same actions."""

@@ -57,6 +57,15 @@ def test_nothing_after_the_end_of_an_episode_is_kept_and_termination_wins() -> N
     assert rollout.valid.tolist() == [[False] * 4, [True] * 4]
 
 
+def test_a_cleared_rollout_holds_nothing_of_an_earlier_round() -> None:
+    rollout = Rollout.allocate(ACTOR, 2, 4)
+    for tensor in rollout.tensors().values():
+        tensor.fill_(1)
+    rollout.clear()
+    for name, tensor in rollout.tensors().items():
+        assert name.startswith("trace/") or (tensor == (Source.HOLD if name == "source" else 0)).all(), name
+
+
 def test_batch_rows_are_those_of_the_environments_in_order() -> None:
     """Row t·N + e of a batch is decision t of environment e, in the trace as elsewhere, without a copy."""
     simulator, rollout = FakeSimulator(3), Rollout.allocate(ACTOR, 2, 4)

@@ -5,9 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from embodied_rl.assembly import build
 from embodied_rl.interfaces.curriculum import EpisodeRecord
+from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.sim import SimulatorSpec, Task
 from embodied_rl.rollout.curricula import SuccessRate, SuccessRateConfig, Weighted, WeightedConfig
+from embodied_rl.schema import CurriculumNode
 from tests.support.refusals import refuses
 
 TASKS = (Task("push0", "push"), Task("lift0", "lift"), Task("lift1", "lift"), Task("press", "press"))
@@ -84,3 +87,14 @@ def test_wrong_settings_of_success_rate_are_refused(settings: dict[str, float]) 
     (name,) = settings
     with refuses("curriculum-setting-invalid", f"curriculum.{name}"):
         SuccessRate(SuccessRateConfig(**settings), SPEC)
+
+
+def test_an_unknown_curriculum_or_key_is_refused() -> None:
+    assert isinstance(build.build_curriculum(CurriculumNode("weighted", {"weights": {"push": 2}}), SPEC), Weighted)
+    for node, named in (
+        (CurriculumNode("sucess_rate"), "Did you mean 'success_rate'?"),
+        (CurriculumNode("success_rate", {"flor": 1}), "Did you mean 'curriculum.floor'?"),
+    ):
+        with pytest.raises(UserError) as caught:
+            build.build_curriculum(node, SPEC)
+        assert named in str(caught.value)

@@ -14,8 +14,10 @@ from embodied_rl.deployment.execution.settings import STRATEGIES, Strategy
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.interfaces.policy import NoiseKeys
 from embodied_rl.interfaces.sim import Array, Episode, Observation, StepResult
+from embodied_rl.rollout.ablation import AblatedPolicy
 from embodied_rl.rollout.delay import Chunks, Delay, choose_delay, read_chunks
 from embodied_rl.rollout.runner import EpisodeRunner, Observer, RunningEpisode
+from embodied_rl.runtime.processes.handle import WorkerDied
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.testing.fakes import FakeSimulator, RowwiseFakeActor
 from tests.support.refusals import refuses
@@ -174,6 +176,30 @@ def test_results_depend_neither_on_the_number_of_simulators_nor_on_steps_at_a_ti
     for other in (play([handle(2), handle(2)], 2), play([handle(4)], 4, stepwise=True), play([handle()], 3, batch=8)):
         for index, taken in one.items():
             np.testing.assert_array_equal(other[index], taken)
+
+
+def test_a_dead_worker_s_episodes_begin_again_with_waiting() -> None:
+    mortal = handle()
+    sound, calls = mortal.submit, iter(range(1000))
+
+    def submit(method: str, *args: Any) -> Any:
+        if next(calls) == 3:
+            raise WorkerDied("killed by hand")
+        return sound(method, *args)
+
+    mortal.submit = submit
+    lost, alone = run(make(2, "prefix"), [mortal], count=5)[0], run(make(2, "prefix"), count=5)[0]
+    for index, taken in alone.actions.items():
+        np.testing.assert_array_equal(lost.actions[index], taken)
+
+
+def test_an_ablated_policy_is_shown_the_same_prefix() -> None:
+    policy, plain = Counting(), Counting()
+    run(make(2, "prefix"), policy=AblatedPolicy(policy, lambda observation, keys: observation))
+    run(make(2, "prefix"), policy=plain)
+    assert plain.shown[1][1] is not None
+    for shown, wanted in zip(policy.shown, plain.shown, strict=True):
+        np.testing.assert_equal(shown, wanted)
 
 
 def test_a_chunk_that_is_refused_is_an_error() -> None:

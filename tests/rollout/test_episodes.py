@@ -17,6 +17,7 @@ from embodied_rl.rollout.episode_sampler import (
     EpisodeSampler,
     Purpose,
     derive_episode_seed,
+    derive_noise_seed,
     pick_position,
 )
 from tests.support.refusals import refuses
@@ -64,6 +65,13 @@ def test_purposes_never_share_a_seed(one: tuple, other: tuple) -> None:
     others = [derive_episode_seed(purpose, *other) for purpose in PURPOSES]
     assert [seed >> 61 for seed in seeds + others] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**63 - 1))
+def test_purposes_never_share_a_seed_of_noise(one: int, other: int) -> None:
+    found = [derive_noise_seed(purpose, seed) for purpose in PURPOSES for seed in (one, other)]
+    assert [seed >> 61 for seed in found] == [0, 0, 1, 1, 2, 2, 3, 3] and max(found) < 2**63
+    assert all((found[i] == found[i + 1]) == (one == other) for i in (0, 2, 4, 6))
 
 
 def test_a_seed_is_the_hash_of_split_run_and_index_below_the_purpose() -> None:

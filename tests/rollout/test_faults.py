@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerError
 from embodied_rl.testing.fakes import FakeSimulator
 from tests.support.collecting import (
     CONFIG,
@@ -140,3 +141,30 @@ def test_a_simulator_that_contradicts_itself_is_refused() -> None:
     collector, actor = make(inline(1, kind=NoEndsReported))
     with refuses("simulator-output-invalid", "check_simulator"):
         collector.collect(actor)
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
+    handles = closing(fast_and_slow())
+    collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))
+    rollout = collector.collect(actor)
+    assert not rollout.valid[:, N // 2 :].any() and rollout.valid[0, : N // 2].all()
+    assert collector.lost_episodes == N // 2
+    assert collector.collect(actor).valid[0].all()
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_a_worker_that_keeps_dying_ends_the_run(closing: Callable) -> None:
+    collector, actor = make(closing(workers(1, replace(CONFIG, fault="crash"), max_restarts=1)))
+    with pytest.raises(RestartLimitReached, match="simulator 0 was restarted 1 times within an hour"):
+        collector.collect(actor)
+
+
+@pytest.mark.process
+def test_an_exception_in_a_worker_is_raised_and_no_new_one_takes_over(closing: Callable) -> None:
+    collector, actor = make(closing(workers(2, replace(CONFIG, fault="raise", fault_row=2))))
+    with pytest.raises(WorkerError, match="simulator 0: 'step' raised RuntimeError"):
+        collector.collect(actor)
+    assert collector.restarts == 0

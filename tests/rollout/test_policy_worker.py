@@ -18,7 +18,7 @@ from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import PolicyWorker, RemotePolicy
-from embodied_rl.runtime.processes.handle import WorkerDied
+from embodied_rl.runtime.processes.handle import RestartLimitReached, WorkerDied
 from embodied_rl.runtime.processes.local import LocalRuntime, ProcessHandle
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import Plan, PolicyNode, SamplerNode, SimNode
@@ -147,6 +147,16 @@ def test_a_killed_policy_worker_costs_nothing(remote: RemotePolicy) -> None:
     remote.handle.submit = killing
     assert_equal(two_rollouts(remote, remote.actor, remote.refresh), shared)
     assert remote.restarts == 2
+
+
+def test_a_policy_worker_that_keeps_dying_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spent(handle: DyingHandle) -> None:
+        raise RestartLimitReached("restarted 3 times within an hour")
+
+    policy = RemotePolicy(DyingHandle(1), learner())  # type: ignore[arg-type]
+    monkeypatch.setattr(DyingHandle, "restart", spent)
+    with pytest.raises(RestartLimitReached, match="within an hour"):
+        policy.refresh()
 
 
 def test_frozen_weights_are_sent_once_and_trainable_ones_each_time() -> None:

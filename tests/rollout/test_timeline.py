@@ -19,6 +19,7 @@ from embodied_rl.rollout.timeline import (
     read_timelines,
     summarise_utilisation,
 )
+from embodied_rl.system.atomic_write import StorageError
 from tests.support.collecting import T, make, workers
 from tests.support.refusals import refuses
 
@@ -106,3 +107,9 @@ def test_a_damaged_timeline_is_refused(tmp_path, content: bytes, code: str) -> N
     file.write_bytes(content)
     with refuses(code, file):
         read_timelines(tmp_path, None)
+
+
+def test_a_folder_of_timelines_that_cannot_be_made_is_reported(tmp_path) -> None:
+    (tmp_path / "timelines").write_text("no folder")
+    with pytest.raises(StorageError, match=r"timelines"):
+        keep_timelines(tmp_path, 3, [Timeline()])

@@ -77,6 +77,13 @@ def test_a_killed_rank_is_reported_with_its_node(runtime: RayRuntime) -> None:
 
 
 @pytest.mark.slow
+def test_a_stalled_rank_is_reported(runtime: RayRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("embodied_rl.runtime.ray.launch.GRACE", 0.5)
+    with pytest.raises(RankFailed, match=r"(?s)rank 1 \(pid.* did not end.*rank 0 lost the others"):
+        launch(runtime, rank_functions.stall, None, timeout=2)
+
+
+@pytest.mark.slow
 def test_the_output_of_rank_0_is_copied_while_it_runs(runtime: RayRuntime, tmp_path: Path, capfd, monkeypatch) -> None:
     written: list[str] = []
 
@@ -140,6 +147,16 @@ def test_no_process_outlives_a_killed_driver_with_its_own_cluster(tmp_path: Path
     process = drive("start_beside", tmp_path, "local")
     processes = of(process, tmp_path)
     assert len(processes) >= 7
+    process.kill()
+    process.wait()
+    wait_for(lambda: all(gone(pid) for pid in processes), 120)
+
+
+@pytest.mark.slow
+def test_no_process_outlives_a_killed_driver_in_a_shared_cluster(runtime: RayRuntime, tmp_path: Path) -> None:
+    process = drive("start_beside", tmp_path, runtime.connection.address)
+    processes = of(process, tmp_path)
+    assert len(processes) >= 4, "two ranks, and a process of each"
     process.kill()
     process.wait()
     wait_for(lambda: all(gone(pid) for pid in processes), 120)

@@ -167,6 +167,14 @@ def test_resume_from_a_checkpoint_with_segments(crew: Crew) -> None:
     assert crew.numbers(0) == [15, 16, 17]
 
 
+def test_a_resumed_worker_is_ahead_by_the_staleness_and_no_more(crew: Crew) -> None:
+    crew.dispatcher.load(5, [{"total": np.array(100)}, {"total": np.array(200)}])
+    crew.offer(5)
+    assert [int(part.state["total"]) for part in crew.dispatcher.take(5)] == [105, 205]
+    crew.settle(0, 2)
+    assert crew.numbers(0) == [5, 6], "not as if everything before had still to be learned from"
+
+
 def test_a_rollout_waits_for_the_part_of_a_slow_worker(crew: Crew) -> None:
     crew.gates[1].clear()
     crew.offer(0)

@@ -135,6 +135,16 @@ def test_a_truncated_checkpoint_and_a_full_disk(reference: Path, tmp_path: Path)
     assert_same(run, reference)
 
 
+def test_a_run_without_a_usable_checkpoint_is_refused_by_all_ranks(reference: Path, tmp_path: Path) -> None:
+    run = unfinished(reference, tmp_path)
+    for file in run.glob("checkpoints/*/tensors.safetensors"):
+        file.write_bytes(b"")
+    with started(tmp_path, "train", "resume=last") as process:
+        code, output = process.finish()
+    assert code == 2 and "Traceback" not in output, output
+    assert output.count("No usable checkpoint in") == 1
+
+
 def test_a_run_resumes_without_its_initial_policy_file(reference: Path, tmp_path: Path) -> None:
     run = unfinished(reference, tmp_path)
     config = run / "config.yaml"

@@ -197,3 +197,11 @@ def test_a_damaged_configuration_is_named(typed: Callable[..., Any], reference: 
     shutil.copytree(reference, run)
     (run / "config.yaml").write_text("train: [1\n  x: {")
     refused(typed("train", "resume=last"), "config.yaml is damaged")
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_a_run_without_its_configuration(typed: Callable[..., Any], reference: Path, tmp_path: Path) -> None:
+    shutil.copytree(reference, tmp_path / "run")
+    (tmp_path / "run" / "config.yaml").unlink()
+    refused(typed("train", "resume=run"), "config.yaml")

@@ -1,6 +1,7 @@
 """A run on a Ray cluster equals that of one machine to the bit, also after processes were killed."""
 
 import os
+import re
 import secrets
 import signal
 from pathlib import Path
@@ -14,6 +15,7 @@ from tests.support.running import (
     TABLETOP,
     Process,
     assert_learned_alike,
+    assert_same,
     complete,
     started_apart,
 )
@@ -46,3 +48,29 @@ def test_a_killed_rollout_worker_costs_time_alone(plugin_path: str, tmp_path: Pa
         assert "A new worker collects its part of rollout" in output
         assert process.run is not None
         assert_learned_alike(process.run, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_learner_killed_within_an_update_ends_the_run_and_resume_continues_to_the_bit(
+    plugin_path: str, tmp_path: Path
+) -> None:
+    """In the third iteration, which follows a checkpoint."""
+    changed = {"train.iterations": "3", "train.eval_every": "0", "algo.critic_warmup": "0"}
+    kept = [word for word in SMALL if word.partition("=")[0] not in changed]
+    waiting = ("algo.name=waiting", f"algo.marks={tmp_path}", "algo.hold=3")
+    long = [f"{key}={value}" for key, value in changed.items()]
+    settings = ("train", *kept, *REACHING, *AHEAD, "staleness=0", *long, *waiting, *RAY)
+    environment = {"PYTHONPATH": plugin_path, **TOKEN}
+    with started_apart(tmp_path / "disturbed", *settings, **environment) as process:
+        assert process.wait_until(lambda: any(tmp_path.glob("updating-*"))), process.output()
+        (rank,) = actors(process, "ray::RankHost")
+        os.kill(rank.pid, signal.SIGKILL)
+        (tmp_path / "learn").touch()
+        code, output = process.finish()
+        assert process.iterations() == 2
+    assert code == 1 and re.search(rf"rank 0 failed first:\nrank 0 \(pid {rank.pid} on node ", output), output
+    undisturbed = complete(tmp_path / "undisturbed", *settings, **environment)
+    with started_apart(tmp_path / "disturbed", "train", "resume=last", **environment) as process:
+        code, output = process.finish()
+        assert code == 0 and process.run is not None, output
+        assert_same(process.run, undisturbed)

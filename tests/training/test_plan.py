@@ -162,6 +162,13 @@ def store(typed, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.parametrize("content", ["{", "[]", '{"step": -1}'])
+def test_damaged_costs_are_not_used(store, tmp_path, content: str) -> None:
+    """`plan=auto` measures again, as if there were none."""
+    store.write_text(content)
+    assert plan_selection.read_known_costs(load_config(TrainConfig, tmp_path / "told.yaml")) is None
+
+
 def test_a_mistake_is_found_before_anything_is_measured(typed, cache) -> None:
     code, out, err = typed(*AUTO, "policy.checkpoint=nowhere.safetensors")
     assert code == 2 and "nowhere.safetensors is not there" in err and "Measuring" not in out

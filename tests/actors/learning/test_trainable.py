@@ -146,6 +146,23 @@ def test_adapters_survive_a_file(tmp_path: Path, family: str, node: LoraNode) ->
     torch.testing.assert_close(velocity(merged), velocity(network), rtol=0, atol=1e-6)
 
 
+@families
+def test_stored_adapters_go_on_learning(tmp_path: Path, family: str) -> None:
+    network, robot = new(family)
+    trainable.choose_trainable(network, "lora", LoraNode(3))
+    learn(network)
+    file = tmp_path / "policy.safetensors"
+    save_backbone(file, network, robot, family, thaw_config(network.config))
+    node = PolicyNode(family, checkpoint=str(file), train="lora", lora=LoraNode(3))
+    again, _ = build.build_backbone(node, SPEC)
+    trainable.choose_trainable(again, node.train, node.lora)
+    assert torch.equal(velocity(again), velocity(network))
+    before = copied(again)
+    learn(again)
+    changed = moved(again, before)
+    assert changed and not any(".base_layer." in name or name.startswith("vision") for name in changed)
+
+
 def maker(family: str) -> Callable[[Any], FlowBackbone]:
     """What `load_network` is given."""
     cls = FAMILIES[family]

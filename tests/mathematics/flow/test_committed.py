@@ -95,6 +95,17 @@ def test_nothing_committed_is_the_plain_sampler_to_the_bit(kind: str, explore: b
 
 
 @torch.no_grad()
+def test_rows_without_committed_actions_are_not_disturbed(make_keys) -> None:
+    policy, keys = TimedPolicy(), make_keys(ROWS)
+    plain = build("full").sample(policy, keys, (H, D), True)
+    mixed = build("full").sample(policy, keys, (H, D), True, committed=commit())
+    free = commit().counts == 0
+    torch.testing.assert_close(mixed.actions[free], plain.actions[free])
+    torch.testing.assert_close(mixed.log_prob[free], plain.log_prob[free])
+    assert not torch.isclose(mixed.actions[~free][:, -1], plain.actions[~free][:, -1]).any()
+
+
+@torch.no_grad()
 def test_without_exploring_it_is_the_deterministic_policy(make_keys) -> None:
     policy, keys = TimedPolicy(), make_keys(ROWS)
     start = draw_normal(keys, NoiseStream.INITIAL, (H, D))

@@ -15,10 +15,12 @@ from tests.support.collecting import (
     CONFIG,
     SEED,
     SPEC,
+    KillingActor,
     N,
     T,
     assert_equal,
     copied,
+    fast_and_slow,
     half_skilled,
     inline,
     make,
@@ -90,6 +92,37 @@ def test_a_rollout_is_the_same_bits_with_a_storage_beside_it() -> None:
     actor = half_skilled()
     for _ in range(3):
         assert_equal(copied(with_storage.collect(actor)), copied(without.collect(actor)))
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_a_lost_episode_is_not_sampled_from_the_rollout_before_either(closing: Callable) -> None:
+    """The worker dies in the second decision of its third episodes, which began in the rollout before."""
+    handles, storage = closing(fast_and_slow()), ReplayStorage(layout())
+    actor = KillingActor(handles[1], call=17)
+    collector, _ = make(handles, actor=actor, writers=[storage])
+    for _ in range(3):
+        collector.collect(actor)
+    actor.call = 0
+
+    def lost(env: int) -> dict[int, int] | None:
+        return {env + 2 * N: 2} if env >= N // 2 else None
+
+    assert collector.lost_episodes == N // 2
+    assert_holds(storage, expected_of(actor, 3 * T, 500, lambda: FakeSimulator(1, CONFIG), lost))
+
+
+def test_each_observation_is_stored_once() -> None:
+    """A row a decision and a row a truncation, and for each field one array with room for just the ring."""
+    storage = ReplayStorage(layout(40))
+    collector, actor = make(inline(2), writers=[storage], actor=half_skilled())
+    rows = 0
+    for _ in range(2):
+        rollout = collector.collect(actor)
+        rows += T * N + int(rollout.truncated.sum())
+    assert storage.state()["replay/rows"].sum() == rows
+    image, numbers, chunk = 8 * 8 * 3, 3 * 4 + 3 * 4 + 8, EXECUTED * (2 * 4 + 2 * 4 + 4 + 1 + 1)
+    assert storage.nbytes == N * 40 * (image + numbers + chunk + 9 * 8 + 1 + 8 + 1 + 1)
 
 
 def test_whole_episodes_come_in_the_order_of_time() -> None:
