@@ -111,21 +111,25 @@ def test_what_is_judged_together_does_not_depend_on_time(writing: Writing, monke
     assert len(scorer.calls) > T
 
 
-def test_a_log_gives_the_same_shaping_again(writing: Writing, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["absolute", "pair"])
+def test_a_log_gives_the_same_shaping_again(writing: Writing, tmp_path: Path, kind: str) -> None:
     """With scores that were lost, or came too late."""
     random = np.random.default_rng(0)
 
     def sometimes(asked: ScoreRequest) -> Score:
         if random.random() < 0.3:
             raise ScorerError("refused", "not this one")
-        return read_code(asked)
+        return read_code(asked) if kind == "absolute" else compare(asked)
 
-    node = replace(NODE, deadline=0.0, wait_share=None)
-    writer = writing(ToldScorer(sometimes, cacheable=False, seconds=0.001), node=node)
+    scorer, node = ToldScorer(sometimes, cacheable=False, seconds=0.001), replace(NODE, deadline=0.0, wait_share=None)
+    if kind == "pair":
+        scorer, node = make_scorer(sometimes), NODE
+    writer = writing(scorer, node=node)
     collector, actor = start(writer)
     before = [each["shaping"] for each in collect(collector, actor)]
     writer.close()
     lines = list(read_scores(tmp_path / "scores"))
+    assert {line["kind"] for line in lines} == {kind} and (kind == "absolute" or any(each.any() for each in before))
     assert {line["reason"] for line in lines} > {"ok"}, "the test needs losses"
     again = ReplayScorer(ReplayConfig(str(tmp_path)), SPEC)
     collector, actor = start(writing(again, number=1))
