@@ -411,6 +411,16 @@ def test_the_state_before_belongs_to_the_picture_before(writing: Writing, every:
     assert all(asked.state_before is None for asked in list_asked(absolute).values())
 
 
+def test_a_resumed_run_goes_on_from_the_progress_of_its_pairs(writing: Writing) -> None:
+    straight, actor = start(writing(make_scorer()))
+    collect(straight, actor, 1)
+    state = straight.state()
+    expected = collect(straight, actor, 1)[0]["shaping"]
+    resumed, actor = start(writing(make_scorer(), number=1))
+    resumed.load(state)
+    assert np.array_equal(collect(resumed, actor, 1)[0]["shaping"], expected) and expected.any()
+
+
 def test_a_scorer_of_absolutes_may_want_the_whole_episode(writing: Writing) -> None:
     scorer = make_scorer(lambda asked: Score(0.5), frames=4, span="episode", kind="absolute")
     collect(*start(writing(scorer)))
