@@ -94,6 +94,8 @@ def test_a_failed_step_says_which_and_its_last_words() -> None:
     code = "import sys; print('no such wheel', file=sys.stderr); sys.exit(3)"
     with pytest.raises(ValueError, match=r"exit code 3 of: .*sys\.exit\(3\)(.|\n)*no such wheel"):
         installation.execute_step([sys.executable, "-c", code])
+    with pytest.raises(ValueError, match="EOFError"):  # nobody answers a step's questions
+        installation.execute_step([sys.executable, "-c", "input('Proceed?')"])
 
 
 @pytest.mark.process
@@ -220,6 +222,17 @@ def test_what_stands_in_the_way_is_said_before_anything_is_made(recipe: Path, mo
 def test_other_words_are_answered_with_what_can_be_typed(words: tuple[str, ...], recipe: Path) -> None:
     with refuses("setting-invalid", "embodied-rl sim install", "tabletop"):
         install.run(EnvironmentConfig(words))
+
+
+def test_a_name_may_be_begun_where_one_begins_so_and_others_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install.plugins, "list_names", lambda group: ["isaaclab", "maniskill", "manipulate"])
+    monkeypatch.setattr(install, "find_recipe_file", Path)
+    monkeypatch.setattr(install, "read_recipe", lambda name: pytest.fail(name))
+    with pytest.raises(pytest.fail.Exception, match="isaaclab"):
+        install.check_recipe(EnvironmentConfig(("install", "isaac")))
+    for word, nearest in (("mani", ""), ("", ""), ("manisklil", "'maniskill'")):
+        with refuses("plugin-unknown", f"'{word}'", nearest):
+            install.check_recipe(EnvironmentConfig(("install", word)))
 
 
 def test_a_simulator_that_needs_no_environment_says_so() -> None:

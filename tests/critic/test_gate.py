@@ -18,7 +18,7 @@ from embodied_rl.critic.evaluation.validation import (
     read_stored_measures,
 )
 from embodied_rl.critic.gate import CRITERIA, LEAST_COUNT, GateVerdict, Use, check_gate
-from embodied_rl.critic.measures import Estimate
+from embodied_rl.critic.measures import Estimate, estimate_share
 from embodied_rl.critic.pipeline import Material, describe_critic
 from embodied_rl.critic.scorer import CriticScorer
 from embodied_rl.interfaces.errors import UserError
@@ -92,6 +92,18 @@ def test_the_documented_thresholds_are_those_of_the_gate(measure: str, row: str)
     criterion = next(each for each in CRITERIA if each.measure == measure)
     bound = criterion.least if sign == "≥" else criterion.most
     assert bound == pytest.approx(float(number) / (100 if percent else 1))
+
+
+@pytest.mark.parametrize(
+    ("measure", "wrong", "fewest"),
+    [("done_false", 0, 35), ("done_false", 7, 140), ("wrong_object_share", 0, 73), ("wrong_object_share", 1, 110)],
+)
+def test_a_share_needs_as_many_cases_as_documented(measure: str, wrong: int, fewest: int) -> None:
+    for cases in (LEAST_COUNT + 1, fewest - 1, fewest):
+        found = measured(GOOD) | {measure: estimate_share(wrong, cases)}
+        assert check_gate(found, "terminal").passed == (cases == fewest)
+    (line,) = (each for each in (ROOT / "docs/rewards.md").read_text().splitlines() if each.startswith(f"| {wrong} |"))
+    assert str(fewest) in line.split()
 
 
 def test_done_matters_where_it_is_the_reward() -> None:

@@ -43,6 +43,11 @@ def test_mcnemar_of_thousands_of_pairs_does_not_overflow():
     )
 
 
+def test_mcnemar_needs_pairs():
+    with pytest.raises(ValueError):
+        mcnemar_test([True], [True, False])
+
+
 @pytest.mark.parametrize(
     ("values", "half"),
     [([0.0, 2.0], math.tan(0.475 * math.pi)), ([0.0, 1.0, 2.0], 0.95 / math.sqrt(2 * 0.975 * 0.025) / math.sqrt(3))],

@@ -126,6 +126,8 @@ def test_a_packed_observation_holds_pictures_state_and_words() -> None:
     assert (features[:12] == 0.5).all()
     np.testing.assert_allclose(features[12:-WORDS], state[0] / (1 + np.abs(state[0])), rtol=1e-6)
     assert (features[-WORDS:] == hash_words("go LEFT")).all() and features[-WORDS:].sum() == 2
+    small = HeadInputs(replace(SPEC, cameras=(replace(camera, height=2, width=3),)), 16)
+    assert small.features == 18 + len(SPEC.state_names) + WORDS, "small pictures keep their size"
 
 
 def test_what_is_hashed_leaves_out_the_state_and_small_changes() -> None:

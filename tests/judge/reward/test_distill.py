@@ -193,6 +193,16 @@ def test_predictions_are_potentials_and_not_the_scores_of_the_judge() -> None:
     assert distiller.figures()["reward/head_share"] == pytest.approx(3 / 8)
 
 
+def test_an_answer_that_comes_twice_teaches_once() -> None:
+    distiller, once = make_distiller(), make_distiller()
+    labels = label(GREYS[:4], GREYS[:4])
+    distiller.settle(rollout_of(GREYS, 0.1, Labels.join([labels, label([0.1], [0.9])])))
+    distiller.settle(rollout_of(GREYS, 0.1, labels, first=5))
+    once.settle(rollout_of(GREYS, 0.1, labels))
+    assert distiller._head.state()["sums"].tobytes() == once._head.state()["sums"].tobytes()
+    assert distiller.version == 1, "nothing new came the second time"
+
+
 def test_what_was_settled_stays_when_the_head_learns_better() -> None:
     """The boundary of two rollouts has one potential, that of the version which settled it."""
     distiller = make_distiller()

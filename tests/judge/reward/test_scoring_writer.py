@@ -111,21 +111,25 @@ def test_what_is_judged_together_does_not_depend_on_time(writing: Writing, monke
     assert len(scorer.calls) > T
 
 
-def test_a_log_gives_the_same_shaping_again(writing: Writing, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["absolute", "pair"])
+def test_a_log_gives_the_same_shaping_again(writing: Writing, tmp_path: Path, kind: str) -> None:
     """With scores that were lost, or came too late."""
     random = np.random.default_rng(0)
 
     def sometimes(asked: ScoreRequest) -> Score:
         if random.random() < 0.3:
             raise ScorerError("refused", "not this one")
-        return read_code(asked)
+        return read_code(asked) if kind == "absolute" else compare(asked)
 
-    node = replace(NODE, deadline=0.0, wait_share=None)
-    writer = writing(ToldScorer(sometimes, cacheable=False, seconds=0.001), node=node)
+    scorer, node = ToldScorer(sometimes, cacheable=False, seconds=0.001), replace(NODE, deadline=0.0, wait_share=None)
+    if kind == "pair":
+        scorer, node = make_scorer(sometimes), NODE
+    writer = writing(scorer, node=node)
     collector, actor = start(writer)
     before = [each["shaping"] for each in collect(collector, actor)]
     writer.close()
     lines = list(read_scores(tmp_path / "scores"))
+    assert {line["kind"] for line in lines} == {kind} and (kind == "absolute" or any(each.any() for each in before))
     assert {line["reason"] for line in lines} > {"ok"}, "the test needs losses"
     again = ReplayScorer(ReplayConfig(str(tmp_path)), SPEC)
     collector, actor = start(writing(again, number=1))
@@ -405,6 +409,16 @@ def test_the_state_before_belongs_to_the_picture_before(writing: Writing, every:
     absolute = make_scorer(lambda asked: Score(0.5), kind="absolute", frames=1)
     collect(*start(writing(absolute, number=2)), 1)
     assert all(asked.state_before is None for asked in list_asked(absolute).values())
+
+
+def test_a_resumed_run_goes_on_from_the_progress_of_its_pairs(writing: Writing) -> None:
+    straight, actor = start(writing(make_scorer()))
+    collect(straight, actor, 1)
+    state = straight.state()
+    expected = collect(straight, actor, 1)[0]["shaping"]
+    resumed, actor = start(writing(make_scorer(), number=1))
+    resumed.load(state)
+    assert np.array_equal(collect(resumed, actor, 1)[0]["shaping"], expected) and expected.any()
 
 
 def test_a_scorer_of_absolutes_may_want_the_whole_episode(writing: Writing) -> None:

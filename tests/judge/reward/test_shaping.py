@@ -69,8 +69,9 @@ def test_what_was_settled_at_the_end_of_a_rollout_is_used_in_the_next() -> None:
 def test_nothing_is_carried_beyond_an_end_or_a_loss() -> None:
     for options in ({"terminated": 1}, {"truncated": 1, "final": 0.5}, {"lost": (0, 1)}):
         ledger = PotentialLedger(1)
-        one_environment([0.2, 0.3], last=0.7, ledger=ledger, **options)
+        settled = one_environment([0.2, 0.3], last=0.7, ledger=ledger, **options)
         assert ledger.carried.tolist() == [0.0], options
+        assert "lost" not in options or not settled.shaping.any()
 
 
 @settings(max_examples=200, deadline=None)

@@ -31,6 +31,7 @@ def read(answer: dict[str, Any], prompt: str = "done_yesno") -> Score:
 def test_probabilities_over_all_ways_to_write_a_label(server: str) -> None:
     score = read(TELLING[server]())
     assert score.valid and score.value == pytest.approx(0.8 / 0.9)
+    assert read(TELLING[server](content=None)).value == score.value, "text may be missing"
     assert read(TELLING[server](DIGITS), "progress_digit").value == pytest.approx((7 * 0.75 + 8 * 0.25) / 9, abs=1e-6)
 
 

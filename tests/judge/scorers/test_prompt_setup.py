@@ -106,6 +106,21 @@ def test_dopamine_shows_three_views_beside_start_and_end(tmp_path: Path) -> None
     assert server.greys() == [0, 240, 20, 25, 25, 60, 65, 65] and score.value == 0.4
 
 
+@pytest.mark.parametrize(
+    ("settings", "traits"),
+    [
+        ({"prompt": "progress_digit"}, (("absolute",), 1, "latest")),
+        ({"prompt": "pair_delta", "done_prompt": "done_yesno"}, (("pair",), 2, "latest")),
+        ({"prompt": "topreward"}, (("absolute",), 16, "episode")),
+        ({"prompt": "gvl"}, (("trajectory",), 15, "episode")),
+    ],
+)
+def test_a_scorer_asks_for_the_frames_of_its_prompt(settings: dict[str, Any], traits: tuple[Any, ...]) -> None:
+    found = VlmScorer(VlmConfig(url=URL, **settings), TWO).traits
+    assert (found.kinds, found.frames, found.span) == traits
+    assert found.judges_done == ("done_prompt" in settings)
+
+
 def test_the_whole_episode_for_those_who_want_it() -> None:
     server = Server("ANSWER: 5")
     assert ask(server, make_request(6, "absolute"), ONE, prompt="roboreward", views=("front",)).value == 1.0

@@ -316,6 +316,7 @@ def test_what_keeps_an_unlisted_model_from_answering_is_told() -> None:
         ({"url": None}, "reward.url is missing"),
         ({"url": "127.0.0.1:8000"}, "http://"),
         ({"url": URL, "picture_size": 0}, "picture_size"),
+        ({"url": URL, "picture_size": 100_000_000}, "picture_size=100000000 .*4096"),
         ({"url": URL, "least_mass": 2.0}, "least_mass"),
     ],
 )

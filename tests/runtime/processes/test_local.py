@@ -13,7 +13,7 @@ import pytest
 
 from embodied_rl.interfaces.sim import Episode
 from embodied_rl.runtime.processes.handle import Handle, RestartLimitReached, WorkerDied, WorkerError
-from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle
+from embodied_rl.runtime.processes.local import InlineHandle, ProcessHandle, wrap_simulator
 from embodied_rl.testing.fake_simulator import FakeSimulator
 from embodied_rl.testing.simulator_contract import assert_same, copy_observation
 from tests.support.ended import gone, stop_process, wait_for
@@ -230,3 +230,10 @@ def test_errors_of_the_caller_are_raised() -> None:
         with pytest.raises(AssertionError, match="before the last call was collected"):
             handle.submit("reset", EPISODES[:3])
         future.result()
+
+
+def test_a_simulator_that_others_refer_to_is_not_replaced():
+    handle = wrap_simulator(simulator := FakeSimulator(1))
+    assert handle.spec is simulator.spec
+    with pytest.raises(RestartLimitReached, match="cannot be replaced"):
+        handle.restart()
