@@ -10,7 +10,6 @@ from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs import provenance
 from embodied_rl.runs.folder import PLAN
 from embodied_rl.system.untrusted_files import read_json, shorten
-from embodied_rl.training.planner.allocation import Allocation
 
 _COMPARED = ("cores", "cpu")
 """Hardware entries that must agree for a plan to be valid on another machine."""
@@ -30,6 +29,8 @@ def expand_stored_plan(overrides: Sequence[str]) -> tuple[str, ...]:
 
 
 def _read_plan(path: Path) -> list[str]:
+    from embodied_rl.training.planner.allocation import Allocation  # it imports torch, and `--help` answers at once
+
     if not path.is_file():
         message = f"plan={path}: there is no such file; `embodied-rl plan` and every planned run write a {PLAN}."
         raise UserError(message, code="plan-missing")
