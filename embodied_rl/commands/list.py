@@ -66,7 +66,7 @@ def list_choices(words: Sequence[str]) -> int:
         keys = [] if plugin == "null" else list_plugin_keys(plugins.find_path(kind, plugin), node)
         print_columns([(key.name, key.default, key.doc) for key in keys], indent=0)
         if not keys:
-            print(f"{node}={more[0]} has no keys of its own.")
+            print(f"{node}={more[0]} has no keys.")
     else:
         print_columns(_list_rows(section, config_dir), indent=0)
     return 0

@@ -131,7 +131,7 @@ def check_sources(sim: SimNode, policy: str | None, sources: Sequence[EpisodeKin
         simulator = find_kind(sim, source).simulator
         if not issubclass(simulator, GoalWatched):
             raise UserError(
-                f"{simulator.__name__} does not tell how far all goals of a scene have come, which a critic learns "
+                f"{simulator.__name__} does not report how far all goals of a scene have come, which a critic learns "
                 "from. The tabletop does; for another one collect a dataset: embodied-rl critic train "
                 "dataset=<folder>.",
                 code="goals-not-reported",

@@ -62,7 +62,7 @@ def check_gate(measures: Mapping[str, Estimate], use: Use) -> GateVerdict:
             continue
         found, name = measures.get(criterion.measure, Estimate(None)), criterion.measure
         if found.value is None:
-            reasons.append(f"{name} was not measured: no episode of this evaluation tells it.")
+            reasons.append(f"{name} was not measured: no episode of this evaluation shows it.")
         elif found.low is None or found.high is None:
             reasons.append(f"{name} has no interval: measure it with `embodied-rl critic eval`.")
         elif found.count < LEAST_COUNT:

@@ -114,7 +114,7 @@ def test_help_is_wrapped_once_to_the_width(run, monkeypatch: pytest.MonkeyPatch,
 @pytest.mark.parametrize("name", ["curricula uniform", "rewards off"])
 def test_choice_without_keys(run, name: str) -> None:
     code, out, _ = run("list", *name.split())
-    assert code == 0 and out.endswith("has no keys of its own.\n")
+    assert code == 0 and out.endswith("has no keys.\n")
 
 
 def test_prompts_and_robots_are_listed(run) -> None:

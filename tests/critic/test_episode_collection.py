@@ -66,7 +66,7 @@ def test_processes_gather_the_same_episodes() -> None:
     ("sim", "policy", "message"),
     [
         (SimNode("tabletop", options={"image_size": 32}), BASE, "front"),
-        (SimNode("gymnasium", options={"id": "CartPole-v1"}), None, "does not tell how far all goals"),
+        (SimNode("gymnasium", options={"id": "CartPole-v1"}), None, "does not report how far all goals"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_runs(sim: SimNode, policy: str | None, message: str) -> None:
