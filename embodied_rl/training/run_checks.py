@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
@@ -16,10 +17,13 @@ from embodied_rl.judge.reward.run_scoring import check_reward, list_extra_column
 from embodied_rl.rollout.action_queue import check_rollout_delay
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.rollout.replay.experience import open_offline
+from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, TrainConfig
+from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
 from embodied_rl.training.run_parts import count_decisions
 
@@ -167,7 +171,9 @@ def check_run(config: TrainConfig) -> RunSize:
             none, or the run is too large for this machine; or nothing can be trained with this `policy.delay`.
     """
     needs = build.find_method(config.algo).needs
-    if needs.learns_from != "rollouts":
+    if needs.learns_from == "replay":
+        check_replay(config)
+    if needs.learns_from == "demonstrations":
         name = config.algo.name
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
@@ -182,6 +188,7 @@ def check_run(config: TrainConfig) -> RunSize:
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
+    check_preload(config, spec)
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
     check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
@@ -190,6 +197,43 @@ def check_run(config: TrainConfig) -> RunSize:
     if size.device is not None:
         check_device(size.device, config, advise(config))
     return size
+
+
+def check_replay(config: TrainConfig) -> None:
+    """Check that ranks collect what they store, in a new folder, and without a delay; raise `UserError` otherwise."""
+    name, root = config.algo.name, config.replay.root
+    if root is not None and Path(root).exists() and (not Path(root).is_dir() or any(Path(root).iterdir())):
+        raise UserError(f"replay.root={root} is not empty. Give a new folder.", code="replay-not-empty")
+    if config.mode != "sync" or config.plan.rollout_workers:
+        raise UserError(
+            f"algo.name={name} learns from replay, which each rank collects itself: give mode=sync, and no "
+            f"plan.rollout_workers (mode={config.mode}, plan.rollout_workers={config.plan.rollout_workers}).",
+            code="replay-with-rollout-workers",
+        )
+    if config.policy.delay:
+        raise UserError(
+            f"policy.delay={config.policy.delay}: algo.name={name} learns from replay, which holds no decisions under "
+            "a delay. Give policy.delay=0.",
+            code="replay-with-delay",
+        )
+
+
+def check_preload(config: TrainConfig, spec: SimulatorSpec) -> None:
+    """Check that `replay.preload` holds experience of this simulator, in words that the policy knows.
+
+    Raises:
+        UserError: it does not, or is no replay storage; the message names the difference.
+    """
+    if config.replay.preload is None:
+        return
+    _, embodiment = build.outline_backbone(config.policy, spec)
+    expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
+    for storage in open_offline(Path(config.replay.preload)):
+        storage.format.check_robot(expected, f"replay.preload={config.replay.preload}")
+        if not len(storage):
+            raise UserError(f"replay.preload={config.replay.preload} holds no decision.", code="replay-empty")
+        with name_file(Path(config.replay.preload)):
+            embodiment.tokens(storage.list_instructions())
 
 
 def check_groups(config: TrainConfig, size: int) -> None:

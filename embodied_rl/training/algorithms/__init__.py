@@ -2,6 +2,7 @@
 
 ALGORITHMS = {
     "ppo": "embodied_rl.training.algorithms.ppo:PPO",
+    "filtered": "embodied_rl.training.algorithms.filtered:Filtered",
     "grpo": "embodied_rl.training.algorithms.grpo:GRPO",
     "sft": "embodied_rl.training.algorithms.imitation.cloning:SFT",
 }
