@@ -1,5 +1,6 @@
 """Checks of a new run before its folder is made: keys that depend on each other, and memory."""
 
+import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,7 +26,7 @@ from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, TrainConfig
 from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
-from embodied_rl.training.run_parts import count_decisions
+from embodied_rl.training.run_parts import count_decisions, make_replay_format
 
 LARGEST_NEW = 400e6
 """Most bytes of a network that trains from random weights: 100 million parameters in float32."""
@@ -47,6 +48,7 @@ class RunSize:
         decisions: T of a rollout. num_envs: N of it. row_bytes: bytes of one recorded decision.
         copies: number of copies of a rollout: rollout workers hold one of their own.
         simulators: processes that only simulate.
+        replay: bytes of the replay storage on the disk; 0 for none.
         placement: device and precision, for the user. device: memory of a rank on its GPU; None without one here.
     """
 
@@ -60,6 +62,7 @@ class RunSize:
     row_bytes: int
     copies: int
     simulators: int
+    replay: int
     placement: str
     device: DeviceMemory | None
 
@@ -102,7 +105,8 @@ class RunSize:
         total = format_bytes(self.networks + self.rollout)
         sums = f"{self.describe_networks()}{where}; {each}"
         top = "Simulators come on top" if self.device else "Simulators and activations come on top"
-        return [("device", self.describe_device()), ("memory", f"{total} at least: {sums}. {top}")]
+        rows = [("device", self.describe_device()), ("memory", f"{total} at least: {sums}. {top}")]
+        return [*rows, *([("replay", f"{format_bytes(self.replay)} on the disk")] if self.replay else [])]
 
     def describe_device(self) -> str:
         """Return device, precision, micro-batch and memory on the device."""
@@ -139,9 +143,30 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         row_bytes=row_bytes,
         copies=2 if workers else 1,
         simulators=plan.parts if known and plan.allocation == "split" else 0,
+        replay=measure_replay(config, needs, spec, actor, decisions),
         placement=describe_placement(policy),
         device=measure_device(config, needs, spec, actor.keep, ranks, acting),
     )
+
+
+def measure_replay(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor, decisions: int) -> int:
+    """Count the bytes of a run's replay storages on the disk; 0 for an algorithm that does not learn from replay."""
+    if needs.learns_from != "replay":
+        return 0
+    return make_replay_format(config, spec, actor, decisions, config.sim.num_envs).nbytes
+
+
+def check_disk(config: TrainConfig, size: RunSize) -> None:
+    """Check that the replay storages of a local run fit on the disk; raise `UserError` otherwise."""
+    folder = Path(config.run.root if config.replay.root is None else config.replay.root).absolute()
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(existing).free
+    if config.runtime == "local" and size.replay > free:
+        raise UserError(
+            f"replay.capacity={config.replay.capacity} decisions take {format_bytes(size.replay)} on the disk, and "
+            f"{existing} has {format_bytes(free)}. Give a smaller replay.capacity, or replay.root on another disk.",
+            code="disk-too-small",
+        )
 
 
 def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: Columns | None = None) -> int:
@@ -194,6 +219,7 @@ def check_run(config: TrainConfig) -> RunSize:
     check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
+    check_disk(config, size)
     if size.device is not None:
         check_device(size.device, config, advise(config))
     return size

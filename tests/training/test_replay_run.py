@@ -40,6 +40,15 @@ def test_two_ranks_store_and_learn_together(typed: Callable[..., Any], tmp_path:
     assert sum(map(len, stored)) == last["total/episodes"] == last["update/episodes"]
 
 
+def test_a_dry_run_shows_the_space_that_the_storage_takes(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """As many bytes as its files have, but for their headers."""
+    code, out, _ = typed("train", *FILTERED, "--dry-run")
+    (row,) = (line for line in out.splitlines() if line.startswith("replay "))
+    assert code == 0 and typed("train", *FILTERED, "replay.root=stored", "train.iterations=1")[0] == 0
+    taken = sum(path.stat().st_size for path in (tmp_path / "stored").rglob("*.npy"))
+    assert row.split()[2] == "MB" and float(row.split()[1]) == pytest.approx(taken / 1e6, rel=0.01)
+
+
 def test_a_run_learns_from_an_earlier_one_too(typed: Callable[..., Any], tmp_path: Path) -> None:
     """Which is not changed by it."""
     assert typed("train", *FILTERED, "algo.held_out=0", "replay.root=first")[0] == 0
@@ -77,6 +86,7 @@ def test_experience_of_another_robot_or_in_other_words_is_refused(typed: Callabl
         (("policy.delay=1", "policy.executed=1"), "policy.delay=1"),
         (("replay.root=.",), "replay.root=."),
         (("replay.preload=nothing",), "nothing"),
+        (("replay.capacity=100000000000",), "replay.capacity=100000000000"),
         (("replay.capacity=0",), "replay.capacity"),
     ],
 )
