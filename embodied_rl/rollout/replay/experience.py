@@ -40,6 +40,25 @@ class Replay:
         ]
         return np.concatenate([np.zeros((0, 3), np.int64), *parts])
 
+    def find_following(self, decisions: Array) -> Array:
+        """Return the rows after decisions that do not terminate their episode, int64 [B, 3]."""
+        slots = np.array([self.storages[storage].format.slots for storage in decisions[:, 0]])
+        return np.column_stack([decisions[:, :2], (decisions[:, 2] + 1) % slots])
+
+    def read_field(self, name: str, decisions: Array) -> Array:
+        """Return a field of the rows of decisions int64 [B, 3], [B, ...]; docs/replay.md lists the fields."""
+        found = [
+            (rows, storage.read_field(name, decisions[rows, 1], decisions[rows, 2]))
+            for number, storage in enumerate(self.storages)
+            if len(rows := np.flatnonzero(decisions[:, 0] == number))
+        ]
+        order, parts = zip(*found, strict=True)
+        return np.concatenate(parts)[np.argsort(np.concatenate(order))]
+
+    def read_observation(self, decisions: Array) -> Observation:
+        """Return the observations of decisions int64 [B, 3]."""
+        return self.read_chunks(decisions, 1)[0]
+
     def read_chunks(self, decisions: Array, length: int) -> tuple[Observation, Array, Array]:
         """Return the observations of decisions int64 [B, 3], and what was executed from each of them on.
 

@@ -242,6 +242,10 @@ class ReplayStorage(Writer):
                 found.append(StoredEpisode(track, slots, **numbers, success=success))
         return found
 
+    def read_field(self, name: str, tracks: Array, slots: Array) -> Array:
+        """Return a copy of a field of these rows, int64 [B] each."""
+        return self._arrays[name][tracks, slots]
+
     def read_chunks(self, tracks: Array, slots: Array, length: int) -> tuple[Array, Array]:
         """Return the actions that were executed from these decisions on, also those of the following decisions.
 

@@ -4,60 +4,22 @@ from copy import deepcopy
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
-from embodied_rl.actors.embodiment import Embodiment
 from embodied_rl.actors.flow import FlowActor
-from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
-from embodied_rl.mathematics.flow.sampler import FlowSDE
+from embodied_rl.interfaces.sim import Source
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.replay.experience import Replay
 from embodied_rl.rollout.replay.format import ReplayFormat
-from embodied_rl.rollout.replay.storage import ReplayStorage
+from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
 from embodied_rl.runtime.processes.local import InlineHandle
 from embodied_rl.runtime.ranks.collective import Ranks
 from embodied_rl.training.algorithms.filtered import Filtered, FilteredConfig
-from embodied_rl_policies.pocket import Pocket
 from tests.support.pointing import Pointing
+from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage
 from tests.support.using_checkpoints import assert_same_tensors
-
-SPEC = Pointing.spec_of(Pointing.Config())
-NETWORK = Pocket.Config(width=16, layers=1, heads=2, horizon=2, keypoints=4, stem_channels=8)
-GOOD, BAD = 0.5, -0.5
-
-
-def make_actor() -> FlowActor:
-    torch.manual_seed(0)
-    embodiment = Embodiment.of_simulator(SPEC, 1, token_length=1)
-    backbone = Pocket(NETWORK, 1, 1, ("front",), (16, 16), len(embodiment.vocabulary), 1)
-    return FlowActor(backbone, FlowSDE(4, 0.3), None, embodiment)
-
-
-def make_storage(actions: list[float], successes: list[bool], sources: list[Source] | None = None) -> ReplayStorage:
-    """A storage of one-step episodes."""
-    count = len(actions)
-    storage = ReplayStorage(ReplayFormat.of_simulator(SPEC, 1, 2 * count + 2, 1))
-    for index in range(count):
-        seen = Observation(
-            {"front": np.zeros((1, 16, 16, 3), np.uint8)}, np.zeros((1, 1), np.float32), ("left",), np.zeros((1, 1))
-        )
-        played = np.full((1, 1, 1), actions[index], np.float32)
-        result = StepResult(
-            reward=np.zeros((1, 1), np.float32),
-            success=np.array([[successes[index]]]),
-            steps=np.ones(1, np.int64),
-            executed=played,
-            source=np.array([[sources[index] if sources else Source.POLICY]], np.uint8),
-            terminated=np.ones(1, bool),
-            truncated=np.zeros(1, bool),
-            observation=seen,
-        )
-        storage.write_episode(0, Episode(index, 0, seed=index), seen, played, result)
-    return storage
 
 
 def learn(replay: Replay, **settings: Any) -> tuple[FlowActor, dict[str, float]]:
@@ -133,13 +95,13 @@ def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
 def test_the_deployed_policy_learns_to_succeed(sign: int) -> None:
     """It points to a side with success or with failure as the filter: with the latter it must get worse."""
     actor, envs = make_actor(), 64
-    handle = InlineHandle(lambda: Pointing(Pointing.Config(), envs))
+    handle: Any = InlineHandle(lambda: Pointing(Pointing.Config(), envs))  # type: ignore[arg-type,return-value]
     storage = ReplayStorage(ReplayFormat.of_simulator(SPEC, envs, 20, 1))
     rollout = Rollout.allocate(actor, 4, envs)
     collector = Collector([handle], SPEC, envs, EpisodeSampler(SPEC, 0), rollout, 0, writers=[storage], explore=False)
     learner = Filtered(FilteredConfig(lr=3e-3, steps=150, held_out=0.0), actor, Ranks(), 0, 8)
     if sign < 0:
-        learner._divide = reverse(learner)  # type: ignore[method-assign]
+        storage.__class__ = Reversed
     shares = []
     for iteration in range(8):
         collector.collect(actor)
@@ -149,16 +111,8 @@ def test_the_deployed_policy_learns_to_succeed(sign: int) -> None:
     assert shares[-1] > 0.9 if sign > 0 else shares[-1] < shares[0]
 
 
-def reverse(learner: Filtered) -> Any:
-    """`_divide` with success and failure exchanged."""
-    divide = learner._divide
+class Reversed(ReplayStorage):
+    """Exchanges success and failure."""
 
-    class Reversed(ReplayStorage):
-        def list_episodes(self) -> list[Any]:
-            return [replace(episode, success=not episode.success) for episode in ReplayStorage.list_episodes(self)]
-
-    def divided(replay: Replay) -> Any:
-        replay.own.__class__ = Reversed
-        return divide(replay)
-
-    return divided
+    def list_episodes(self) -> list[StoredEpisode]:
+        return [replace(episode, success=not episode.success) for episode in super().list_episodes()]
