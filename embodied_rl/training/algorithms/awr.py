@@ -104,9 +104,8 @@ class AWR(ReplayCloning):
             discount = make_discounts(steps, self.config.gamma, "control_step").double()
             continues = torch.arange(len(value)) < len(value) - 1
             following = torch.cat([value[1:], after])
-            columns = torch.stack([reward, value, following, discount, continues.double()])[..., None]
-            advantage, target = compute_gae(*columns[:4], columns[4].bool(), self.config.lam)
-            found.append((advantage[:, 0], target[:, 0]))
+            advantage, target = compute_gae(reward, value, following, discount, continues, self.config.lam)
+            found.append((advantage, target))
         advantages, returns = zip(*found, strict=True)
         return torch.cat(advantages), torch.cat(returns)
 
