@@ -213,7 +213,7 @@ def check_run(config: TrainConfig) -> RunSize:
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
-    check_preload(config, spec)
+    check_preload(config, needs, spec)
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
     check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
@@ -244,7 +244,7 @@ def check_replay(config: TrainConfig) -> None:
         )
 
 
-def check_preload(config: TrainConfig, spec: SimulatorSpec) -> None:
+def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> None:
     """Check that `replay.preload` holds experience of this simulator, in words that the policy knows.
 
     Raises:
@@ -256,6 +256,12 @@ def check_preload(config: TrainConfig, spec: SimulatorSpec) -> None:
     expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
     for storage in open_offline(Path(config.replay.preload)):
         storage.format.check_robot(expected, f"replay.preload={config.replay.preload}")
+        if needs.critic and config.policy.critic == "privileged" and not storage.format.privileged_names:
+            raise UserError(
+                f"replay.preload={config.replay.preload} has no privileged state, which policy.critic=privileged "
+                "reads. Give policy.critic=prefix or expert.",
+                code="privileged-state-missing",
+            )
         if not len(storage):
             raise UserError(f"replay.preload={config.replay.preload} holds no decision.", code="replay-empty")
         with name_file(Path(config.replay.preload)):

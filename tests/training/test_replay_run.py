@@ -2,12 +2,17 @@
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
+from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.replay.storage import ReplayStorage
+from tests.support.reaching import SIZE, Reaching
 from tests.support.running import ITERATIONS, REACHING, SMALL, figures
 
 FILTERED = (
@@ -76,6 +81,34 @@ def test_experience_of_another_robot_or_in_other_words_is_refused(typed: Callabl
     code, _, err = typed("train", *FILTERED, "replay.preload=first")
     assert code == 2 and "replay.preload=first: control_hz" in err
     assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_robot_recorded_needs_no_privileged_state(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """In control steps; a critic that reads such state is refused."""
+    spec = replace(Reaching.spec_of(Reaching.Config()), privileged_names=())
+    storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, 20, 1), tmp_path / "recorded")
+    words, count = spec.tasks[0].name, 6
+    seen = Observation(
+        {"top": np.zeros((count, SIZE, SIZE, 3), np.uint8)}, np.zeros((count, len(spec.state_names)), np.float32),
+        (words,) * count,
+    )  # fmt: skip
+    actions = np.zeros((count, 1, spec.action_dim), np.float32)
+    ends = np.arange(count) == count - 1
+    came = StepResult(
+        reward=ends[:, None].astype(np.float32), success=ends[:, None], steps=np.ones(count, np.int64),
+        executed=actions, source=np.full((count, 1), Source.HUMAN, np.uint8), terminated=ends,
+        truncated=np.zeros(count, bool), observation=seen,
+    )  # fmt: skip
+    storage.write_episode(0, Episode(0, 0, 0), seen, actions, came)
+    storage.close()
+    short = ("train.iterations=1", "replay.preload=recorded", "algo.held_out=0")
+    assert typed("train", *FILTERED, *short)[0] == 0
+    (row,) = figures(next((tmp_path / "runs").glob("*/*")))
+    assert row["update/rows"] >= count and row["update/successes"] >= 1
+    learned = (*(word for word in FILTERED if word != "algo=filtered"), "algo=awr", *short)
+    code, _, err = typed("train", *learned)
+    assert code == 2 and "policy.critic=privileged" in err and len(err.strip().splitlines()) == 1, err
+    assert typed("train", *learned, "policy.critic=prefix")[0] == 0
 
 
 @pytest.mark.parametrize(
