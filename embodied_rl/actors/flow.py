@@ -152,7 +152,6 @@ class FlowActor(DeployedFlow):
             version=torch.full((len(inputs),), self.version, dtype=torch.int64, device=self.device),
         )
 
-    @autocast_method
     @torch.no_grad()
     def value(
         self,
@@ -166,6 +165,17 @@ class FlowActor(DeployedFlow):
         Raises:
             UserError: the critic needs privileged state and the observation has none, or the prefix does not fit.
         """
+        return self.estimate_value(observation, keys, prefix, committed)
+
+    @autocast_method
+    def estimate_value(
+        self,
+        observation: Observation,
+        keys: NoiseKeys,
+        prefix: np.ndarray | None = None,
+        committed: np.ndarray | None = None,
+    ) -> Tensor:
+        """Compute `value` with gradients."""
         trace = self._critic_trace(observation, keys, True, self._commit(prefix, committed, observation))
         reads_network = self.critic is not None and self.critic.needs != CriticNeed.PRIVILEGED
         context = self.backbone.encode(self._inputs(observation)) if reads_network else None

@@ -3,8 +3,8 @@
 from embodied_rl.config.assets import resolve_path
 from embodied_rl.critic.critic_file import load_critic, read_header
 from embodied_rl.schema import CriticServeConfig
-from embodied_rl.serving.limits import RequestLimits
-from embodied_rl.serving.starting import ServerSettings, check_served, check_settings, load_served, start_server
+from embodied_rl.serving.limits import RequestLimits, ServerSettings
+from embodied_rl.serving.starting import check_served, check_settings, load_served, start_server
 
 
 def run(config: CriticServeConfig) -> None:

@@ -3,7 +3,7 @@
 The author of an algorithm writes a frozen dataclass of settings, `Config`, and a class with the methods of `Algorithm`.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -30,7 +30,9 @@ class Needs:
     """The requirements of an algorithm; trainer, planner and validation read them and know no algorithm by name.
 
     Attributes:
-        learns_from: "rollouts" of the present policy, or "demonstrations".
+        learns_from: "rollouts" of the present policy; "replay", the stored experience of this and earlier policies, to
+            which each rollout is added; or "demonstrations".
+        explores: whether the sampler's exploring policy collects; otherwise the deployed policy does.
         critic: whether the actor needs a value head.
         group_size: episodes that start alike and stay together in one process.
         fresh_episodes: whether a rollout holds whole episodes that begin with the rollout.
@@ -41,7 +43,8 @@ class Needs:
             size.
     """
 
-    learns_from: Literal["rollouts", "demonstrations"] = "rollouts"
+    learns_from: Literal["rollouts", "replay", "demonstrations"] = "rollouts"
+    explores: bool = True
     critic: bool = False
     group_size: int = 1
     fresh_episodes: bool = False
@@ -52,7 +55,7 @@ class Needs:
 
 
 class Algorithm(Protocol):
-    """An algorithm that learns from rollouts, identically on every rank.
+    """An algorithm that learns from rollouts or from replay, identically on every rank.
 
     `Config` is a frozen dataclass of the settings, the keys `algo.<key>`. The class is called with an instance of
     `Config`, the actor that learns, the ranks, the run's seed, and the number of iterations.
@@ -62,11 +65,14 @@ class Algorithm(Protocol):
         """Set learning rates, noise level and so on for an iteration, before its rollout is collected."""
         ...
 
-    def update(self, segments: Iterable[Any], iteration: int) -> dict[str, float]:
-        """Learn from the rollouts of one iteration as they arrive; usually there is only one.
+    def update(self, experience: Any, /, iteration: int) -> dict[str, float]:
+        """Learn from the experience of one iteration.
 
         Args:
-            segments: `embodied_rl.rollout.buffer.Rollout`s; each stays unchanged until the next one is requested.
+            experience: for an algorithm that learns from rollouts, an iterable of
+                `embodied_rl.rollout.buffer.Rollout`s, usually of a single one; each stays unchanged until the next one
+                is requested. For one that learns from replay, an `embodied_rl.rollout.replay.experience.Replay`, to
+                which the iteration's rollout has been added.
             iteration: number of the iteration, from 0.
 
         Returns:

@@ -59,6 +59,7 @@ class Collector:
             worth, so that a slow simulator, or one whose worker is being replaced, does not delay the others. Then
             timing decides which rows make a batch, and so it changes the last bits of a network's output.
         writers: further writers of the same data, such as a replay storage, with a column for each environment.
+        explore: whether the exploring policy collects, or the deployed one.
 
     Attributes:
         timeline: of the last `collect`.
@@ -83,6 +84,7 @@ class Collector:
         fresh: bool = False,
         order: Order = "exact",
         writers: Sequence[Writer] = (),
+        explore: bool = True,
     ):
         total = rollout.num_envs if env_total is None else env_total
         envs, per_handle = rollout.num_envs, rollout.num_envs // len(handles)
@@ -93,7 +95,7 @@ class Collector:
                 f"whole episodes need train.decisions ≥ {-(-spec.horizon // rollout.executed)}",
                 code="rollout-too-short",
             )
-        self.spec, self.rollout, self._fresh, self._order = spec, rollout, fresh, order
+        self.spec, self.rollout, self._fresh, self._order, self._explore = spec, rollout, fresh, order, explore
         for writer in writers:
             writer.prepare(spec, envs, rollout.executed)
         self.writers = tuple(writers)
@@ -113,7 +115,7 @@ class Collector:
         self._notes: list[str] = []
 
     def collect(self, policy: Policy) -> Rollout:
-        """Fill the rollout with T exploring decisions of each environment, and return it.
+        """Fill the rollout with T decisions of each environment, and return it.
 
         Raises:
             FloatingPointError: the simulator or the policy returned NaN or infinity; the message says where.
@@ -254,7 +256,7 @@ class Collector:
         for writer in self.writers:
             writer.write_observation(*where, observation, keys)
         with self.timeline.record(INFER, len(columns)):
-            decision = policy.act(observation, keys, explore=True, **plan)
+            decision = policy.act(observation, keys, explore=self._explore, **plan)
         self._envs.check("the policy's actions", decision.actions, columns)
         if plan:
             decision = replace(decision, actions=self._queue.push(columns, decision.actions))

@@ -43,6 +43,7 @@ from embodied_rl.schema.nodes import (
     Plan,
     PolicyNode,
     ProbesNode,
+    ReplayNode,
     RewardNode,
     RunConfig,
     SamplerNode,

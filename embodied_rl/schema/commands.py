@@ -16,6 +16,7 @@ from embodied_rl.schema.nodes import (
     LoggerNode,
     Plan,
     PolicyNode,
+    ReplayNode,
     RewardNode,
     RunConfig,
     SimChange,
@@ -41,6 +42,8 @@ class TrainConfig:
     """The policy."""
     algo: AlgoNode
     """The algorithm."""
+    replay: ReplayNode = field(default_factory=ReplayNode)
+    """The stored experience of an algorithm that learns from replay."""
     curriculum: CurriculumNode = field(default_factory=CurriculumNode)
     """Which tasks are drawn."""
     reward: RewardNode = field(default_factory=RewardNode)

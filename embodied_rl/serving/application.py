@@ -18,11 +18,10 @@ from starlette.types import ASGIApp
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.serving.batcher import MicroBatcher, QueueFullError
 from embodied_rl.serving.chat import ChatRequest, parse_request
-from embodied_rl.serving.limits import Memory
+from embodied_rl.serving.limits import Memory, ServerSettings
 from embodied_rl.serving.listening import guard
 from embodied_rl.serving.model import ChatModel, ChatReply, ModelInput, describe_reply
 from embodied_rl.serving.refusal import Refusal, quote
-from embodied_rl.serving.starting import ServerSettings
 
 GONE = 499
 """Status recorded for requests that the client cancelled (nginx's 499)."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 
 from embodied_rl.serving.refusal import Refusal
@@ -61,3 +61,27 @@ class Memory:
             if self.used + amount > self.size:
                 raise Refusal(429, "the server holds as many pictures as it can.", code="server_busy", retry_after=1)
             self.used += amount
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """Settings of a server.
+
+    Attributes:
+        host, port: listening address; port 0 takes a free port.
+        token_variable: environment variable of the token; None requires none.
+        batch: maximum batch size.
+        wait: seconds that a request waits for others.
+        places: capacity of the queue.
+        memory: bytes that all requests may hold together.
+        limits: of one request.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    token_variable: str | None = None
+    batch: int = 32
+    wait: float = 0.005
+    places: int = 256
+    memory: int = 512 * 2**20
+    limits: RequestLimits = field(default_factory=RequestLimits)

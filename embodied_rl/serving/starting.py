@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -12,33 +11,9 @@ import torch
 from embodied_rl.interfaces.errors import UserError
 from embodied_rl.runs.provenance import count_cores
 from embodied_rl.serving.embedded_critic import CriticNetwork, EmbeddedCritic
-from embodied_rl.serving.limits import RequestLimits
+from embodied_rl.serving.limits import ServerSettings
 from embodied_rl.serving.model import ChatModel
 from embodied_rl.serving.model_folder import check_folder
-
-
-@dataclass(frozen=True)
-class ServerSettings:
-    """Settings of a server.
-
-    Attributes:
-        host, port: listening address; port 0 takes a free port.
-        token_variable: environment variable of the token; None requires none.
-        batch: maximum batch size.
-        wait: seconds that a request waits for others.
-        places: capacity of the queue.
-        memory: bytes that all requests may hold together.
-        limits: of one request.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 0
-    token_variable: str | None = None
-    batch: int = 32
-    wait: float = 0.005
-    places: int = 256
-    memory: int = 512 * 2**20
-    limits: RequestLimits = field(default_factory=RequestLimits)
 
 
 def check_settings(settings: ServerSettings) -> None:

@@ -1,12 +1,10 @@
 """Run `embodied-rl robot`: the transport, the main loops, in real time and in lockstep, and the film."""
 
 import gc
-import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 
 from embodied_rl.deployment.robots.description import RobotDescription
@@ -21,7 +19,7 @@ from embodied_rl.interfaces.sim import Array, Episode
 from embodied_rl.schema import RobotConfig
 from embodied_rl.simulated_robot.checks import build_servoed_robot, check_fit, find_servo_class
 from embodied_rl.simulated_robot.node import RobotSettings, SimulatedRobot, Watcher
-from embodied_rl.system.signals import note_stop
+from embodied_rl.system.signals import catch_stop_signals
 
 NODE = "simulated_robot"
 ALONE_S = 1.0
@@ -81,7 +79,7 @@ def run_robot(config: RobotConfig) -> list[FilmedEpisode]:
     tell: Callable[[str], None] = lambda line: print(line, flush=True)  # noqa: E731
     film = FilmWatcher() if config.film is not None else None
     with ExitStack() as stack:
-        ended = stack.enter_context(handle_signals())
+        ended = stack.enter_context(catch_stop_signals()).is_set
         node = stack.enter_context(open_transport(config.transport, NODE))
         check_alone(node, description)
         servoed = build_servoed_robot(config.sim)
@@ -157,24 +155,6 @@ def describe_robot(config: RobotConfig, description: RobotDescription, robot: Si
     for what, topics in (("publishes", published), ("subscribes", subscribed)):
         lines += [f"  {what:<10} {topic:<{width}}  {kind}" for topic, kind in topics]
     return lines
-
-
-@contextmanager
-def handle_signals() -> Iterator[Callable[[], bool]]:
-    """Handle SIGINT, SIGTERM and SIGHUP; yield a function that returns whether one came. Ignored ones stay ignored."""
-    came = threading.Event()
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-
-    def stop(number: int, _: object) -> None:
-        note_stop(number)
-        came.set()
-
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield came.is_set
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _spin_for(robot: SimulatedRobot) -> Callable[[float], None]:

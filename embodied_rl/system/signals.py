@@ -80,6 +80,30 @@ def handle_stop_signals(handler: Callable[..., object] | signal.Handlers) -> Ite
         restore(None)
 
 
+@contextmanager
+def catch_stop_signals() -> Iterator[threading.Event]:
+    """Yield an event that SIGINT, SIGTERM and SIGHUP set instead of ending the process; ignored ones stay ignored.
+
+    Outside of the main thread, which alone can handle signals, nothing sets it.
+    """
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+    numbers = [number for number in sorted(STOP_SIGNALS) if signal.getsignal(number) is not signal.SIG_IGN]
+
+    def stop(number: int, _: object) -> None:
+        note_stop(number)
+        stopped.set()
+
+    before = {number: signal.signal(number, stop) for number in numbers}
+    try:
+        yield stopped
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
 def drop_lost_output() -> None:
     """Redirect standard output and error to /dev/null where their terminal is gone; otherwise each write would fail."""
     for descriptor in (1, 2):

@@ -112,6 +112,7 @@ def make_collector(
         fresh=work.needs.fresh_episodes,
         order=config.plan.order,
         writers=made,
+        explore=work.needs.explores,
     )
     return Collecting(collector, sampler, handles, made)
 

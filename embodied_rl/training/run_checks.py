@@ -1,7 +1,9 @@
 """Checks of a new run before its folder is made: keys that depend on each other, and memory."""
 
+import shutil
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from embodied_rl.actors.learning.memory_budget import find_machine_bytes, format_bytes
 from embodied_rl.actors.learning.update_memory import HeldMemory, count_held, without_memory
@@ -16,12 +18,15 @@ from embodied_rl.judge.reward.run_scoring import check_reward, list_extra_column
 from embodied_rl.rollout.action_queue import check_rollout_delay
 from embodied_rl.rollout.buffer import Columns, Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.rollout.replay.experience import open_offline
+from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.runtime import selection as runtimes
 from embodied_rl.runtime.ranks.torchrun_launcher import TorchrunPlace
 from embodied_rl.runtime.simulators.kind import SimulatorKind
 from embodied_rl.schema import PolicyNode, TrainConfig
+from embodied_rl.system.untrusted_files import name_file
 from embodied_rl.training.device_memory import DeviceMemory, check_device, measure_device
-from embodied_rl.training.run_parts import count_decisions
+from embodied_rl.training.run_parts import count_decisions, make_replay_format
 
 LARGEST_NEW = 400e6
 """Most bytes of a network that trains from random weights: 100 million parameters in float32."""
@@ -43,6 +48,7 @@ class RunSize:
         decisions: T of a rollout. num_envs: N of it. row_bytes: bytes of one recorded decision.
         copies: number of copies of a rollout: rollout workers hold one of their own.
         simulators: processes that only simulate.
+        replay: bytes of the replay storage on the disk; 0 for none.
         placement: device and precision, for the user. device: memory of a rank on its GPU; None without one here.
     """
 
@@ -56,6 +62,7 @@ class RunSize:
     row_bytes: int
     copies: int
     simulators: int
+    replay: int
     placement: str
     device: DeviceMemory | None
 
@@ -98,7 +105,8 @@ class RunSize:
         total = format_bytes(self.networks + self.rollout)
         sums = f"{self.describe_networks()}{where}; {each}"
         top = "Simulators come on top" if self.device else "Simulators and activations come on top"
-        return [("device", self.describe_device()), ("memory", f"{total} at least: {sums}. {top}")]
+        rows = [("device", self.describe_device()), ("memory", f"{total} at least: {sums}. {top}")]
+        return [*rows, *([("replay", f"{format_bytes(self.replay)} on the disk")] if self.replay else [])]
 
     def describe_device(self) -> str:
         """Return device, precision, micro-batch and memory on the device."""
@@ -135,9 +143,30 @@ def measure_run(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> RunSi
         row_bytes=row_bytes,
         copies=2 if workers else 1,
         simulators=plan.parts if known and plan.allocation == "split" else 0,
+        replay=measure_replay(config, needs, spec, actor, decisions),
         placement=describe_placement(policy),
         device=measure_device(config, needs, spec, actor.keep, ranks, acting),
     )
+
+
+def measure_replay(config: TrainConfig, needs: Needs, spec: SimulatorSpec, actor: Actor, decisions: int) -> int:
+    """Count the bytes of a run's replay storages on the disk; 0 for an algorithm that does not learn from replay."""
+    if needs.learns_from != "replay":
+        return 0
+    return make_replay_format(config, spec, actor, decisions, config.sim.num_envs).nbytes
+
+
+def check_disk(config: TrainConfig, size: RunSize) -> None:
+    """Check that the replay storages of a local run fit on the disk; raise `UserError` otherwise."""
+    folder = Path(config.run.root if config.replay.root is None else config.replay.root).absolute()
+    existing = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(existing).free
+    if config.runtime == "local" and size.replay > free:
+        raise UserError(
+            f"replay.capacity={config.replay.capacity} decisions take {format_bytes(size.replay)} on the disk, and "
+            f"{existing} has {format_bytes(free)}. Give a smaller replay.capacity, or replay.root on another disk.",
+            code="disk-too-small",
+        )
 
 
 def count_decision_bytes(actor: Actor, rows: int, config: TrainConfig, extras: Columns | None = None) -> int:
@@ -167,7 +196,9 @@ def check_run(config: TrainConfig) -> RunSize:
             none, or the run is too large for this machine; or nothing can be trained with this `policy.delay`.
     """
     needs = build.find_method(config.algo).needs
-    if needs.learns_from != "rollouts":
+    if needs.learns_from == "replay":
+        check_replay(config)
+    if needs.learns_from == "demonstrations":
         name = config.algo.name
         message = f"algo.name={name} does not learn from rollouts; `embodied-rl {name}` is the command for it."
         raise UserError(message, code="algorithm-wrong-command")
@@ -182,14 +213,59 @@ def check_run(config: TrainConfig) -> RunSize:
     runtimes.check_runtime(config)
     spec = SimulatorKind.find(config.sim).spec
     EpisodeSampler(spec, config.seed, curriculum=build.build_curriculum(config.curriculum, spec))
+    check_preload(config, needs, spec)
     check_reward(config, spec, needs)
     size = measure_run(config, needs, spec)
     check_rollout_delay(config.policy.delay, config.policy.executed, spec, config.sim.options.get("inference_delay"))
     check_minibatch(config, needs, size.rows)
     check_memory(config, needs, size)
+    check_disk(config, size)
     if size.device is not None:
         check_device(size.device, config, advise(config))
     return size
+
+
+def check_replay(config: TrainConfig) -> None:
+    """Check that ranks collect what they store, in a new folder, and without a delay; raise `UserError` otherwise."""
+    name, root = config.algo.name, config.replay.root
+    if root is not None and Path(root).exists() and (not Path(root).is_dir() or any(Path(root).iterdir())):
+        raise UserError(f"replay.root={root} is not empty. Give a new folder.", code="replay-not-empty")
+    if config.mode != "sync" or config.plan.rollout_workers:
+        raise UserError(
+            f"algo.name={name} learns from replay, which each rank collects itself: give mode=sync, and no "
+            f"plan.rollout_workers (mode={config.mode}, plan.rollout_workers={config.plan.rollout_workers}).",
+            code="replay-with-rollout-workers",
+        )
+    if config.policy.delay:
+        raise UserError(
+            f"policy.delay={config.policy.delay}: algo.name={name} learns from replay, which holds no decisions under "
+            "a delay. Give policy.delay=0.",
+            code="replay-with-delay",
+        )
+
+
+def check_preload(config: TrainConfig, needs: Needs, spec: SimulatorSpec) -> None:
+    """Check that `replay.preload` holds experience of this simulator, in words that the policy knows.
+
+    Raises:
+        UserError: it does not, or is no replay storage; the message names the difference.
+    """
+    if config.replay.preload is None:
+        return
+    _, embodiment = build.outline_backbone(config.policy, spec)
+    expected = ReplayFormat.of_simulator(spec, 1, 2, embodiment.executed)
+    for storage in open_offline(Path(config.replay.preload)):
+        storage.format.check_robot(expected, f"replay.preload={config.replay.preload}")
+        if needs.critic and config.policy.critic == "privileged" and not storage.format.privileged_names:
+            raise UserError(
+                f"replay.preload={config.replay.preload} has no privileged state, which policy.critic=privileged "
+                "reads. Give policy.critic=prefix or expert.",
+                code="privileged-state-missing",
+            )
+        if not len(storage):
+            raise UserError(f"replay.preload={config.replay.preload} holds no decision.", code="replay-empty")
+        with name_file(Path(config.replay.preload)):
+            embodiment.tokens(storage.list_instructions())
 
 
 def check_groups(config: TrainConfig, size: int) -> None:

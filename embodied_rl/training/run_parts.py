@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from embodied_rl.actors.learning import checkpoint, sharded
@@ -14,6 +16,8 @@ from embodied_rl.interfaces.sim import SimulatorSpec
 from embodied_rl.judge.reward.distill import Distiller
 from embodied_rl.judge.reward.run_scoring import list_extra_columns, make_distiller, make_scoring
 from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.replay.experience import Replay, make_storage_factory, open_offline
+from embodied_rl.rollout.replay.format import ReplayFormat
 from embodied_rl.rollout.writer import WriterFactory
 from embodied_rl.runs.folder import RunFolder
 from embodied_rl.runtime import selection as runtimes
@@ -42,6 +46,7 @@ class Parts:
         sharding: how its network is spread over ranks; None where each rank has the whole network.
         algorithm: the learning algorithm.
         experience: the source of rollouts. segments: number of rollouts that each version learns from.
+        replay: the stored experience, for an algorithm that learns from it; else None.
         evaluators: simulators of evaluations. distiller: the head that scores in a judge's place, if there is one.
         resumed: the checkpoint that the run continues from, until it is restored; None for a new run.
     """
@@ -58,6 +63,7 @@ class Parts:
     distiller: Distiller | None
     experience: Experience
     segments: int
+    replay: Replay | None
     evaluators: Sequence[Handle]
     resumed: checkpoint.Loaded | None
 
@@ -101,8 +107,12 @@ def assemble_parts(
     decisions = count_decisions(config, method.needs, kind.spec, actor)
     scoring = make_scoring(config, kind.spec, method.needs, decisions, folder)
     extras = list_extra_columns(config.reward, kind.spec)
+    envs, replays = config.sim.num_envs // ranks.size, method.needs.learns_from == "replay"
+    if replays:
+        layout = make_replay_format(config, kind.spec, actor, decisions, envs)
+        root = folder.path / "replay" if config.replay.root is None else Path(config.replay.root)
+        writers = (*writers, make_storage_factory(layout, root))
     work = RolloutWork(method.needs, decisions, segments, (*scoring, *writers), extras)
-    envs = config.sim.num_envs // ranks.size
     kept = actor.keep_within(work.decisions * envs * segments, config.policy.cache_gigabytes * 1e9)
     if kind.limits.one_robot and config.plan.rollout_workers:
         raise UserError(
@@ -119,10 +129,17 @@ def assemble_parts(
     experience = make_experience(config, kind, work, actor, ranks, rollouts, blueprint, runtime)
     if kind.limits.one_robot and isinstance(experience, OwnExperience):
         evaluators = experience.share_simulators()
+    replay = None
+    if replays:
+        assert isinstance(experience, OwnExperience), "checked before"
+        preload = config.replay.preload
+        replay = Replay(experience.find_storage(), () if preload is None else open_offline(Path(preload)))
+        if resumed is None:  # it may have been killed before its first checkpoint
+            replay.own.load({"replay/rows": np.zeros_like(replay.own.state()["replay/rows"])})
     distiller = make_distiller(config, kind.spec, method.needs, ranks)
     return Parts(
         config, folder, ranks, kind, method.needs, actor, kept, sharding, algorithm, distiller, experience, segments,
-        evaluators, resumed,
+        replay, evaluators, resumed,
     )  # fmt: skip
 
 
@@ -131,6 +148,20 @@ def count_decisions(config: TrainConfig, needs: Needs, spec: SimulatorSpec, acto
     if needs.fresh_episodes:
         return -(-spec.horizon // actor.embodiment.executed)
     return config.train.decisions // (config.segments if config.mode == "stream" else 1)
+
+
+def make_replay_format(
+    config: TrainConfig, spec: SimulatorSpec, actor: Actor, decisions: int, envs: int
+) -> ReplayFormat:
+    """Return the format of the storage of a collector with `envs` environments and T decisions of each in a rollout.
+
+    Each track holds the longest episode at least, and what an exact resume removes. A decision needs up to two rows,
+    where the time limit ends an episode.
+    """
+    executed, longest = actor.embodiment.executed, -(-spec.horizon // actor.embodiment.executed)
+    capacity = max(config.replay.capacity // config.sim.num_envs, 2 * longest + 1)
+    spare = 2 * decisions * config.checkpoint.every
+    return ReplayFormat.of_simulator(spec, envs, capacity, executed, spare=spare)
 
 
 def count_evaluation_envs(config: TrainConfig, ranks: Ranks) -> int:

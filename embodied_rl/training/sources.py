@@ -13,6 +13,8 @@ from embodied_rl.interfaces.sim import Array
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
 from embodied_rl.rollout.policy_worker import RemotePolicy
+from embodied_rl.rollout.replay.experience import find_storage
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.rollout.timeline import WAIT, Timeline
 from embodied_rl.runtime.processes.handle import Handle
 from embodied_rl.runtime.ranks.collective import Ranks
@@ -59,6 +61,10 @@ class OwnExperience:
     def update_curriculum(self, finished: Sequence[EpisodeRecord]) -> None:
         """Update the curriculum with the episodes that ended in the rollout, on all ranks."""
         self._collecting.sampler.update(finished)
+
+    def find_storage(self) -> ReplayStorage:
+        """Return the replay storage that the rollouts are written to."""
+        return find_storage(self._collecting.writers)
 
     def share_simulators(self) -> list[Handle]:
         """Return the simulators, for evaluations between two rollouts; `restart_episodes` follows each."""

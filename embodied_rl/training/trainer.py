@@ -73,7 +73,12 @@ class Trainer:
         began = time.perf_counter()
         self._publish_weights()
         self._collecting, self._learning, self._aged = time.perf_counter() - began, None, []
-        update = self.algorithm.update(self._rollouts(), self.iteration)
+        experience: Any = self._rollouts()
+        if self.parts.replay is not None:
+            for _ in experience:  # which also writes it to the replay storage
+                pass
+            experience = self.parts.replay
+        update = self.algorithm.update(experience, self.iteration)
         self._stop_learning()
         means = torch.tensor([*update.values()], dtype=torch.float64)  # those of a rank are of its rows alone
         self.ranks.sum_([means])

@@ -31,7 +31,8 @@ from tests.support.refusals import refuses
 def test_a_killed_worker_costs_its_own_episodes_alone(closing: Callable) -> None:
     """Killed while simulating row 4, which its episodes began before: they are invalid, everything else bit-equal."""
     handles = closing(fast_and_slow())
-    collector, actor = make(handles, actor=KillingActor(handles[1], call=11))  # slice 0 in row 5: slice 1 is in row 4
+    killing = KillingActor(handles[1], call=11, holds=True)  # slice 0 in row 5: slice 1 is in row 4
+    collector, actor = make(handles, actor=killing)
     rollout = collector.collect(actor)
     expected, after = reference()
     for name, tensor in rollout.batch().items():
@@ -147,7 +148,7 @@ def test_a_simulator_that_contradicts_itself_is_refused() -> None:
 @pytest.mark.process
 def test_a_worker_lost_in_a_fresh_rollout_is_parked_until_the_next(closing: Callable) -> None:
     handles = closing(fast_and_slow())
-    collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3))
+    collector, actor = make(handles, decisions=3, fresh=True, actor=KillingActor(handles[1], call=3, holds=True))
     rollout = collector.collect(actor)
     assert not rollout.valid[:, N // 2 :].any() and rollout.valid[0, : N // 2].all()
     assert collector.lost_episodes == N // 2

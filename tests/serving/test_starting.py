@@ -14,8 +14,9 @@ import httpx2
 import pytest
 
 from embodied_rl.serving import starting
+from embodied_rl.serving.limits import ServerSettings
 from embodied_rl.serving.listening import format_url, open_socket
-from embodied_rl.serving.starting import ServerSettings, check_settings, start_server
+from embodied_rl.serving.starting import check_settings, start_server
 from tests.support.ended import wait_for
 from tests.support.refusals import refuses
 from tests.support.serving import DEADLINE, ToldModel, make_critic, running, say

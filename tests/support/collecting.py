@@ -82,14 +82,20 @@ def reference(rounds: int = 2) -> list[dict]:
 
 
 class KillingActor(RowwiseFakeActor):
-    """Kills a worker, which is simulating meanwhile, in a given call of `act`."""
+    """Kills a worker in a given call of `act`.
 
-    def __init__(self, victim: ProcessHandle, call: int):
+    With `holds` it stops the worker in the call before, in which its actions are chosen: then it dies with these
+    actions, however long the call takes.
+    """
+
+    def __init__(self, victim: ProcessHandle, call: int, holds: bool = False):
         super().__init__(SPEC)
-        self.victim, self.call = victim, call
+        self.victim, self.call, self.holds = victim, call, holds
 
     def act(self, observation: Observation, keys: NoiseKeys, explore: bool) -> Decision:
         self.call -= 1
+        if self.call == 1 and self.holds:
+            os.kill(self.victim.pid, signal.SIGSTOP)
         if self.call == 0:
             os.kill(self.victim.pid, signal.SIGKILL)
         return super().act(observation, keys, explore)

@@ -20,9 +20,9 @@ from embodied_rl.serving.application import ChatServer
 from embodied_rl.serving.batcher import MicroBatcher
 from embodied_rl.serving.chat import ChatRequest
 from embodied_rl.serving.embedded_critic import EmbeddedCritic
+from embodied_rl.serving.limits import ServerSettings
 from embodied_rl.serving.listening import find_token, open_socket
 from embodied_rl.serving.model import ChatModel, ChatReply, ModelInput, Token
-from embodied_rl.serving.starting import ServerSettings
 from tests.support.ended import wait_for
 
 DEADLINE = 60.0

@@ -19,15 +19,21 @@ def test_the_same_seed_twice(reference: Path, tmp_path: Path) -> None:
     assert_same(complete_anew(tmp_path, "train", *SMALL, *TABLETOP), reference)
 
 
+REPLAY = ("algo.steps=6", "algo.check_every=2", "algo.held_out=0.3")
 KINDS = {
     "grpo": ("algo=grpo", "algo.group_size=4", "algo.minibatch=16"),
     "noise, prefix critic": ("algo=flow_noise", "policy.critic=prefix", "algo.entropy=0.01"),
     "full chain, expert critic": (
         "algo.sampler.layers=full", "algo.sampler.step_weights=null", "policy.critic=expert", "algo.noise_final=0.5"
     ),
+    "replay": ("algo=filtered", *REPLAY),
+    "replay, critic": ("algo=awr", "algo.steps=6", "algo.critic_steps=4"),
+    "replay, no checkpoint yet": ("algo=filtered", *REPLAY, "checkpoint.every=10", "train.eval_every=0"),
     "curriculum": ("curriculum=success_rate", "curriculum.rate=0.5"),
     "frozen perception, slices": ("policy.freeze_perception=true", "plan.slices=2", "algo.critic_replay=2"),
 }  # fmt: skip
+
+WITHOUT_CRITIC = ("grpo", "replay", "replay, critic", "replay, no checkpoint yet")
 
 
 @pytest.mark.thorough
@@ -43,7 +49,7 @@ def test_a_stopped_run_continues_as_if_nothing_had_happened(
 ) -> None:
     """Each method, sampler and critic."""
     own = [key.partition("=")[0] for key in KINDS[kind]]
-    critic = [setting for setting in SMALL if not ("grpo" in kind and "critic" in setting)]
+    critic = [setting for setting in SMALL if "critic" not in setting or kind not in WITHOUT_CRITIC]
     settings = (*(s for s in critic if s.partition("=")[0] not in own), *REACHING, "plan.ranks=1", *KINDS[kind])
     straight = assert_stopped_goes_on_alike(settings, tmp_path, monkeypatch)
     assert any(row.get("rollout/success", 0) > 0 for row in figures(straight))

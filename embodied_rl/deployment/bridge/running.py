@@ -1,9 +1,6 @@
 """Run of the bridge: checks, control loop, and the robot brought to rest at the end."""
 
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 from embodied_rl.deployment.bridge.bridge import Bridge
@@ -20,7 +17,7 @@ from embodied_rl.deployment.robots.description import RobotDescription
 from embodied_rl.deployment.robots.reading import load_robot
 from embodied_rl.deployment.transport.opening import open_transport
 from embodied_rl.interfaces.errors import UserError
-from embodied_rl.system.signals import note_stop
+from embodied_rl.system.signals import catch_stop_signals
 
 RECORDER_DISCOVERY_S = 5.0
 """Longest wait for the recorder's subscriptions; a slower recorder misses the first control steps."""
@@ -87,7 +84,7 @@ def run_bridge(config: BridgeConfig) -> int:
             wait_until(node, lambda: bridge.reporter.count_listeners() > before, RECORDER_DISCOVERY_S)
         printer = stack.enter_context(StatusPrinter())
         bridge.print_status, bridge.print_line = printer.update, printer.add_line
-        stopped = stack.enter_context(handle_signals())
+        stopped = stack.enter_context(catch_stop_signals())
         stack.enter_context(low_latency_interpreter())
         bridge.run(stopped.is_set)
         print("The bridge has ended; the robot is at rest." if not config.dry_run else "The bridge has ended.")
@@ -97,24 +94,3 @@ def run_bridge(config: BridgeConfig) -> int:
         for line in motions.close():
             printer.add_line(line)
     return 0
-
-
-@contextmanager
-def handle_signals() -> Iterator[threading.Event]:
-    """Yield an event that Ctrl-C, SIGTERM and SIGHUP set instead of ending the process."""
-    stopped = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield stopped
-        return
-    numbers = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-
-    def stop(number: int, _: object) -> None:
-        note_stop(number)
-        stopped.set()
-
-    before = {number: signal.signal(number, stop) for number in numbers}
-    try:
-        yield stopped
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -54,11 +54,11 @@ def compute_gae(
 ) -> tuple[Tensor, Tensor]:
     """Compute A_t = δ_t + discount_t λ A_{t+1}, δ_t = r_t + discount_t V'_t - V_t (Schulman et al., arXiv 1506.02438).
 
-    All are [T, N]: `reward` is discounted within the chunk, `next_value` of `select_next_values`, `discount` of
+    All are [T, N] or [T]: `reward` is discounted within the chunk, `next_value` of `select_next_values`, `discount` of
     `make_discounts`; `continues` is bool, whether decision t + 1 belongs to the same episode; λ is per decision.
 
     Returns:
-        advantage and return (advantage + value), both [T, N].
+        advantage and return (advantage + value), of the same shape.
     """
     delta = reward + discount * next_value - value
     advantage = torch.empty_like(delta)

@@ -17,6 +17,7 @@ from embodied_rl.system.untrusted_files import parse_json
 
 NAME, VERSION = "embodied-rl replay", 1
 
+_ROBOT = ("cameras", "state_names", "action_names", "action_low", "action_high", "control_hz")
 REMEDY = "Give another folder, or delete this one if its content is not needed."
 
 
@@ -182,6 +183,18 @@ class ReplayFormat:
             have, want = found.get(name, "absent"), asked.get(name, "absent")
             if have != want:
                 message = f"{where}: {name} is {have} there, and {want} here. {REMEDY}"
+                raise ReplayError(message, code="replay-format-mismatch")
+
+    def check_robot(self, wanted: "ReplayFormat", where: str) -> None:
+        """Raise `ReplayError` at the first difference in cameras, state, actions or rate; see `check`.
+
+        Privileged state may be absent, as in recordings of a robot.
+        """
+        images = {name: field for name, field in self.fields.items() if name.startswith("images/")}
+        for name in (*_ROBOT, *images, *(("privileged_names",) if self.privileged_names else ())):
+            have, want = (each.fields.get(name) or getattr(each, name, "absent") for each in (self, wanted))
+            if have != want:
+                message = f"{where}: {name} is {have} there, and {want} here. It is the experience of another robot."
                 raise ReplayError(message, code="replay-format-mismatch")
 
     def _listed(self) -> dict[str, object]:

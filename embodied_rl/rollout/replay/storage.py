@@ -14,7 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from embodied_rl.interfaces.policy import Decision, NoiseKeys
-from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, StepResult
+from embodied_rl.interfaces.sim import Array, Episode, Observation, SimulatorSpec, Source, StepResult
 from embodied_rl.rollout.replay.format import FieldKind, ReplayError, ReplayFormat
 from embodied_rl.rollout.replay.replay_files import TEXTS, Texts, make_folder, open_arrays, read_format
 from embodied_rl.rollout.replay.ring import Ring, Values
@@ -62,6 +62,24 @@ class Transitions:
 
     def __len__(self) -> int:
         return len(self.steps)
+
+
+@dataclass(frozen=True)
+class StoredEpisode:
+    """A whole episode of a replay storage.
+
+    Attributes:
+        track: where it lies. slots: int64 [B], of its decisions, in order.
+        episode, seed, task: as in `Episode`.
+        success: whether the goal held after its last control step.
+    """
+
+    track: int
+    slots: Array
+    episode: int
+    seed: int
+    task: int
+    success: bool
 
 
 class ReplayStorage(Writer):
@@ -205,9 +223,57 @@ class ReplayStorage(Writer):
 
         It leaves out episodes that still run, were lost, or have been overwritten in part.
         """
+        for episode in self.list_episodes():
+            yield self._read(np.full(len(episode.slots), episode.track), episode.slots)
+
+    def list_instructions(self) -> list[str]:
+        """Return the different instructions of all decisions that can be sampled."""
+        numbers = np.unique(self._arrays["instruction"].reshape(-1)[self._ring.usable()])
+        return [self._texts[int(number)] for number in numbers]
+
+    def list_episodes(self) -> list[StoredEpisode]:
+        """Return the episodes that `episodes` yields, without their content."""
+        arrays, found = self._arrays, list[StoredEpisode]()
         for track in range(self.format.tracks):
             for slots in self._ring.whole_episodes(track):
-                yield self._read(np.full(len(slots), track), slots)
+                last = track, slots[-1]
+                numbers = {name: int(arrays[name][last]) for name in ("episode", "seed", "task")}
+                success = bool(arrays["success"][(*last, arrays["steps"][last] - 1)])
+                found.append(StoredEpisode(track, slots, **numbers, success=success))
+        return found
+
+    def read_field(self, name: str, tracks: Array, slots: Array) -> Array:
+        """Return a copy of a field of these rows, int64 [B] each."""
+        return self._arrays[name][tracks, slots]
+
+    def read_chunks(self, tracks: Array, slots: Array, length: int) -> tuple[Array, Array]:
+        """Return the actions that were executed from these decisions on, also those of the following decisions.
+
+        Args:
+            tracks, slots: int64 [B], decisions that can be sampled.
+            length: H, control steps.
+
+        Returns:
+            The executed actions, float32 [B, H, A], and their sources, uint8 [B, H]; 0 and HOLD after the end of the
+            episode, or where what follows is unknown.
+        """
+        arrays, positions = self._arrays, np.arange(self.format.executed)
+        actions = np.zeros((len(slots), length, len(self.format.action_names)), np.float32)
+        sources = np.full((len(slots), length), Source.HOLD, np.uint8)
+        filled, left = np.zeros(len(slots), np.int64), np.arange(len(slots))  # rows whose episode goes on
+        while len(left):
+            where = tracks[left], slots[left]
+            target = filled[left, None] + positions
+            used = (positions < arrays["steps"][where][:, None]) & (target < length)
+            rows = np.nonzero(used)[0]
+            actions[left[rows], target[used]] = arrays["executed"][where][used]
+            sources[left[rows], target[used]] = arrays["source"][where][used]
+            filled[left] += arrays["steps"][where]
+            ended = arrays["terminated"][where] | arrays["truncated"][where]
+            left = left[~ended & (filled[left] < length)]
+            slots = self._ring.slots(slots + 1)
+            left = left[self._ring.ready[tracks[left], slots[left]]]
+        return actions, sources
 
     def state(self) -> dict[str, Array]:
         """Return what a checkpoint must hold of a storage on disk: the number of rows that each track had."""
@@ -283,13 +349,14 @@ class ReplayStorage(Writer):
         terminated = self._arrays["terminated"][tracks, slots]
         following = np.where(terminated, slots, self._ring.slots(slots + 1))
         return Transitions(
-            observation=self._observation(tracks, slots),
-            next_observation=self._observation(tracks, following),
+            observation=self.read_observation(tracks, slots),
+            next_observation=self.read_observation(tracks, following),
             extra={name: self._arrays[name][tracks, slots] for name in self.format.extra},
             **{name: self._arrays[name][tracks, slots] for name in PLAIN},
         )
 
-    def _observation(self, tracks: Array, slots: Array) -> Observation:
+    def read_observation(self, tracks: Array, slots: Array) -> Observation:
+        """Return copies of the observations in these rows, int64 [B] each."""
         arrays = self._arrays
         return Observation(
             images={name: arrays[f"images/{name}"][tracks, slots] for name in self.format.cameras},

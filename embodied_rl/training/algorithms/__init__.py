@@ -2,6 +2,8 @@
 
 ALGORITHMS = {
     "ppo": "embodied_rl.training.algorithms.ppo:PPO",
+    "awr": "embodied_rl.training.algorithms.awr:AWR",
+    "filtered": "embodied_rl.training.algorithms.filtered:Filtered",
     "grpo": "embodied_rl.training.algorithms.grpo:GRPO",
     "sft": "embodied_rl.training.algorithms.imitation.cloning:SFT",
 }

@@ -21,6 +21,9 @@ from embodied_rl.interfaces.sim import Timed
 from embodied_rl.rollout.buffer import Rollout
 from embodied_rl.rollout.collector import Collector
 from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.rollout.replay.experience import Replay, find_storage
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage
 from embodied_rl.runs import provenance
 from embodied_rl.runtime.processes.local import ProcessHandle, wrap_simulator
 from embodied_rl.runtime.processes.process import read_resident_bytes
@@ -179,9 +182,16 @@ class _Bench:
         spec = self.kind.spec
         sampler = EpisodeSampler(spec, self.config.seed + self.ranks.rank, group_size=self.group_size)
         rollout = Rollout.allocate(self.actor, decisions, envs)
-        fresh = self.needs.fresh_episodes
+        storages = list[ReplayStorage]()
+        if self.needs.learns_from == "replay":
+            executed = self.actor.embodiment.executed
+            storages.append(ReplayStorage(ReplayFormat.of_simulator(spec, envs, 2 * decisions + 2, executed)))
+        options: dict[str, Any] = {"fresh": self.needs.fresh_episodes, "explore": self.needs.explores}
         try:
-            yield Collector([handle], spec, envs, sampler, rollout, self.config.seed, fresh=fresh), simulator
+            yield (
+                Collector([handle], spec, envs, sampler, rollout, self.config.seed, writers=storages, **options),
+                simulator,
+            )
         finally:
             handle.close()
 
@@ -209,10 +219,13 @@ class _Bench:
         for envs in (halves[0], *halves):  # the first is for warming up
             with self.collector(envs, decisions) as (collector, _):
                 rollout = collector.collect(self.actor)
+                experience: Any = [rollout]
+                if self.needs.learns_from == "replay":
+                    experience = Replay(find_storage(collector.writers))
                 self.algorithm.prepare(self.learning)
                 self.ranks.barrier()
                 began = time.perf_counter()
-                self.algorithm.update([rollout], self.learning)
+                self.algorithm.update(experience, self.learning)
                 seconds = time.perf_counter() - began + collector.timeline.ends
                 samples.add("update", envs * decisions, seconds)
                 samples.add("policy_memory", envs * decisions, read_resident_bytes(os.getpid()))

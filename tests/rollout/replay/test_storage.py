@@ -99,7 +99,7 @@ def test_a_rollout_is_the_same_bits_with_a_storage_beside_it() -> None:
 def test_a_lost_episode_is_not_sampled_from_the_rollout_before_either(closing: Callable) -> None:
     """The worker dies in the second decision of its third episodes, which began in the rollout before."""
     handles, storage = closing(fast_and_slow()), ReplayStorage(layout())
-    actor = KillingActor(handles[1], call=17)
+    actor = KillingActor(handles[1], call=17, holds=True)
     collector, _ = make(handles, actor=actor, writers=[storage])
     for _ in range(3):
         collector.collect(actor)

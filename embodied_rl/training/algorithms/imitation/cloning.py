@@ -145,13 +145,14 @@ def conditional_flow_matching_loss(
     padding: Tensor | None = None,
     draws: int = 1,
     prefix: ExecutedPrefix | None = None,
+    weight: Tensor | None = None,
 ) -> Tensor:
     """Compute the velocity's mean squared error, for actions [n, H, D] in model units (pi0, arXiv:2410.24164, eq. 1).
 
     Each row is encoded once for all `draws` of time and noise (CogACT, arXiv:2411.19650). Actions where `padding`,
     bool [n, H], is set are left out of the mean. So are those of a drawn `prefix`, which the network gets as they were
-    executed, at flow time 0 (training-time RTC, arXiv:2512.05964). Everything but the generator is on the network's
-    device.
+    executed, at flow time 0 (training-time RTC, arXiv:2512.05964). Each error is
+    multiplied by its row's `weight`, float32 [n]. Everything but the generator is on the network's device.
     """
     rows = torch.arange(len(actions), device=actions.device).repeat(draws)
     actions, left_out = actions[rows], None if padding is None else padding[rows]
@@ -169,6 +170,8 @@ def conditional_flow_matching_loss(
     context = context if draws == 1 else context.select(rows)
     velocity, _ = backbone.velocity(x, time, context)
     error = (velocity - (noise - actions)).square()
+    if weight is not None:
+        error = error * weight[rows][:, None, None]
     if left_out is None:
         return error.mean()
     wanted = ~left_out[..., None].expand_as(error)

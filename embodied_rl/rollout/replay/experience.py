@@ -1,0 +1,105 @@
+"""The stored experience that an algorithm learns from: that of its own run, and episodes from elsewhere.
+
+Shapes: B decisions, H control steps of a chunk, A action dimensions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from embodied_rl.interfaces.sim import Array, Observation
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
+from embodied_rl.rollout.writer import Writer, WriterFactory
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The storages that an algorithm learns from.
+
+    Attributes:
+        own: storage that the run's rollouts are written to.
+        offline: storages of other episodes, such as those of an earlier run.
+    """
+
+    own: ReplayStorage
+    offline: tuple[ReplayStorage, ...] = ()
+
+    @property
+    def storages(self) -> tuple[ReplayStorage, ...]:
+        """Return the storages; a decision's first number is the position of its storage here."""
+        return self.own, *self.offline
+
+    def list_decisions(self, storage: int, episodes: list[StoredEpisode]) -> Array:
+        """Return the decisions of a storage's episodes: int64 [B, 3], numbers of storage, track and slot."""
+        parts = [
+            np.stack([np.full_like(each.slots, storage), np.full_like(each.slots, each.track), each.slots], axis=1)
+            for each in episodes
+        ]
+        return np.concatenate([np.zeros((0, 3), np.int64), *parts])
+
+    def find_following(self, decisions: Array) -> Array:
+        """Return the rows after decisions that do not terminate their episode, int64 [B, 3]."""
+        slots = np.array([self.storages[storage].format.slots for storage in decisions[:, 0]])
+        return np.column_stack([decisions[:, :2], (decisions[:, 2] + 1) % slots])
+
+    def read_field(self, name: str, decisions: Array) -> Array:
+        """Return a field of the rows of decisions int64 [B, 3], [B, ...]; docs/replay.md lists the fields."""
+        found = [
+            (rows, storage.read_field(name, decisions[rows, 1], decisions[rows, 2]))
+            for number, storage in enumerate(self.storages)
+            if len(rows := np.flatnonzero(decisions[:, 0] == number))
+        ]
+        order, parts = zip(*found, strict=True)
+        return np.concatenate(parts)[np.argsort(np.concatenate(order))]
+
+    def read_observation(self, decisions: Array) -> Observation:
+        """Return the observations of decisions int64 [B, 3]."""
+        return self.read_chunks(decisions, 1)[0]
+
+    def read_chunks(self, decisions: Array, length: int) -> tuple[Observation, Array, Array]:
+        """Return the observations of decisions int64 [B, 3], and what was executed from each of them on.
+
+        The executed actions are float32 [B, H, A] and their sources uint8 [B, H]; see `ReplayStorage.read_chunks`.
+        """
+        order, parts = list[Array](), list[tuple[Observation, Array, Array]]()
+        for number, storage in enumerate(self.storages):
+            rows = np.flatnonzero(decisions[:, 0] == number)
+            if len(rows):
+                where = decisions[rows, 1], decisions[rows, 2]
+                parts.append((storage.read_observation(*where), *storage.read_chunks(*where, length)))
+                order.append(rows)
+        if len(parts) == 1:
+            return parts[0]
+        back = np.argsort(np.concatenate(order))
+        observations, actions, sources = zip(*parts, strict=True)
+        joined = Observation.concatenate(observations).select(back)
+        return joined, np.concatenate(actions)[back], np.concatenate(sources)[back]
+
+
+def open_offline(folder: Path) -> tuple[ReplayStorage, ...]:
+    """Open the storages of a folder for reading: of one storage, or of a run's, in the order of their names.
+
+    Raises:
+        ReplayError: there is none, or one is damaged or of another version.
+    """
+    parts = sorted(folder.glob("collector_*")) if folder.is_dir() else []
+    return tuple(map(ReplayStorage.open, parts or [folder]))
+
+
+def make_storage_factory(layout: ReplayFormat, folder: Path) -> WriterFactory:
+    """Return the factory that opens a storage of this format for each collector, in a folder inside `folder`."""
+    return WriterFactory(f"{__name__}:{open_storage.__name__}", (layout, folder))
+
+
+def open_storage(options: tuple[ReplayFormat, Path], number: int) -> ReplayStorage:
+    """Open the storage of collector `number` for writing; for a `WriterFactory`."""
+    layout, folder = options
+    return ReplayStorage(layout, folder / f"collector_{number}")
+
+
+def find_storage(writers: Sequence[Writer]) -> ReplayStorage:
+    """Return the storage among the writers of a collector."""
+    return next(writer for writer in writers if isinstance(writer, ReplayStorage))

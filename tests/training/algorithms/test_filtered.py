@@ -1,0 +1,118 @@
+"""Filtered cloning: what it learns from, on a task whose optimum is known and on episodes of known content."""
+
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from embodied_rl.actors.flow import FlowActor
+from embodied_rl.interfaces.sim import Source
+from embodied_rl.rollout.buffer import Rollout
+from embodied_rl.rollout.collector import Collector
+from embodied_rl.rollout.episode_sampler import EpisodeSampler
+from embodied_rl.rollout.replay.experience import Replay
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage, StoredEpisode
+from embodied_rl.runtime.processes.local import InlineHandle
+from embodied_rl.runtime.ranks.collective import Ranks
+from embodied_rl.training.algorithms.filtered import Filtered, FilteredConfig
+from tests.support.pointing import Pointing
+from tests.support.stored_actions import BAD, GOOD, SPEC, make_actor, make_storage
+from tests.support.using_checkpoints import assert_same_tensors
+
+
+def learn(replay: Replay, **settings: Any) -> tuple[FlowActor, dict[str, float]]:
+    """The actor after one update, and the figures."""
+    actor = make_actor()
+    config = FilteredConfig(**({"steps": 8, "minibatch": 16, "held_out": 0.0} | settings))
+    return actor, Filtered(config, actor, Ranks(), 0, 1).update(replay, 0)
+
+
+def test_failures_change_no_bit() -> None:
+    """As if they had never been stored: the draws are over the rows that are learned."""
+    mixed, _ = learn(Replay(make_storage([GOOD, BAD, GOOD, BAD], [True, False, True, False])))
+    alone, _ = learn(Replay(make_storage([GOOD, BAD, GOOD], [True, False, True])))
+    other, _ = learn(Replay(make_storage([GOOD, BAD, GOOD], [True, True, True])))
+    assert_same_tensors(mixed.state_dict(), alone.state_dict())
+    with pytest.raises(AssertionError):
+        assert_same_tensors(mixed.state_dict(), other.state_dict())
+
+
+def test_without_a_success_nothing_changes() -> None:
+    actor, figures = learn(Replay(make_storage([GOOD, BAD], [False, False])))
+    assert_same_tensors(actor.state_dict(), make_actor().state_dict())
+    assert (figures["steps"], figures["episodes"], figures["successes"]) == (0, 2, 0)
+
+
+def test_what_the_safety_filter_did_is_not_learned_and_what_a_human_did_is() -> None:
+    """A chunk of one step: where its source does not count, its loss is 0."""
+    for source, counts in {Source.HUMAN: True, Source.REPLAY: True, Source.SAFETY: False, Source.HOLD: False}.items():
+        _, figures = learn(Replay(make_storage([GOOD], [True], [source])))
+        assert (figures["loss"] > 0) == counts, source
+
+
+def test_an_update_ends_when_the_held_out_loss_does_not_fall() -> None:
+    """Held-out episodes that contradict the others: their loss rises from the first steps on."""
+    successes = [True] * 40
+    storage = make_storage([GOOD] * 40, successes)
+    learner = Filtered(FilteredConfig(held_out=0.2), make_actor(), Ranks(), 0, 1)
+    held = [learner._is_held_out(episode) for episode in storage.list_episodes()]
+    assert 2 <= sum(held) <= 15
+    opposed = make_storage([BAD if each else GOOD for each in held], successes)
+    settings = {"held_out": 0.2, "steps": 400, "check_every": 5, "patience": 2, "lr": 1e-2}
+    _, agreeing = learn(Replay(storage), **settings)
+    _, opposing = learn(Replay(opposed), **settings)
+    assert opposing["steps"] < agreeing["steps"]
+    assert agreeing["held_out_loss"] < agreeing["held_out_loss_before"]
+    assert agreeing["rows"] == 40 - sum(held)
+
+
+def test_a_share_of_each_minibatch_is_offline() -> None:
+    """All of it: then what the run itself did changes nothing."""
+    offline = make_storage([GOOD] * 6, [True] * 6)
+    one, _ = learn(Replay(make_storage([BAD] * 3, [True] * 3), (offline,)), offline_share=1.0)
+    two, _ = learn(Replay(make_storage([GOOD] * 3, [True] * 3), (offline,)), offline_share=1.0)
+    half, _ = learn(Replay(make_storage([BAD] * 3, [True] * 3), (offline,)), offline_share=0.5)
+    assert_same_tensors(one.state_dict(), two.state_dict())
+    with pytest.raises(AssertionError):
+        assert_same_tensors(one.state_dict(), half.state_dict())
+
+
+def test_a_restored_learner_goes_on_with_the_same_bits() -> None:
+    replay, config = Replay(make_storage([GOOD] * 4, [True] * 4)), FilteredConfig(steps=5, minibatch=8)
+    first = Filtered(config, make_actor(), Ranks(), 0, 3)
+    first.update(replay, 0)
+    second = Filtered(config, deepcopy(first.actor), Ranks(), 0, 3)
+    second.load(first.state())
+    for learner in (first, second):
+        learner.update(replay, 1)
+    assert_same_tensors(first.actor.state_dict(), second.actor.state_dict())
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_deployed_policy_learns_to_succeed(sign: int) -> None:
+    """It points to a side with success or with failure as the filter: with the latter it must get worse."""
+    actor, envs = make_actor(), 64
+    handle: Any = InlineHandle(lambda: Pointing(Pointing.Config(), envs))  # type: ignore[arg-type,return-value]
+    storage = ReplayStorage(ReplayFormat.of_simulator(SPEC, envs, 20, 1))
+    rollout = Rollout.allocate(actor, 4, envs)
+    collector = Collector([handle], SPEC, envs, EpisodeSampler(SPEC, 0), rollout, 0, writers=[storage], explore=False)
+    learner = Filtered(FilteredConfig(lr=3e-3, steps=150, held_out=0.0), actor, Ranks(), 0, 8)
+    if sign < 0:
+        storage.__class__ = Reversed
+    shares = []
+    for iteration in range(8):
+        collector.collect(actor)
+        shares.append(float(rollout.success.float().mean()))
+        learner.update(Replay(storage), iteration)
+    assert (rollout.source == int(Source.POLICY)).all() and not rollout.log_prob.any()
+    assert shares[-1] > 0.9 if sign > 0 else shares[-1] < shares[0]
+
+
+class Reversed(ReplayStorage):
+    """Exchanges success and failure."""
+
+    def list_episodes(self) -> list[StoredEpisode]:
+        return [replace(episode, success=not episode.success) for episode in super().list_episodes()]

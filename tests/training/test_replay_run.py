@@ -1,0 +1,133 @@
+"""Runs that learn from replay: what they store, and settings that are refused before anything starts."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from embodied_rl.interfaces.sim import Episode, Observation, Source, StepResult
+from embodied_rl.rollout.replay.format import ReplayFormat
+from embodied_rl.rollout.replay.storage import ReplayStorage
+from tests.support.reaching import SIZE, Reaching
+from tests.support.running import ITERATIONS, REACHING, SMALL, figures
+
+FILTERED = (
+    *(word for word in SMALL if "critic" not in word), *REACHING, "algo=filtered", "algo.steps=4", "plan.ranks=1"
+)  # fmt: skip
+
+
+def test_a_run_stores_what_its_deployed_policy_did(typed: Callable[..., Any], tmp_path: Path) -> None:
+    code, _, err = typed("train", *FILTERED, "algo.held_out=0")
+    assert code == 0, err
+    run = next((tmp_path / "runs").glob("*/*"))
+    storage, rows = ReplayStorage.open(run / "replay" / "collector_0"), figures(run)
+    episodes = storage.list_episodes()
+    assert len(episodes) == rows[-1]["update/episodes"] == rows[-1]["total/episodes"]
+    assert sum(each.success for each in episodes) == rows[-1]["update/successes"] > 0
+    learned = [row["update/rows"] for row in rows]
+    assert learned == sorted(learned) and learned[-1] > learned[0]
+    versions = {int(version) for part in storage.episodes() for version in part.version}
+    assert versions == set(range(ITERATIONS))
+
+
+@pytest.mark.thorough
+@pytest.mark.process
+def test_two_ranks_store_and_learn_together(typed: Callable[..., Any], tmp_path: Path) -> None:
+    words = [word for word in FILTERED if word != "plan.ranks=1"]
+    code, _, err = typed("train", *words, "plan=colocated", "plan.ranks=2", "replay.root=stored")
+    assert code == 0, err
+    stored = [ReplayStorage.open(tmp_path / "stored" / f"collector_{rank}").list_episodes() for rank in range(2)]
+    last = figures(next((tmp_path / "runs").glob("*/*")))[-1]
+    assert sum(map(len, stored)) == last["total/episodes"] == last["update/episodes"]
+
+
+def test_a_dry_run_shows_the_space_that_the_storage_takes(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """As many bytes as its files have, but for their headers."""
+    code, out, _ = typed("train", *FILTERED, "--dry-run")
+    (row,) = (line for line in out.splitlines() if line.startswith("replay "))
+    assert code == 0 and typed("train", *FILTERED, "replay.root=stored", "train.iterations=1")[0] == 0
+    taken = sum(path.stat().st_size for path in (tmp_path / "stored").rglob("*.npy"))
+    assert row.split()[2] == "MB" and float(row.split()[1]) == pytest.approx(taken / 1e6, rel=0.01)
+
+
+def test_a_run_learns_from_an_earlier_one_too(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """Which is not changed by it."""
+    assert typed("train", *FILTERED, "algo.held_out=0", "replay.root=first")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "first").rglob("*.npy")}
+    earlier = sum(each.success for each in ReplayStorage.open(tmp_path / "first" / "collector_0").list_episodes())
+    code, _, err = typed("train", *FILTERED, "replay.preload=first", "run.root=second", "algo.held_out=0")
+    assert code == 0, err
+    rows = figures(next((tmp_path / "second").glob("*/*")))
+    own = sum(row["rollout/episodes"] * row["rollout/success"] for row in rows[:1])
+    assert rows[0]["update/successes"] == earlier + own
+    assert {path: path.read_bytes() for path in before} == before
+
+
+def test_experience_of_another_robot_or_in_other_words_is_refused(typed: Callable[..., Any], tmp_path: Path) -> None:
+    assert typed("train", *FILTERED, "replay.root=first", "train.iterations=1", "train.eval_every=0")[0] == 0
+    shutil.rmtree(tmp_path / "runs")
+    texts = tmp_path / "first" / "collector_0" / "texts.jsonl"
+    known = texts.read_text()
+    texts.write_text(known.replace("go", "fly"))
+    code, _, err = typed("train", *FILTERED, "replay.preload=first")
+    assert code == 2 and "first" in err and "fly" in err
+    texts.write_text(known)
+    layout = tmp_path / "first" / "collector_0" / "format.json"
+    layout.write_text(layout.read_text().replace('"control_hz": ', '"control_hz": 1'))
+    code, _, err = typed("train", *FILTERED, "replay.preload=first")
+    assert code == 2 and "replay.preload=first: control_hz" in err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_what_a_robot_recorded_needs_no_privileged_state(typed: Callable[..., Any], tmp_path: Path) -> None:
+    """In control steps; a critic that reads such state is refused."""
+    spec = replace(Reaching.spec_of(Reaching.Config()), privileged_names=())
+    storage = ReplayStorage(ReplayFormat.of_simulator(spec, 1, 20, 1), tmp_path / "recorded")
+    words, count = spec.tasks[0].name, 6
+    seen = Observation(
+        {"top": np.zeros((count, SIZE, SIZE, 3), np.uint8)}, np.zeros((count, len(spec.state_names)), np.float32),
+        (words,) * count,
+    )  # fmt: skip
+    actions = np.zeros((count, 1, spec.action_dim), np.float32)
+    ends = np.arange(count) == count - 1
+    came = StepResult(
+        reward=ends[:, None].astype(np.float32), success=ends[:, None], steps=np.ones(count, np.int64),
+        executed=actions, source=np.full((count, 1), Source.HUMAN, np.uint8), terminated=ends,
+        truncated=np.zeros(count, bool), observation=seen,
+    )  # fmt: skip
+    storage.write_episode(0, Episode(0, 0, 0), seen, actions, came)
+    storage.close()
+    short = ("train.iterations=1", "replay.preload=recorded", "algo.held_out=0")
+    assert typed("train", *FILTERED, *short)[0] == 0
+    (row,) = figures(next((tmp_path / "runs").glob("*/*")))
+    assert row["update/rows"] >= count and row["update/successes"] >= 1
+    learned = (*(word for word in FILTERED if word != "algo=filtered"), "algo=awr", *short)
+    code, _, err = typed("train", *learned)
+    assert code == 2 and "policy.critic=privileged" in err and len(err.strip().splitlines()) == 1, err
+    assert typed("train", *learned, "policy.critic=prefix")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("mode=async",), "mode=async"),
+        (("plan=split", "plan.rollout_workers=2"), "plan.rollout_workers=2"),
+        (("policy.delay=1", "policy.executed=1"), "policy.delay=1"),
+        (("replay.root=.",), "replay.root=."),
+        (("replay.preload=nothing",), "nothing"),
+        (("replay.capacity=100000000000",), "replay.capacity=100000000000"),
+        (("replay.capacity=0",), "replay.capacity"),
+    ],
+)
+def test_what_replay_cannot_do_is_refused_by_its_key(
+    typed: Callable[..., Any], words: tuple[str, ...], named: str, tmp_path: Path
+) -> None:
+    """In one line, and without a run folder."""
+    (tmp_path / "something").touch()
+    code, _, err = typed("train", *(word for word in FILTERED if word != "plan.ranks=1"), *words)
+    assert code == 2 and named in err and len(err.strip().splitlines()) == 1, err
+    assert not (tmp_path / "runs").exists()
